@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import EngineError
-from antiphon.engines.models import SMALL, choose, encoder_beside, generation_config, parts, resolve
+from antiphon.engines.models import SMALL, choose, find_encoder, generation_config, parts, resolve
 
 
 def test_an_encoder_is_found_where_it_can_be_only_that_models(tmp_path: Path) -> None:
@@ -12,11 +12,11 @@ def test_an_encoder_is_found_where_it_can_be_only_that_models(tmp_path: Path) ->
         (tmp_path / name).touch()
     model = tmp_path / "big-00001-of-00002.gguf"
 
-    assert encoder_beside(model) == tmp_path / "mmproj-F16.gguf"
+    assert find_encoder(model) == tmp_path / "mmproj-F16.gguf"
     (tmp_path / "other.gguf").touch()
-    assert encoder_beside(model) is None
+    assert find_encoder(model) is None
     (tmp_path / "other.gguf").rename(tmp_path / "big-mmproj.gguf")
-    assert encoder_beside(model) is None
+    assert find_encoder(model) is None
 
 
 def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):

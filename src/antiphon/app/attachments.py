@@ -56,11 +56,11 @@ from antiphon.run.bounded import BoundedPool
 from antiphon.run.documents import PDF, UNSUPPORTED, Document, read_document
 from antiphon.run.media import (
     NOTES,
-    beside,
     digest_of,
     draw_page,
     draws_pages,
     format_of,
+    in_thread_if_large,
     part_of,
     read_media,
 )
@@ -293,7 +293,7 @@ async def shown(store: Store, owner: str, payload: bytes) -> bytes:
         sources[found.text] = found.lead
         if not is_web(found.lead):
             data = await _blob(store, owner, found.digest, "")
-            sources[found.text] += (await beside(len(data), base64.b64encode, data)).decode()
+            sources[found.text] += (await in_thread_if_large(len(data), base64.b64encode, data)).decode()
     return msgspec.json.encode(with_sources(value, lambda source: sources.get(source, source)))
 
 
@@ -433,6 +433,6 @@ def _lead(source: str) -> str:
 
 async def _from_base64(data: str, param: str) -> bytes:
     try:
-        return await beside(len(data), partial(base64.b64decode, validate=True), data)
+        return await in_thread_if_large(len(data), partial(base64.b64decode, validate=True), data)
     except (binascii.Error, ValueError) as error:
         raise RequestError("This is not base64. Encode it once, without line breaks.", param=param) from error

@@ -75,7 +75,7 @@ class Bucket:
 
 
 class Account:
-    """One key's: its `name`, for people, and its `owner`, which what it stores belongs to."""
+    """The account of a key: its `name`, for people, and its `owner`, the identity of its stored objects."""
 
     def __init__(self, name: str, owner: str, rules: Rules) -> None:
         self.name = name

@@ -1,9 +1,9 @@
 """What an answer may cite, and the marks with which models cite: shared by all tools that find something.
 
 A mark is part of the model's text, and stays there: `【1†L8-L11】` cites lines of a page by its cursor, in
-the notation that some models were trained with, `【0:2†manual.pdf】` a part of a file (`core/file_search.py`). A
-mark that refers to nothing that was shown is plain text. A file that a program of the answer has written is
-cited by its path.
+the notation that some models were trained with; `【0:2†manual.pdf】` cites a part of a file
+(`core/file_search.py`). A mark that refers to nothing that was shown is plain text. A file that a program of
+the answer has written is cited by its path.
 """
 
 import re

@@ -1,10 +1,8 @@
 """Chooses the generations that run now; the others wait: by priority, then in fair shares, then in order.
 
-A slot goes to the client that has the fewest: one with many requests does not keep the others waiting.
-Nor may one client have all the places in front of the slots.
-
-Engines of ours never hold more requests than they can work on: what waits
-inside an engine cannot be cancelled, what waits here can.
+A free slot goes to the client that has the fewest: a client with many requests does not delay the others. A
+client also cannot take all places in the queue. Engines never hold more requests than they can work on: a
+request that waits inside an engine cannot be cancelled, one that waits here can.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ from antiphon.engines.engine import Load
 
 
 class Ticket:
-    """A slot, or a place in front of them. `leave` gives up whichever it is, once."""
+    """A slot, or a place in the queue. `leave` gives it up, once."""
 
     __slots__ = ("_admission", "_start", "client", "held", "left", "priority")
 
@@ -33,7 +31,7 @@ class Ticket:
     def admit(self) -> None:
         """The slot is free: hold it, and begin."""
         self.held = True
-        start, self._start = self._start, None  # whoever starts holds this ticket: leave no cycle
+        start, self._start = self._start, None  # the code that starts holds this ticket: break the cycle
         assert start is not None
         start()
 
@@ -45,9 +43,9 @@ class Ticket:
 
 
 class Admission:
-    """`slots` places to work in, and in front of them as many requests as the limits allow.
+    """`slots` generations run, and as many requests wait as the limits allow.
 
-    A client is a key or, where there are none, an address. Background work is one client.
+    A client is a key or, without keys, an address. All background work counts as one client.
     """
 
     def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
@@ -70,7 +68,7 @@ class Admission:
         return Load(self.running, self.waiting, self._slots)
 
     def enter(self, start: Callable[[], None], priority: int = 0) -> Ticket:
-        """Have `start` called when a slot is free: now, or later; a lower `priority` goes first.
+        """Call `start` when a slot is free, now or later; a lower `priority` goes first.
 
         Raises EngineBusyError if too many wait already.
         """
@@ -98,14 +96,14 @@ class Admission:
             ticket.leave()
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a slot or a place; a free slot goes to the first that waits."""
+        """Give up a slot or a place; a free slot goes to the next in the queue."""
         if not ticket.held:
             self._leave_queue(ticket)
             return
         self.running -= 1
         _count_down(self._running, ticket.client)
         if self._queue:
-            # Of clients that hold equally many, the one that came first: `min` takes the first of equals.
+            # Among clients that hold equally many, the first to come: `min` returns the first of equals.
             first = min(self._queue, key=lambda each: (each.priority, self._running[each.client]))
             self._leave_queue(first)
             self._admit(first)

@@ -1,39 +1,38 @@
-"""What Antiphon asks of an engine: tokenize a prompt, and push chunks of raw model text to a receiver.
+"""The protocols of engines: an engine tokenizes a prompt, and pushes chunks of raw model text to a receiver.
 
-An engine knows nothing of chat, tools or HTTP. It gets a prompt and delivers
-what the model wrote, unparsed, always as a stream. It is driven from one event
-loop. Once per step it hands each generation what it has, by a plain call on
-that loop: nothing is awaited and no task is switched for a token.
+An engine knows nothing of chat, tools or HTTP. It gets a prompt and delivers the model's output, unparsed,
+always as a stream. It is driven from one event loop. Once per step it passes each generation its chunks, by
+a plain call on that loop: nothing is awaited and no task is switched for a token.
 
-Contract, held by the suite in `tests/contracts/engine.py` for every engine:
+Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
 
-* `generate` returns before it calls the receiver, and never raises: what goes
-  wrong is reported to `Receiver.fail`, an `EngineError`, or a `RequestError` before the
-  first chunk if what was asked for cannot be done;
-* `push` gets the chunks since the last call, never none; the last chunk, and only
-  the last, has `finish`; after it, or after `fail`, the receiver is not called again;
+* `generate` returns before it calls the receiver, and never raises: errors are reported to
+  `Receiver.fail`, as an `EngineError`, or as a `RequestError` before the first chunk if the request cannot
+  be served;
+* `push` gets the chunks since the last call, at least one; the last chunk, and only the last, has
+  `finish`; after it, or after `fail`, the receiver is not called again;
 * `cancel` stops the work, at once while it is queued, within one step while
   decoding, within one prompt batch during prefill. The receiver is not called after
-  it, also if it is called from within `push`. Cancelling again, or late, does nothing;
-* special tokens named in `preserve` come as their text; others come as tokens
+  it, even if it is called from within `push`. Cancelling again, or late, does nothing;
+* special tokens named in `preserve` are returned as their text; others as tokens
   with empty text;
 * the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens; an engine
-  without `token_ids` gives none, and its last chunk's `completion_tokens` counts them;
-* text is whole characters: bytes that do not complete one wait for the rest;
-* of those that wait, the first to come is served first;
-* of a prompt with `media`, whose kinds the capabilities name, the engine reads each where the prompt has
-  its placeholder, and its first chunk says how many tokens they took;
+  without `token_ids` returns none, and its last chunk's `completion_tokens` counts them;
+* text consists of whole characters: bytes that do not complete one are held back;
+* requests that wait are served in their order of arrival;
+* in a prompt with `media`, whose kinds the capabilities name, the engine reads each at its placeholder in
+  the prompt, and its first chunk says how many tokens they took;
 * an engine whose capabilities name the task `embed` has the methods of `Embedder`, one with `rank` those of
-  `Reranker`: what belongs to an input does not depend on what else is asked for with it; one with
+  `Reranker`: the result for an input does not depend on the other inputs of the request; one with
   `transcribe` those of `Transcriber`;
 * an engine whose `sampling` names `prompt_logprobs` has the method of `PromptScorer`, one with `beam_width`
-  that of `BeamSearcher`; `generate` does not look at these fields;
-* an engine whose capabilities say `chat` is asked with conversations instead of prompts, and its
-  chunks are `ChatChunk`s: it refuses to tokenize, and of tokens it knows no ids;
+  that of `BeamSearcher`; `generate` ignores these fields;
+* an engine whose capabilities say `chat` gets conversations instead of prompts, and its
+  chunks are `ChatChunk`s: it refuses to tokenize, and its tokens have no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
-  chunk of its own has its log probability, and `top` holds at most so many tokens,
+  chunk of its own has its log probability, and `top` holds at most the requested number of tokens,
   the most likely first; a token of `stop_token_ids` is the last one, its text is
-  hidden, and the `finish` beside it names its id as `stop`; the lowest `priority` is
+  hidden, and the `finish` in the same chunk names its id as `stop`; the lowest `priority` is
   served first.
 """
 
@@ -52,7 +51,7 @@ from antiphon.core.turn import Sampling, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 
 MAX_CHARACTERS_PER_TOKEN = 128
-"""No tokenizer that we know has longer tokens; those that long are runs of spaces. See `check_size`."""
+"""No known tokenizer has longer tokens; those of this length are runs of spaces. See `check_size`."""
 
 
 NOT_VLLM: Mapping[str, str] = dict.fromkeys(
@@ -62,56 +61,57 @@ NOT_VLLM: Mapping[str, str] = dict.fromkeys(
 
 
 class Task(StrEnum):
-    """What a model is for."""
+    """The purpose of a model."""
 
     GENERATE = "generate"
-    """It goes on with prompts, or answers conversations."""
+    """It continues prompts, or answers conversations."""
     EMBED = "embed"
     """It makes vectors of texts."""
     RANK = "rank"
-    """It says how well a text answers a query."""
+    """It scores how well a text answers a query."""
     TRANSCRIBE = "transcribe"
     """It transcribes audio."""
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine can do.
+    """The features that an engine supports.
 
-    `sampling` names the fields of `Sampling` that it supports: a request that sets
-    another one is refused. `constraints` are the kinds of `Constraint` that it
-    enforces, the preferred one first. `media` are the kinds of media that its model takes.
+    `sampling` names the fields of `Sampling` that it supports: a request that sets another one is refused.
+    `constraints` are the kinds of `Constraint` that it enforces, the preferred one first. `media` are the
+    kinds of media that its model takes.
     """
 
     token_ids: bool = False
-    """Chunks carry the tokens behind their text."""
+    """Chunks have the tokens of their text."""
     replicas: bool = False
-    """After `ReplicaLostError` a generation may ask for the rest of its answer: another replica gives it."""
+    """After `ReplicaLostError` a generation may request the rest of its answer from another replica."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()
     media_remedy: str = ""
-    """What the operator does if the model takes media, and none can be sent to it."""
+    """The remedy for the operator if the model takes media, but the engine cannot pass them on."""
     chat: bool = False
-    """It takes conversations, and gives answers whose parts are separate."""
+    """It takes conversations, and returns answers whose parts are separate."""
     tasks: frozenset[Task] = frozenset({Task.GENERATE})
-    """What it does with its model. A server of others may still refuse what only some of its models do."""
+    """What it can do with its model.
+
+    Servers of several models may refuse a task that not all of these have.
+    """
     embedding: frozenset[str] = frozenset()
-    """What it takes of an `EmbeddingRequest` beside texts: `ids`, `dimensions`, `truncate`."""
+    """The parameters of an `EmbeddingRequest` that it supports: `ids`, `dimensions`, `truncate`."""
 
 
 class ModelCard(Struct, frozen=True):
     """A loaded model.
 
-    `name` is the default public name. `context` is the most tokens that a prompt and
-    its answer may have together, 0 if that is not known. `chat_template` is Jinja source, None if the
-    model has none. `bos` and `eos` are token texts, empty if there are none.
-    `known_as` are names that may tell its family: titles, file, architecture.
-    `response_template` is Hugging Face's, JSON text, None if there is none.
-    `opening` is the token that the model wants before any text (BOS), None if it wants none.
-    `defaults` are the fields of `Sampling` that the engine sets itself where a request does not.
-    `sampling` are those that the model's makers recommend: they are asked for where a request does not.
-    `fill_in` are the texts of the tokens before the prefix, the suffix and the middle of a gap, None if its
-    file names none.
+    `name` is the default public name. `context` is the largest number of tokens of a prompt together with
+    its answer, 0 if unknown. `chat_template` is Jinja source, None if the model has none. `bos` and `eos`
+    are token texts, empty if there are none. `known_as` are names that may indicate its family: titles,
+    file, architecture. `response_template` is Hugging Face's, JSON text, None if there is none. `opening` is
+    the token that the model needs before any text (BOS), None if it needs none. `defaults` are the fields of
+    `Sampling` that the engine sets itself if a request does not. `sampling` are those that the model's
+    makers recommend: they are sent if a request does not set them. `fill_in` are the texts of the tokens
+    before the prefix, the suffix and the middle of a gap, None if its file names none.
     """
 
     name: str
@@ -130,11 +130,11 @@ class ModelCard(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """A rendered prompt, and its token ids as the engine's tokenizer gives them.
+    """A rendered prompt, and its token ids as the engine's tokenizer returns them.
 
-    Where `media` stand, both have the `placeholders` of the model's template. `around` is the text before,
-    between and behind the media, without these, each in the pieces that were tokenized one by one.
-    `tokens` are those of the ids with their log probabilities, where these were asked for.
+    In the places of `media`, both have the `placeholders` of the model's template. `around` is the text
+    before, between and after the media, each in the pieces that were tokenized one by one. `tokens` are
+    those of the ids with their log probabilities, if these were requested.
     """
 
     text: str
@@ -145,16 +145,16 @@ class Prompt(Struct, frozen=True):
     placeholders: tuple[str, ...] = ()
 
     def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
-        """The prompt with what the model has written behind it."""
+        """The prompt followed by what the model has written."""
         around = self.around and (*self.around[:-1], (*self.around[-1], text))
         return Prompt(self.text + text, self.ids + ids, self.media, around, placeholders=self.placeholders)
 
 
 class Conversation(Struct, frozen=True):
-    """What an engine is asked with that takes no prompts: the turn, and its items as OpenAI's messages.
+    """The input of an engine that takes no prompts: the turn, and its items as OpenAI's messages.
 
-    A content with media is a list of parts: `{"type": "text", "text": …}`, and `{"type": "image"}` or another
-    `MediaKind` for the next one of the prompt's `media`.
+    A content with media is a list of parts: `{"type": "text", "text": …}`, and `{"type": "image"}` or
+    another `MediaKind` for the next one of the prompt's `media`.
     """
 
     turn: Turn
@@ -162,15 +162,13 @@ class Conversation(Struct, frozen=True):
 
 
 class GenerationRequest(Struct, frozen=True):
-    """One generation wanted of an engine.
+    """A request to an engine for one generation.
 
-    `begun` is the part of the answer that the prompt already ends with: an answer
-    that goes on after it was interrupted.
-    `max_tokens` is the room left in the context if the client set no limit.
-    `preserve` holds the special tokens whose text the decoder must see. Of
-    `sampling` only what the engine's capabilities name is set, and a `constraint`
-    is of a kind that they name. An engine for conversations gets the `conversation`, and an empty prompt.
-    `adapter` is the name of one that is loaded, see `Adapters`.
+    `begun` is the part of the answer that the prompt already ends with: the answer continues after an
+    interruption. `max_tokens` is the rest of the context if the client set no limit. `preserve` holds the
+    special tokens whose text the decoder must get. Of `sampling` only fields that the engine's capabilities
+    name are set, and a `constraint` is of a kind that they name. An engine for conversations gets the
+    `conversation`, and an empty prompt. `adapter` is the name of a loaded one, see `Adapters`.
     """
 
     prompt: Prompt
@@ -184,7 +182,7 @@ class GenerationRequest(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """The load of an engine: its running generations, in at most so many `slots`, and those that wait."""
+    """The load of an engine: its running generations, of at most `slots`, and those that wait."""
 
     running: int = 0
     waiting: int = 0
@@ -192,15 +190,15 @@ class Load(Struct, frozen=True):
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be done."""
+        """Nothing runs or waits."""
         return not (self.running or self.waiting)
 
 
 class Receiver(Protocol):
-    """Who gets what a generation yields. Its methods are called on the event loop, and return at once."""
+    """Receives the chunks of a generation. Its methods are called on the event loop, and must not block."""
 
     def push(self, chunks: list[Chunk]) -> None:
-        """Take the chunks of a step."""
+        """Process the chunks of a step."""
         ...
 
     def fail(self, error: AntiphonError) -> None:
@@ -209,7 +207,7 @@ class Receiver(Protocol):
 
 
 class Work(Protocol):
-    """A generation that an engine was asked for."""
+    """A generation that was requested from an engine."""
 
     def cancel(self) -> None:
         """Stop it."""
@@ -226,12 +224,12 @@ class Engine(Protocol):
 
     @property
     def load(self) -> Load:
-        """How busy it is now."""
+        """The current load."""
         ...
 
     @property
     def memory(self) -> int:
-        """Bytes of main and graphics memory that the model takes while it is loaded, about.
+        """The approximate bytes of main and graphics memory that the model takes while it is loaded.
 
         It is known before `start`. 0 if the model is loaded elsewhere.
         """
@@ -246,21 +244,21 @@ class Engine(Protocol):
         ...
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """The ids of all pieces of a prompt, each piece tokenized by itself.
+        """The ids of all pieces of a prompt, each piece tokenized separately.
 
-        Special tokens in a piece become their ids, and none are added. Raises
-        RequestError, which blames `prompt`, for more text than the context can hold (see `check_size`).
+        Special tokens in a piece become their ids, and none are added. Raises RequestError, which blames
+        `prompt`, for more text than the context can hold (see `check_size`).
         """
         ...
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each of these tokens, which `tokenize` has given."""
+        """The text of each of these tokens, which come from `tokenize`."""
         ...
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones written out.
+        """The text of these tokens, special ones included.
 
-        Raises RequestError, which blames `tokens`, for an id that is no token's.
+        Raises RequestError, which blames `tokens`, for an unknown id.
         """
         ...
 
@@ -271,15 +269,15 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Adapters(Protocol):
-    """What an engine that takes LoRA adapters has beside the rest.
+    """The methods of an engine that takes LoRA adapters.
 
-    Adapters are loaded and unloaded before `start`, and while the model is loaded; nothing that is under
-    way is cut off. They stay where the model is stopped and started again.
+    Adapters are loaded and unloaded before `start`, and while the model is loaded; running generations are
+    not interrupted. They are kept when the model is stopped and started again.
     """
 
     @property
     def adapters(self) -> Mapping[str, str]:
-        """The path of each by its name, which is what a `GenerationRequest` calls it."""
+        """The path of each by its name, which `GenerationRequest.adapter` uses."""
         ...
 
     async def load_adapter(self, name: str, path: str) -> None:
@@ -293,17 +291,17 @@ class Adapters(Protocol):
 
 @runtime_checkable
 class Monitored(Protocol):
-    """An engine that knows whether it still works."""
+    """An engine that knows whether it works."""
 
     @property
     def up(self) -> bool:
-        """Whether it can take requests now; where it consists of several, whether one of them can."""
+        """Whether it can take requests now; if it has several replicas, whether one of them can."""
         ...
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What an engine that makes vectors of texts has beside the rest."""
+    """The method of an engine that embeds texts."""
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The vectors. Raises RequestError for an input that cannot be read, or EngineError."""
@@ -321,7 +319,7 @@ class Probed(Protocol):
 
 @runtime_checkable
 class Reranker(Protocol):
-    """What an engine that compares texts has beside the rest."""
+    """The method of an engine that compares texts."""
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """The scores of pairs of a query and a document. Raises RequestError, EngineError."""
@@ -329,7 +327,7 @@ class Reranker(Protocol):
 
 
 class TranscriptionRequest(Struct, frozen=True):
-    """Audio to be transcribed: a file, and what OpenAI's form says of the text.
+    """Audio to be transcribed: a file, and the fields of OpenAI's form for the text.
 
     `translated`: into English. `fields` are in their order, those of lists under one name.
     """
@@ -343,7 +341,7 @@ class TranscriptionRequest(Struct, frozen=True):
 
 @runtime_checkable
 class Transcriber(Protocol):
-    """What an engine that transcribes audio has beside the rest."""
+    """The method of an engine that transcribes audio."""
 
     def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """The body of the answer, in pieces, in the form that the fields want.
@@ -360,15 +358,15 @@ class PromptScorer(Protocol):
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
         """The tokens of the prompt, each but the first with its log probability.
 
-        `top` holds as many of the likeliest tokens in its place as the `prompt_logprobs` of the sampling say.
-        Raises RequestError, EngineError.
+        `top` holds the most likely tokens at its position, in the number that `prompt_logprobs` of the
+        sampling requests. Raises RequestError, EngineError.
         """
         ...
 
 
 @runtime_checkable
 class BeamSearcher(Protocol):
-    """What an engine that searches the likeliest answers has beside the rest."""
+    """The method of an engine that supports beam search."""
 
     async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
         """The `beam_width` likeliest answers, the best first, each whole, as `generate` would push it.
@@ -379,12 +377,11 @@ class BeamSearcher(Protocol):
 
 
 class EngineOptions(Protocol):
-    """What makes a module an engine: a frozen dataclass of this kind, called `Options`.
+    """The options of an engine: a frozen dataclass called `Options`, in the engine's module.
 
-    Its fields are options of `antiphon serve --engine NAME`, with a variable and a TOML
-    key each; a type of `cyclopts.types` says which values are allowed, and the string under a
-    field is its help text. Neither the module nor the class imports what is an optional
-    extra: that is for `Engine.start`, and for `build` if it can fail early.
+    Its fields are options of `antiphon serve --engine NAME`, with a variable and a TOML key each; a type of
+    `cyclopts.types` restricts the values, and the string under a field is its help text. Neither the module
+    nor the class imports an optional extra: `Engine.start` does, or `build` if that can fail early.
     """
 
     def build(self, limits: Limits = DEFAULTS) -> Engine:
@@ -407,7 +404,7 @@ def check_size(pieces: Sequence[str], context: int) -> None:
 
 
 def failure_of(error: Exception) -> AntiphonError:
-    """The error that a receiver gets. What it really was is its cause, of which clients see nothing."""
+    """The error for a receiver. The original error is its cause, which clients do not see."""
     if isinstance(error, AntiphonError):
         return error
     failure = EngineError()

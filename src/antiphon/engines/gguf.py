@@ -1,9 +1,8 @@
 """The metadata of a GGUF file, read without loading the model.
 
-Only the header is read, through a memory map: scalars and strings are kept,
-arrays (the vocabulary, mostly) are stepped over. The layout is that of
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
-little-endian.
+Only the header is read, through a memory map: scalars and strings are kept, arrays (the vocabulary, mostly)
+are skipped. The layout is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and
+3, little-endian.
 """
 
 import mmap
@@ -36,9 +35,9 @@ _UINT32, _UINT64 = _SCALARS[4], _SCALARS[10]
 
 
 def read_metadata(path: Path) -> Mapping[str, Value]:
-    """The key-value pairs of the file's header, arrays left out.
+    """The key-value pairs of the file's header, without arrays.
 
-    Raises EngineError if there is no such file, or if it is no whole GGUF header.
+    Raises EngineError if there is no such file, or if its header is not valid GGUF.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -55,7 +54,7 @@ def read_metadata(path: Path) -> Mapping[str, Value]:
 
 
 def names(facts: Mapping[str, Value], path: Path) -> tuple[str, ...]:
-    """What a model is called: its titles, its file and its architecture, each once."""
+    """The names of a model: its titles, its file and its architecture, without duplicates."""
     titles = (facts.get(f"general.{key}") for key in ("name", "basename", "architecture"))
     return tuple(dict.fromkeys([*(str(title) for title in titles if title), path.stem]))
 
@@ -88,7 +87,7 @@ def sampling_of(facts: Mapping[str, Value]) -> dict[str, float]:
 
 
 def parts_size(path: Path) -> int:
-    """The bytes of a model's file, or of all files of one in several parts. Raises EngineError."""
+    """The size of a model's file, or of all its parts. Raises EngineError."""
     try:
         return sum((path.parent / part).stat().st_size for part in parts(path.name))
     except OSError as error:
@@ -150,10 +149,10 @@ class _Header:
 
 
 _POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
-"""What a file says of how the vectors of its tokens become one: those that make one of them."""
+"""The pooling types of files: how the vectors of the tokens of a text become one. Others make several."""
 
 
 def task_of(facts: Mapping[str, Value]) -> tuple[Task, str | None]:
-    """What the file of a model says that it is for, and how the vectors of its tokens become one."""
+    """The task of a model according to its file, and its pooling type."""
     said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
     return Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED, said

@@ -29,7 +29,7 @@ _OK = 200
 
 
 class HttpError(Exception):
-    """There is no response, or not all of it, or it is an error of this `status`: the reason, for people."""
+    """There is no complete response, or an error response with this `status`. The message is for people."""
 
     def __init__(self, reason: str, status: int = 0) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class HttpResponse:
         self.body = body
 
     def json(self) -> Any:
-        """The body of a response with status 200 as JSON; None if it is none."""
+        """The body of a response with status 200 as JSON; None if it is not JSON."""
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(self.body) if self.status == _OK else None
         return None
@@ -53,8 +53,8 @@ class HttpResponse:
 class Exchange:
     """A request, and the methods that receive its response. `status` is 0 until the head has arrived.
 
-    `retry_after` is the server's `Retry-After` in seconds, if there is one. `whole`: the
-    body is one JSON value, and no stream.
+    `retry_after` is the server's `Retry-After` in seconds, if there is one. `whole`: the body is one JSON
+    value, not a stream.
 
     After `abort`, and after `on_end`, no method is called any more.
     """
@@ -85,7 +85,7 @@ class Exchange:
 
 
 class _FullExchange(Exchange):
-    """A response that is read whole."""
+    """A response that is returned as a whole."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
@@ -108,7 +108,7 @@ class _FullExchange(Exchange):
 
 
 class StreamedExchange(Exchange):
-    """A response that is passed on as it comes."""
+    """A response that is passed on in pieces, as it arrives."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
@@ -139,12 +139,11 @@ class StreamedExchange(Exchange):
 
 
 class HttpClient:
-    """A client of the server at `url`, whose path, without a `/v1` at its end, comes before all others.
+    """A client of the server at `url`, whose path, without a final `/v1`, is the prefix of all paths.
 
-    `version` is what its paths have in place of the `/v1` at their beginning.
-    `headers` are sent with every request, and `key` as a bearer token. A connection has to be there within
-    `connect_seconds`, and none is waited for that is silent for `idle_seconds`. Raises ValueError, for
-    people, if `url` is none.
+    `version` replaces the `/v1` at the beginning of paths. `headers` are sent with every request, and `key`
+    as a bearer token. Connecting may take `connect_seconds`, and a response may pause for `idle_seconds`.
+    Raises ValueError, with a message for people, if `url` is not a URL.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class HttpClient:
                 whole.abort()
 
     def send(self, exchange: Exchange) -> None:
-        """Begin. The exchange is told nothing before this has returned."""
+        """Send the request. The exchange is not called before this has returned."""
         if self._idle:
             self._idle.pop().begin(exchange, reused=True)
         else:
@@ -248,13 +247,13 @@ class HttpClient:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close all connections. What is under way ends with an error."""
+        """Close all connections. Running exchanges end with an error."""
         for connection in [*self._connections]:
             connection.fail("the client was closed")
 
 
 class _Connection(asyncio.Protocol):
-    """A connection, and the exchange that is under way on it."""
+    """A connection, and the exchange that runs on it."""
 
     _transport: asyncio.Transport
     _parser: httptools.HttpResponseParser
@@ -269,7 +268,7 @@ class _Connection(asyncio.Protocol):
         self._heard = 0.0  # when something was read last
 
     def begin(self, exchange: Exchange, *, reused: bool = False) -> None:
-        """Send a request. On a connection that was `reused`, it is sent once more if that was closed."""
+        """Send a request. If the connection was `reused` and turns out to be closed, it is sent once more."""
         self._exchange = exchange
         self._reused = reused
         self._delimited = self._begun = False
@@ -309,14 +308,14 @@ class _Connection(asyncio.Protocol):
         else:
             self._timer = self._loop.call_later(most - silent, self._look)
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         self._client.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:  # nobody asked
+        if self._exchange is None:  # no request is running
             self.close()
             return
         self._heard = self._loop.time()
@@ -329,7 +328,7 @@ class _Connection(asyncio.Protocol):
             self._complete()
 
     def _complete(self) -> None:
-        """The response is whole. What came behind it, nobody has asked for."""
+        """The response is complete. Data after it were not requested."""
         exchange = self._exchange
         if exchange is None:
             return
@@ -352,7 +351,7 @@ class _Connection(asyncio.Protocol):
         else:
             exchange.on_end(None if whole else HttpError("it closed the connection"))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -384,7 +383,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are whole now, without their ends. Raises HttpError if one is too long."""
+        """The complete lines, without their ends. Raises HttpError if one is too long."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_BODY:
             raise HttpError(f"a line is longer than {MAX_BODY} bytes")

@@ -1,10 +1,11 @@
 """GGUF models, run by llama.cpp.
 
-llama.cpp runs in a process of its own (`llama_process`), and is asked over its loopback port as any
-llama-server is (`upstream`). A process that ends by itself is started again.
+llama.cpp runs in its own process (`llama_process`), and gets requests on its loopback port like any
+llama-server (`upstream`). A process that ends unexpectedly is started again.
 
-Adapters are loaded with the model: to load or unload one, the model is loaded once more beside the
-one that runs, which ends when its last answer has. Weights are mapped from the file, so the two share them.
+Adapters are loaded with the model: to load or unload one, the model is loaded a second time while the first
+process runs, which ends after its last answer. Weights are mapped from the file, so the two processes share
+them.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
-from antiphon.engines.models import encoder_beside, generation_config, resolve, response_template
+from antiphon.engines.models import find_encoder, generation_config, resolve, response_template
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.engines.upstreams import llama_server
 
 log = structlog.get_logger()
 
 DEFAULT_CONTEXT = 8192
-"""Tokens, if the model was trained for so many: memory grows with context times slots."""
+"""Tokens, if the model was trained for that many: memory grows with context times slots."""
 
 PROMPT_BATCH = 256
 """Prompt tokens computed between two checks for cancelled generations."""
@@ -45,17 +46,18 @@ PROMPT_CACHE_MIB = 512
 """Main memory for the prompts of conversations that no slot holds."""
 
 SPARE_THREADS = 4
-"""Threads of llama.cpp's HTTP server beside one for each slot: to tokenize while all slots work."""
+"""Threads of llama.cpp's HTTP server in addition to one for each slot: to tokenize while all slots work."""
 
 SILENCE_SECONDS = 24 * 60 * 60.0
-"""How long llama.cpp may say nothing: it reports each prompt batch, and if its process ends, that shows."""
+"""How long llama.cpp may send nothing: it reports each prompt batch, and the end of its process is noticed.
+"""
 
 NGRAM = "ngram"
 NO_ENCODER = "none"
 
 _KV_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
 _FILL_IN = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))
-"""The tokens for filling in, as files name them, and as older ones do."""
+"""The tokens for filling in, under the names in files, and under those in older files."""
 _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 
 
@@ -114,7 +116,7 @@ class Options:
             )
         draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
         path = resolve(self.model)
-        encoder = encoder_beside(path) if self.mmproj is None else None
+        encoder = find_encoder(path) if self.mmproj is None else None
         if self.mmproj not in (None, NO_ENCODER):
             encoder = resolve(self.mmproj)
         return LlamaCppEngine(path, self, draft=draft, encoder=encoder, limits=limits)
@@ -136,10 +138,10 @@ class LlamaCppEngine:
     """The model in the GGUF file at `path`. `name` is its public name, by default that of the file.
 
     Each request may use the whole context. The same seed gives the same text while nothing else runs; with
-    other generations in the same batches, rounding may differ, and sometimes another token is drawn.
+    other generations in the same batches, rounding may differ, and sometimes another token is sampled.
     """
 
-    def __init__(  # noqa: PLR0913 - what tests may choose
+    def __init__(  # noqa: PLR0913 - settings of tests
         self,
         path: Path,
         options: Options = Options(),
@@ -171,7 +173,7 @@ class LlamaCppEngine:
 
     @property
     def load(self) -> Load:
-        """How many generations hold a slot of llama.cpp, and how many want one."""
+        """The generations that hold a slot of llama.cpp, and those that wait for one."""
         return self._running.client.load if self._running is not None else Load()
 
     @property
@@ -181,7 +183,7 @@ class LlamaCppEngine:
 
     @property
     def memory(self) -> int:
-        """See `Engine`: what llama.cpp has said, or about what it will."""
+        """See `Engine`: as llama.cpp has reported, or an estimate before that."""
         if self._running is not None:
             return self._running.process.memory
         facts = read_metadata(self._path)
@@ -189,7 +191,7 @@ class LlamaCppEngine:
         return parts_size(self._path) + encoder + self._kv_bytes(facts)
 
     def _kv_bytes(self, facts: Mapping[str, Value]) -> int:
-        """What keys and values take, if no layer is special."""
+        """The memory of keys and values, if all layers are of the usual kind."""
         architecture = facts.get("general.architecture")
 
         def fact(name: str, default: Value = 0) -> int:
@@ -207,7 +209,7 @@ class LlamaCppEngine:
         return self._options.context or min(int(trained), DEFAULT_CONTEXT)
 
     def _task(self, facts: Mapping[str, Value]) -> tuple[Task, str | None]:
-        """What the model is for, and how the vectors of its tokens become one."""
+        """The task of the model, and its pooling type."""
         found, said = task_of(facts)
         task = self._options.task or found
         if task is Task.TRANSCRIBE:
@@ -220,10 +222,10 @@ class LlamaCppEngine:
         """Load the model. Raises EngineError, with llama.cpp's words, if that fails."""
         self._loading = asyncio.ensure_future(self._start())
         try:
-            # Shielded: who gives up waiting calls `stop`, which ends what was begun.
+            # Shielded: a caller that stops waiting calls `stop`, which ends the loading.
             await asyncio.shield(self._loading)
         except asyncio.CancelledError:
-            if self._loading is not None:  # else `stop` has cancelled the loading, and nobody this task
+            if self._loading is not None:  # otherwise `stop` has cancelled the loading, but not this task
                 raise
 
     async def _start(self) -> None:
@@ -350,7 +352,7 @@ class LlamaCppEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Free the model; what runs fails."""
+        """Free the model; running generations fail."""
         loading, self._loading = self._loading, None
         if loading is not None:
             loading.cancel()
@@ -400,11 +402,11 @@ class LlamaCppEngine:
             self._adapters = adapters
 
     async def _retire(self, instance: _Instance) -> None:
-        """Close it when nothing is under way any more."""
+        """Close it when nothing runs on it any more."""
         await instance.client.drain()
         await instance.close()
 
-    # What is asked
+    # Requests
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
@@ -415,15 +417,18 @@ class LlamaCppEngine:
         return await self._client().token_texts(ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        """The text of these tokens, special ones included. Raises RequestError for an unknown id."""
         return await self._client().detokenize(ids)
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
-        """Begin one generation. Text comes whole characters at a time, lost ids as `UNKNOWN_ID`."""
+        """Begin one generation.
+
+        Its text consists of whole characters; tokens whose ids are lost are `UNKNOWN_ID`.
+        """
         running, adapter = self._running, request.adapter
         if running is None:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
-        if adapter is not None:  # llama.cpp knows it by its place
+        if adapter is not None:  # llama.cpp identifies it by its index
             if adapter not in running.adapters:
                 gone = EngineError(f"The adapter '{adapter}' is not loaded any more.")
                 return asyncio.get_running_loop().call_soon(receiver.fail, gone)
@@ -450,9 +455,9 @@ async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[
 
 
 def _threads() -> int:
-    """One thread for each core that this process may use; -1, "you choose", if it may use all.
+    """One thread for each core that this process may use; -1 (llama.cpp's default) if it may use all.
 
-    llama.cpp's own choice is the number of physical cores.
+    llama.cpp's default is the number of physical cores.
     """
     if not hasattr(os, "sched_getaffinity"):
         return -1

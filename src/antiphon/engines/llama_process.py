@@ -1,11 +1,11 @@
-"""llama.cpp in a process of its own: loads a model, and serves it on a loopback port.
+"""llama.cpp in its own process: loads a model, and serves it on a loopback port.
 
-It is a process of its own because xllamacpp holds Python's lock while it loads and frees a model, which
-is seconds in which a server could answer nobody; because what a process took is given back whole when it
-ends; and because llama.cpp ends its process where a request makes it fail an assertion. The process ends
-when whoever started it closes its standard input, or is gone.
+There are three reasons for the process. xllamacpp holds Python's global interpreter lock while it loads and
+frees a model, which would stop a server for seconds. The end of a process frees all of its memory. And
+llama.cpp ends its process if a request makes an assertion fail. The process ends when the server closes its
+standard input, or has ended itself.
 
-This file is also what the process runs. As such it imports xllamacpp, and nothing of ours.
+The process also runs this file, so it imports xllamacpp, and nothing of Antiphon.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0
 """How long the process may take to end before it is killed."""
 
 VERBOSITY = 4
-"""The log level at which llama.cpp says how much memory it takes. It writes nothing for each token."""
+"""The log level at which llama.cpp reports how much memory it takes. It writes nothing per token."""
 
 _ERROR = re.compile(r"^[\d.]+ E (?:\w+ +)?[^:]*: +(?P<text>.*)$")
 _MEMORY = re.compile(r"buffer size = +(?P<mib>[\d.]+) MiB")
@@ -35,7 +35,7 @@ _STAGES = {
     "llama_context: constructing": "reserving memory",
     "warming up": "warming up",
 }
-"""Lines of llama.cpp that tell how far it is."""
+"""Lines of llama.cpp that show the progress of loading."""
 
 
 class LoadError(Exception):
@@ -61,14 +61,14 @@ class LlamaProcess:
     async def start(cls, settings: Mapping[str, Any], report: Callable[[str, float], None]) -> "LlamaProcess":
         """Start one with these `settings` of llama.cpp, by their paths in xllamacpp's `CommonParams`.
 
-        While it loads, `report` is called with what it does, and the seconds so far. Raises LoadError.
+        While it loads, `report` is called with the current step, and the seconds so far. Raises LoadError.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", __file__),  # -P: no module beside this file hides one of a library
+            *(sys.executable, "-P", __file__),  # -P: modules in this folder must not hide others
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the server, which ends this when it is done with it
+            start_new_session=True,  # Ctrl-C is for the server, which ends this process last
         )
         key = secrets.token_urlsafe(24)
         loading = cls(process, key)
@@ -101,13 +101,13 @@ class LlamaProcess:
         self._errors.clear()
 
     async def ended(self) -> str | None:
-        """Wait until it has ended: why, if nobody closed it."""
+        """Wait until it has ended; returns why, or None if it was closed."""
         await self._reading
         code = await self._process.wait()
         return None if self._closing else "; ".join((f"code {code}", *self._errors[-1:]))
 
     async def close(self) -> None:
-        """End it, and with it what runs there."""
+        """End it, and what runs in it."""
         self._closing = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -120,7 +120,7 @@ class LlamaProcess:
         await self._reading
 
     async def _read(self) -> None:
-        """Read the log of llama.cpp, which would stop if nobody did."""
+        """Read the log of llama.cpp, which would block without a reader."""
         assert self._process.stderr is not None
         while piece := await self._process.stderr.read(65536):
             *lines, self._rest = (self._rest + piece.decode(errors="replace")).split("\n")
@@ -137,7 +137,7 @@ class LlamaProcess:
 
 
 def main() -> None:
-    """What the process does."""
+    """The main function of the process."""
     import xllamacpp  # noqa: PLC0415 - an optional extra
 
     params = xllamacpp.CommonParams()
@@ -150,11 +150,11 @@ def main() -> None:
         setattr(holder, name, _value(xllamacpp, name, value))
     try:
         server = xllamacpp.Server(params)
-    except RuntimeError:  # the log says why
+    except RuntimeError:  # the reason is in the log
         os._exit(1)
     print(server.listening_address, flush=True)
     sys.stdin.read()
-    os._exit(0)  # what llama.cpp would free, the system does
+    os._exit(0)  # the system frees the memory faster than llama.cpp
 
 
 def _value(xllamacpp: Any, name: str, value: Any) -> Any:

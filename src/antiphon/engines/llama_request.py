@@ -1,9 +1,8 @@
 """Completion requests for llama.cpp, and the checks before them.
 
-A request is JSON; what was not asked for is left out, and has llama.cpp's default.
-Its grammar parser has no limits: brackets or rules nested some ten thousand deep
-overflow its stack and end the process. Such grammars are refused here, and so
-are parameters that it would silently ignore.
+A request is JSON; parameters that were not requested are left out, and have llama.cpp's defaults. Its
+grammar parser has no limits: brackets or rules nested some ten thousand deep overflow its stack and end the
+process. Such grammars are refused here, and so are parameters that it would silently ignore.
 """
 
 import re
@@ -36,7 +35,7 @@ _SAME = (
     "dry_base",
     "dry_allowed_length",
 )
-"""The fields of `Sampling` that llama.cpp knows by the same names and values."""
+"""The fields of `Sampling` that llama.cpp has under the same names, with the same values."""
 
 _SHOWN_DEFAULTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
@@ -58,8 +57,9 @@ SUPPORTED = frozenset(
         "priority",
     }
 )
-"""The fields of `Sampling` that are supported. Penalties look at the last 64 tokens, the prompt's too,
-unless `repeat_last_n` says otherwise.
+"""The fields of `Sampling` that are supported.
+
+Penalties consider the last 64 tokens, the prompt's included, unless `repeat_last_n` is set.
 """
 
 REFUSED: Mapping[str, str] = {
@@ -72,7 +72,7 @@ REFUSED: Mapping[str, str] = {
     "allowed_token_ids": "every other token of the vocabulary would need a bias",
     **NOT_VLLM,
 }
-"""Why the other fields are not."""
+"""Why the other fields are not supported."""
 
 GRAMMAR_PARAM = "structured_outputs.grammar"
 """The parameter to blame for a grammar: those that we write ourselves are valid."""
@@ -80,10 +80,10 @@ GRAMMAR_PARAM = "structured_outputs.grammar"
 MAX_GRAMMAR = 1_000_000
 MAX_RULES = 10_000
 MAX_NESTING = 200
-"""Characters, rules and nested brackets of a grammar: a tenth or less of what llama.cpp can bear."""
+"""Characters, rules and nested brackets of a grammar: at most a tenth of what llama.cpp supports."""
 
-_SEED_BITS = 0xFFFF_FFFF  # all ones means "draw a seed" to llama.cpp
-_PATTERN = 2  # how llama.cpp numbers a trigger that is a regular expression
+_SEED_BITS = 0xFFFF_FFFF  # all bits set means "random seed" to llama.cpp
+_PATTERN = 2  # llama.cpp's number for a trigger that is a regular expression
 
 # A text, a class of characters, a token or a comment: what may hold brackets that are none. An end
 # is optional, so that no beginning is looked at twice.
@@ -130,16 +130,16 @@ def _sampling(sampling: Sampling, most: int) -> Mapping[str, Any]:
         or None,
         "ignore_eos": sampling.ignore_eos or None,
         "seed": seed,
-        # A prompt that is partly cached is computed in other batches, which rounds otherwise:
+        # A prompt that is partly cached is computed in other batches, which round differently:
         # enough to draw another token. So a seed costs the prompt cache.
         "cache_prompt": None if seed is None else False,
-        # It tells a token's probability only along with the likeliest.
+        # It returns a token's probability only together with the most likely ones.
         "n_probs": None if sampling.logprobs is None else max(sampling.logprobs, 1),
     }
 
 
 def _last(wanted: int | None, most: int) -> int | None:
-    """How many of the last tokens to look at: llama.cpp has no number for all, and reserves memory."""
+    """The number of the last tokens to consider: llama.cpp has no number for all, and reserves memory."""
     return most if wanted == -1 else wanted if wanted is None else min(wanted, most)
 
 
@@ -160,7 +160,7 @@ def _escaped(text: str) -> str:
 
 
 def check(request: GenerationRequest, vocabulary: int) -> None:
-    """Raises RequestError for what llama.cpp would ignore, fail on, or die of."""
+    """Raises RequestError for requests that llama.cpp would ignore in part, fail on, or crash on."""
     sampling = request.sampling
     check_ids(sampling.logit_bias, vocabulary, "logit_bias")
     check_ids(sampling.banned_tokens, vocabulary, "banned_tokens")
@@ -172,7 +172,7 @@ def check(request: GenerationRequest, vocabulary: int) -> None:
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
-    """Raises RequestError that blames `param` if one of the ids is no token's."""
+    """Raises RequestError that blames `param` if one of the ids is unknown."""
     for token in ids:
         if not 0 <= token < vocabulary:
             message = f"There is no token {token}: the ids of this model are 0 to {vocabulary - 1}."
@@ -180,7 +180,7 @@ def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
 
 
 def _check_grammar(text: str) -> None:
-    if not text or text[0] == "%":  # llama.cpp would do without, or take another grammar engine
+    if not text or text[0] == "%":  # llama.cpp would generate without it, or use another grammar engine
         raise RequestError("A grammar in GBNF begins with a rule.", param=GRAMMAR_PARAM)
     if len(text) > MAX_GRAMMAR or text.count("::=") > MAX_RULES or _nesting(text) > MAX_NESTING:
         raise RequestError(

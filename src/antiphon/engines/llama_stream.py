@@ -1,11 +1,10 @@
 """The messages of one of llama.cpp's completions, read as chunks.
 
-llama.cpp drops token ids: while its text ends inside a character it sends
-nothing, and of the tokens that it then covers with one message it names only the
-last. Its count stays right, so a jump of the count shows how many are missing.
-Tokenizing the text again recovers them if it gives that many ids with the same
-last one; if not, they are reported as `UNKNOWN_ID`: the number of tokens is
-always right. Their log probabilities are lost for good.
+llama.cpp drops token ids: while its text ends inside a character it sends nothing, and of the tokens that it
+then covers with one message it names only the last. Its count stays right, so a jump of the count shows how
+many are missing. Tokenizing the text again recovers them if the result has that many ids and the same last
+one; if not, they are reported as `UNKNOWN_ID`, so the number of tokens is always right. Their log
+probabilities cannot be recovered.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 
 UNKNOWN_ID = -1
-"""Stands for a token that llama.cpp counted but did not name."""
+"""The id of a token that llama.cpp counted but did not name."""
 
 REMEMBERED = 4096
 """Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
@@ -34,7 +33,7 @@ class TokenPiece(Struct, frozen=True):
 
 
 class TokenReader(Protocol):
-    """What readers ask."""
+    """The methods that readers need."""
 
     @property
     def pieces(self) -> Callable[[str], Sequence[TokenPiece]]:
@@ -81,7 +80,7 @@ class _Message(Struct, frozen=True):
 
     @property
     def end(self) -> FinishReason | None:
-        """Why this is the last message, if it is."""
+        """Why this is the last message; None if it is not."""
         return _REASONS.get(self.stop_type, FinishReason.STOP) if self.stop else None
 
 
@@ -101,10 +100,9 @@ class ChunkReader:
     def read(self, raw: bytes) -> Chunk | None:
         """The chunk in a message, None if it only reports progress.
 
-        It has the end if the last token came, or one of the stops: what llama.cpp
-        may send after it is of no use. Raises EngineError or RequestError if the
-        message is an error. What the tokenizer raises leaves the reader as it was: the
-        message can be read again.
+        It has `finish` if the last token came, or one of the stops: what llama.cpp may send after it is
+        ignored. Raises EngineError or RequestError if the message is an error. If the tokenizer raises, the
+        reader is unchanged, and the message can be read again.
         """
         message = _decode(raw)
         if message.error is not None:
@@ -125,7 +123,7 @@ class ChunkReader:
         return Chunk(text, tuple(self._recovered(text, new, ids)), None, self._cached)
 
     def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
-        """`count` tokens, of which the last are `known`. All text goes to the last: it made it whole."""
+        """`count` tokens, of which the last are `known`. All text belongs to the last, which completed it."""
         pieces = self._tokenizer.pieces(text)
         ids = [piece.id for piece in pieces]
         if len(ids) != count or tuple(ids[-len(known) :]) != known:
@@ -133,7 +131,7 @@ class ChunkReader:
         return [*(Token(begun, "") for begun in ids[:-1]), Token(ids[-1], text)]
 
     def _stopped(self, chunk: Chunk) -> Chunk:
-        """The chunk up to the first of the stops, if it has one, and then with the end."""
+        """The chunk up to the first of the stops, if it has one, and then with `finish`."""
         for count, token in enumerate(chunk.tokens, 1):
             if token.id in self._stops:
                 left = len(chunk.tokens) - count
@@ -142,7 +140,7 @@ class ChunkReader:
         return chunk
 
     def _last(self, message: _Message, reason: FinishReason) -> Chunk:
-        lost = message.tokens_predicted - self._counted  # they began a character that never came
+        lost = message.tokens_predicted - self._counted  # they began a character that was never completed
         finish = Finish(reason, completion_tokens=message.tokens_predicted)
         return Chunk(message.content, (Token(UNKNOWN_ID, ""),) * lost, finish, self._cached)
 
@@ -176,7 +174,7 @@ class ScoredReader(ChunkReader):
         text = listed.token
         if text.isascii() and len(text) == len(listed.bytes) and text:
             return Candidate(listed.id, text, listed.logprob)
-        if not listed.bytes:  # special: llama.cpp keeps its text to itself
+        if not listed.bytes:  # special: llama.cpp does not send its text
             return Candidate(listed.id, self._tokenizer.text(listed.id), listed.logprob)
         whole = bytes(listed.bytes).decode("utf-8", "replace")
         return Candidate(listed.id, whole, listed.logprob, _raw(listed.bytes, whole))
@@ -203,7 +201,7 @@ def _hidden(token: Token) -> Token:
 
 
 def _failure(error: _Error) -> AntiphonError:
-    """What a client may see: llama.cpp's message if it blames the request, else nothing of it."""
+    """The error for clients: llama.cpp's message if it blames the request, otherwise a general one."""
     failure = _explained(error)
     failure.__cause__ = RuntimeError(error.message)
     return failure

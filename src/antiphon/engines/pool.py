@@ -1,14 +1,14 @@
 """Several replicas of one model as one engine: a request goes to one of them, and to another if that fails.
 
-A request goes where the least is to be done for it: the blocks of its prompt that the replica has not read
-before, and what it works on already. What a replica has read is remembered here, by chained hashes of
-its blocks, and needs nothing of the server.
+A request goes to the replica with the lowest cost: the blocks of its prompt that the replica has not
+computed before, and its current work. The blocks that a replica has computed are remembered here, by chained
+hashes, which needs no support from the server.
 
-A replica that is drained gets no requests, and goes on with those that it has.
-A replica that fails gets no requests until it answers a probe again. Probes go to all of them every few
-seconds, so that most failures are seen before a request meets them. What a failed replica was working on
-ends with `ReplicaLostError`: the generation asks for the rest of its answer, and that goes to another one
-(see `run/generation.py`). A request that makes one replica after the other fail is given up there.
+A replica that is drained gets no new requests, and continues its running ones. A replica that fails gets no
+requests until it answers a probe again. All are probed every few seconds, so most failures are noticed
+before a request fails. The generations of a failed replica end with `ReplicaLostError`: each requests the
+rest of its answer from another one (see `run/generation.py`). A request that makes several replicas fail in
+succession is given up.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from antiphon.engines.engine import (
 )
 
 PROBE_SECONDS = 5.0
-"""Seconds between probes of a replica, and how long it may take to answer one."""
+"""Seconds between probes of a replica, and the time limit of a probe."""
 FIRST_PROBE_SECONDS = 0.25
 """Seconds from a failure to the first probe; then twice as long each time, up to the usual."""
 REST_SECONDS = 1.0
@@ -60,7 +60,7 @@ MOST_BLOCKS = 1024
 REMEMBERED_BLOCKS = 65_536
 """Blocks that are remembered of each replica, the last read; with blocks of 32 tokens, 2 million tokens."""
 BUSY_BLOCKS = 8
-"""A generation under way, or waiting, weighs as much as so many blocks of a prompt that are new."""
+"""A running or waiting generation costs as much as this number of new blocks of a prompt."""
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class ReplicaStatus(StrEnum):
     AWAY = "away"
     """It does not answer."""
     DRAINED = "drained"
-    """The operator has said so."""
+    """By the operator."""
 
 
 class ReplicaState(Struct, frozen=True):
@@ -87,7 +87,7 @@ class ReplicaState(Struct, frozen=True):
 
 
 class Replica:
-    """One of the engines, and what is known of it."""
+    """One of the engines, and its state."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine
@@ -112,7 +112,7 @@ class Replica:
 
     @property
     def state(self) -> ReplicaState:
-        """How it is."""
+        """The state, as it is reported."""
         load = self.engine.load if self.started else Load()
         status = ReplicaStatus.UP if self.up else ReplicaStatus.AWAY
         return ReplicaState(
@@ -124,7 +124,7 @@ class Replica:
         self._rested = asyncio.get_running_loop().time() + REST_SECONDS
 
     def cost(self, blocks: Sequence[int]) -> tuple[int, int]:
-        """What a prompt of these blocks costs here; if that is the same, who has read least is preferred."""
+        """The cost of a prompt of these blocks; equal costs are ordered by the blocks computed so far."""
         load = self.engine.load
         new = len(blocks) - self._known(blocks)
         return new + BUSY_BLOCKS * (load.running + load.waiting), len(self._read)
@@ -141,7 +141,7 @@ class Replica:
             del self._read[next(iter(self._read))]
 
     def forget(self) -> None:
-        """It has lost what it had read."""
+        """Forget its blocks: it has lost its cache."""
         self._read.clear()
 
 
@@ -155,7 +155,7 @@ def cheapest(replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
 
 
 class PoolEngine:
-    """Replicas of one model, by their names for people; `choose` says which of them gets a request."""
+    """Replicas of one model, by their names for people; `choose` selects the one for a request."""
 
     def __init__(self, engines: Sequence[tuple[str, Engine]], choose: Choose = cheapest) -> None:
         self._choose = choose
@@ -167,7 +167,10 @@ class PoolEngine:
 
     @property
     def card(self) -> ModelCard:
-        """The model, with what all replicas can do. Raises EngineNotReadyError before `start`."""
+        """The model, with the capabilities that all replicas have.
+
+        Raises EngineNotReadyError before `start`.
+        """
         if self._card is None:
             raise EngineNotReadyError
         return self._card
@@ -185,11 +188,11 @@ class PoolEngine:
 
     @property
     def replicas(self) -> list[ReplicaState]:
-        """Which replicas there are, and how they are."""
+        """The replicas and their states."""
         return [replica.state for replica in self._replicas]
 
     def drain(self, name: str, *, drained: bool) -> bool:
-        """Give the replica of this name no more requests, or give it requests again; False if there is none.
+        """Stop or resume requests to the replica of this name; False if there is none.
 
         Its running answers continue.
         """
@@ -205,7 +208,7 @@ class PoolEngine:
         return any(replica.usable for replica in self._replicas)
 
     async def start(self) -> None:
-        """Start all replicas: one at least has to be there, and all that are have to run the same model.
+        """Start all replicas: at least one must be available, and all that are must run the same model.
 
         Raises EngineError.
         """
@@ -219,7 +222,7 @@ class PoolEngine:
         self._tasks = [asyncio.create_task(self._watch(replica)) for replica in self._replicas]
 
     async def _start(self, replica: Replica) -> EngineError | None:
-        """Start a replica; why that failed, if it did. Raises EngineError if it is another model."""
+        """Start a replica; returns why that failed. Raises EngineError if it runs another model."""
         try:
             await replica.engine.start()
         except EngineError as error:
@@ -280,12 +283,12 @@ class PoolEngine:
         replica.up, replica.failures = True, 0
 
     def _available(self) -> list[Replica]:
-        """The replicas that answer and are not too busy; where there are none, all that may be so again."""
+        """The replicas that answer and are not too busy; if there are none, all that may soon be."""
         started = [replica for replica in self._replicas if replica.started and not replica.drained]
         up = [replica for replica in started if replica.up] or started
         return [replica for replica in up if not replica.resting] or up
 
-    # What any replica can do
+    # Methods that any replica can serve
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`."""
@@ -318,7 +321,7 @@ class PoolEngine:
         return await self._first(scored)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
-        """See `Transcriber`: of a replica that gives a first piece."""
+        """See `Transcriber`: by the first replica that returns a first piece."""
 
         async def begun(engine: Engine) -> tuple[bytes, AsyncIterator[bytes]]:
             assert isinstance(engine, Transcriber)
@@ -349,7 +352,7 @@ class PoolEngine:
         return await self._first(searched)
 
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
-        """What the first replica says that answers. Raises AntiphonError."""
+        """The result of the first replica that returns one. Raises AntiphonError."""
         failure: EngineError = EngineNotReadyError()
         for replica in sorted(self._available(), key=lambda each: each.engine.load.running):
             try:
@@ -400,7 +403,7 @@ class _Guarded:
 
 
 def _blocks(request: GenerationRequest) -> Iterator[int]:
-    """The hashes of the blocks of a prompt, each with all that is before it; of those that share a cache."""
+    """The hashes of the blocks of a prompt, each including all text before it, and the cache salt."""
     ids = request.prompt.ids
     before = hash(request.sampling.cache_salt)
     for start in range(0, min(len(ids), BLOCK * MOST_BLOCKS) - BLOCK + 1, BLOCK):
@@ -409,7 +412,7 @@ def _blocks(request: GenerationRequest) -> Iterator[int]:
 
 
 def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
-    """The card of a pool with one replica more. Raises EngineError if that runs another model."""
+    """The card of a pool with one more replica. Raises EngineError if that runs another model."""
     if known is None:
         return replace(card, capabilities=replace(card.capabilities, replicas=True))
     for field in ("chat_template", "bos", "eos", "opening"):

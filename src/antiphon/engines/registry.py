@@ -1,7 +1,7 @@
 """Finds engines by name: an engine is a module that has a class `Options`, see `EngineOptions`.
 
-Its name is that of the module: a file in this package by itself, a module of another
-package in full. There is no list of engines to add one to.
+Its name is that of the module: a file in this package without a prefix, a module of another package in full.
+There is no list of engines.
 """
 
 import importlib
@@ -25,7 +25,10 @@ def names() -> Sequence[str]:
 
 
 def options_of(name: str) -> type[EngineOptions]:
-    """The options of the engine with this name. Raises ValueError, a message for people, if there is none."""
+    """The options of the engine with this name.
+
+    Raises ValueError, with a message for people, if there is none.
+    """
     found = _options(f"{engines.__name__}.{name}") or _options(name)
     if found is None:
         known = ", ".join(f'"{each}"' for each in names())
@@ -34,7 +37,7 @@ def options_of(name: str) -> type[EngineOptions]:
 
 
 def owners_of(option: str) -> Sequence[str]:
-    """The engines of this package that have an option, by its name as it is in a file. Imports all."""
+    """The engines of this package that have an option, by its name in a configuration file. Imports all."""
     return [name for name in names() if option in getattr(options_of(name), "__dataclass_fields__", ())]
 
 
@@ -55,7 +58,7 @@ def engine_for(model: str | None) -> str:
     if model.startswith(("http://", "https://")):
         return UPSTREAM
     path = Path(model).expanduser()
-    if os.path.exists(path):  # raises nothing where the folder may not be entered: the engine says so
+    if os.path.exists(path):  # does not raise if the folder is not readable: the engine reports that
         return SAFETENSORS if path.is_dir() and any(path.glob("*.safetensors")) else DEFAULT
     return SAFETENSORS if _REPOSITORY.fullmatch(model) and not model.endswith(".gguf") else DEFAULT
 
@@ -69,7 +72,7 @@ def _import(name: str) -> ModuleType | None:
     try:
         if find_spec(name) is None:
             return None
-    except (ImportError, ValueError):  # a part of a dotted name is missing, or it is no name
+    except (ImportError, ValueError):  # a part of a dotted name is missing, or invalid
         return None
     try:
         return importlib.import_module(name)

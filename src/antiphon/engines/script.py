@@ -33,12 +33,11 @@ _PIECES = re.compile(r"<\|[^<>|]*\|>|</?\w+>|\s?\w+|\s+|[^\w\s]")
 class Line(Struct, frozen=True, forbid_unknown_fields=True):
     """One answer of a script.
 
-    `when` must occur in the rendered prompt, or in so many of its `last` characters; None matches any.
-    `split` says where the pieces of `output` end: "whole", "chars", a number of characters for each,
-    the positions of the cuts, or None for word-like pieces. `finish` is "stop" or
-    "length". `delay_ms` is the pause before each chunk. `tokens` repeats the pieces
-    in a circle until there are so many. `fail_after` raises EngineError after so
-    many chunks.
+    `when` must occur in the rendered prompt, or in its last characters, whose number is `last`; None matches
+    any. `split` says where the pieces of `output` end: "whole", "chars", a number of characters for each,
+    the positions of the cuts, or None for word-like pieces. `finish` is "stop" or "length". `delay_ms` is
+    the pause before each chunk. `tokens` is the number of pieces: they are repeated until it is reached.
+    `fail_after` is the number of chunks after which an EngineError is raised.
     """
 
     output: str
@@ -67,16 +66,15 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedAnswer(Struct, frozen=True):
-    """A line made ready to be played: its chunks, each with one token, the last with the end."""
+    """A line in its final form: its chunks, each with one token, the last with `finish`."""
 
     line: Line
     chunks: tuple[Chunk, ...]
 
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
-        """The chunks that this request gets. Raises EngineError after them if the line is to fail.
+        """The chunks for this request. Raises EngineError after them if the line is to fail.
 
-        What `begun` has of the line is left out. If it is no beginning of the line, the
-        whole line is played.
+        If the line starts with `begun`, only the rest of it is returned; otherwise the whole line.
         """
         sampling, line = request.sampling, self.line
         chunks, length = self._after(request.begun)
@@ -92,16 +90,16 @@ class ScriptedAnswer(Struct, frozen=True):
         return played if line.fail_after is None else _failing(line.fail_after, played)
 
     def _cut(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
-        """So many chunks as are wanted, at most `limit`, the last one with the end."""
+        """The requested number of chunks, at most `limit`, the last one with `finish`."""
         reason = FinishReason.LENGTH if limit < wanted else self.line.finish
         length = min(limit, wanted)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
-        # No generator: a real engine's step does not resume one for each token either.
+        # Not a generator: the step of a real engine does not resume one for each token either.
         return chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
-        """What comes after a beginning, in a circle, and how many chunks that are until the end."""
+        """The chunks after a beginning, repeated, and their number until the end."""
         left = whole = len(self.chunks) if self.line.tokens is None else self.line.tokens
         chunks, position = cycle(self.chunks), 0
         while position < len(begun) and left:
@@ -122,12 +120,12 @@ def answer_of(line: Line) -> ScriptedAnswer:
 
 
 def token_id(piece: str) -> int:
-    """The id of a piece: it depends on its text alone."""
+    """The id of a piece, which depends on its text only."""
     return crc32(piece.encode()) >> 1  # ids have 31 bits
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The word-like pieces of a text, one by one: a long one has a million."""
+    """The word-like pieces of a text, one by one: a long text has a million."""
     return map(itemgetter(0), _PIECES.finditer(text))
 
 
@@ -153,7 +151,7 @@ def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _failing(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """So many of the chunks, and then the failure; all of them if there are fewer."""
+    """This number of the chunks, and then the failure; all of them if there are fewer."""
     for number, chunk in enumerate(islice(chunks, after), 1):
         if chunk.finish is not None and number < after:
             yield chunk
@@ -163,15 +161,15 @@ def _failing(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _scored(chunk: Chunk, most: int) -> Chunk:
-    """The chunk with log probabilities, of which `most` are listed for each token."""
+    """The chunk with log probabilities, with `most` alternatives for each token."""
     return Chunk(chunk.text, tuple(_scored_token(token.text, most) for token in chunk.tokens), chunk.finish)
 
 
 @lru_cache(SCORED)
 def _scored_token(piece: str, most: int) -> Token:
-    """A token is always as probable: between exp(-2) and exp(-1), as its id has it.
+    """A token always has the same probability, between exp(-2) and exp(-1), which depends on its id.
 
-    It leads the list. The others are the same text with a number, each e times less probable.
+    It is first in the list. The others are the same text with a number, each e times less probable.
     """
     logprob = -1 - token_id(piece) % 1000 / 1000
     others = (f"{piece}{number}" for number in range(1, most))
@@ -181,7 +179,7 @@ def _scored_token(piece: str, most: int) -> Token:
 
 
 def _cut(text: str, split: str | int | Sequence[int] | None) -> list[str]:
-    """The pieces of `text`. Raises ValueError if `split` makes no sense for it."""
+    """The pieces of `text`. Raises ValueError if `split` does not fit it."""
     match split:
         case None:
             return _PIECES.findall(text)
@@ -215,7 +213,7 @@ def read_script(path: Path) -> list[Line]:
 
 
 def check_lines(lines: Iterable[Line | Mapping[str, Any]]) -> list[Line]:
-    """The lines of a script given as such. Raises EngineError that names the line and the key at fault."""
+    """The lines of a script given as objects. Raises EngineError that names the line and the key."""
     script = []
     for number, line in enumerate(lines, 1):
         try:

@@ -88,10 +88,10 @@ REFUSED: Mapping[str, str] = {
 """The fields of `Sampling` that are not taken, and why."""
 
 SUPPORTED = frozenset(Sampling.__struct_fields__).difference(REFUSED)
-"""The fields of `Sampling` that are taken, but for those of `REFUSED`.
+"""The fields of `Sampling` that are accepted, except those of `REFUSED`.
 
-Before `min_tokens`, and with `ignore_eos`, a line begins again where it would end. What says how
-tokens are drawn changes nothing: a script draws none, and has no cache.
+Before `min_tokens`, and with `ignore_eos`, a line begins again instead of ending. Fields that control how
+tokens are sampled have no effect: a script samples none, and has no cache.
 """
 
 CAPABILITIES = Capabilities(
@@ -112,10 +112,10 @@ REMEMBERED_PIECES = 65536
 """Pieces of prompts whose ids can be turned into text again."""
 
 LONG = 64 * 1024
-"""Characters from which on a text is tokenized beside the event loop."""
+"""Texts with at least this number of characters are tokenized in a thread."""
 
 PAUSE = 64
-"""Texts that are tokenized before others get their turn."""
+"""The number of texts that are tokenized before the event loop may do other work."""
 
 REMEMBERED_REQUESTS = 64
 
@@ -141,13 +141,12 @@ class Options:
 class ScriptedEngine:
     """Answers by `script`: the path of a JSON Lines file, or its lines as mappings.
 
-    `capabilities` is what it claims; of what it does not really have it plays the
-    same line. `steps` chunks were pushed in all, `seen` are the last generations that were
-    asked for. `memory` are the bytes that it says it takes. Raises EngineError at once if the script is
-    malformed.
+    `capabilities` are those that it claims; features that it does not really have do not change the answer.
+    `steps` is the number of chunks pushed in all, `seen` are the last generation requests. `memory` is the
+    number of bytes that it claims to need. Raises EngineError at once if the script is malformed.
     """
 
-    def __init__(  # noqa: PLR0913 - what tests may choose
+    def __init__(  # noqa: PLR0913 - settings of tests
         self,
         script: Path | Iterable[Line | Mapping[str, Any]],
         *,
@@ -189,11 +188,11 @@ class ScriptedEngine:
         self._clocks.clear()  # it may be started again in another event loop
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """Word-like pieces, each with an id that depends on its text alone."""
+        """The ids of word-like pieces: each depends on the text of its piece only."""
         check_size(pieces, self.card.context)
         if sum(map(len, pieces)) < LONG:
             return self._ids(pieces)
-        return await asyncio.to_thread(self._ids, pieces)  # so that others do not wait for it
+        return await asyncio.to_thread(self._ids, pieces)  # so that other requests do not wait
 
     def _ids(self, pieces: Sequence[str]) -> list[int]:
         return [token for piece in pieces for token in self._pieces.ids(piece)]
@@ -205,14 +204,14 @@ class ScriptedEngine:
         return await asyncio.to_thread(lambda: [*map(self._pieces.text, ids)])
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The pieces with these ids: those of the script, and those that were tokenized not too long ago.
+        """The pieces with these ids: those of the script, and those that were tokenized recently.
 
         Raises RequestError, which blames `tokens`, for any other id.
         """
         return "".join(await self.token_texts(ids))
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
-        """Replay the first line that fits the prompt, one chunk in a step."""
+        """Replay the first line that matches the prompt, one chunk per step."""
         loop = asyncio.get_running_loop()
         if not self._ready:
             return loop.call_soon(receiver.fail, EngineNotReadyError())
@@ -266,7 +265,7 @@ class ScriptedEngine:
             return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
-        """What was sent: its name and size, and the prompt, as text, as JSON or as a stream."""
+        """The name and size of the file, and the prompt, as text, as JSON or as a stream."""
         given = dict(audio.fields)
         said = f"{audio.name}: {len(audio.data)} bytes, {given.get('prompt', 'no prompt')}"
         async with self._slot():
@@ -289,7 +288,7 @@ class ScriptedEngine:
             yield
 
     def answer_to(self, prompt: str) -> ScriptedAnswer | None:
-        """What is played after this prompt; None if no line fits it."""
+        """The answer to this prompt; None if no line matches it."""
         for answer in self.answers:
             if answer.line.fits(prompt):
                 return answer
@@ -313,7 +312,7 @@ def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
 
 
 class _Generation:
-    """One generation: the chunks to come, and where they go."""
+    """One generation: its remaining chunks, and its receiver."""
 
     ticket: Ticket
 
@@ -339,7 +338,7 @@ class _Generation:
             return
         self._engine.steps += 1
         if chunk.finish is not None:
-            self.cancel()  # the slot is free before the receiver knows
+            self.cancel()  # the slot must be free before the receiver gets the end
         self._receiver.push([chunk])
 
     def fail(self, error: EngineError) -> None:
@@ -374,28 +373,28 @@ class _Clock:
         if self._pause:
             loop.call_later(self._pause, self._step)
         else:
-            loop.call_soon(self._step)  # whatever else is due on the loop gets its turn between steps
+            loop.call_soon(self._step)  # between steps, the loop runs other callbacks
 
     def _step(self) -> None:
         try:
             for generation in [*self._playing]:  # who joins meanwhile begins with the next step
                 if not generation.over:
                     generation.step()
-        finally:  # a receiver that raises, which is a bug, does not stop the others
+        finally:  # a receiver that raises, which is a bug, must not stop the others
             self._playing = [each for each in self._playing if not each.over]
             if self._playing:
                 self._wait()
 
 
 def media_tokens(part: MediaPart) -> int:
-    """How many tokens of a prompt these media take."""
+    """The number of tokens of a prompt that these media take."""
     if part.width:
         return -(-part.width // PATCH) * -(-part.height // PATCH)
     return -(-len(part.data) // 1024)
 
 
 def _counted(chunks: Iterator[Chunk], tokens: int) -> Iterator[Chunk]:
-    """The chunks, of which the first says how many tokens the media took."""
+    """The chunks; the first one has the number of tokens of the media."""
     yield replace(next(chunks), media_tokens=tokens)
     yield from chunks
 
@@ -404,12 +403,12 @@ _NO_LINE = "No line of the script fits this prompt. Add one whose `when` occurs 
 
 
 class _Pieces:
-    """Which piece has which id: all of `own`, and as many of others as there is room for."""
+    """The ids of pieces: all of `own`, and a limited number of others."""
 
     def __init__(self, own: Iterable[str]) -> None:
         self._own = {token_id(piece): piece for piece in own}
         self._others: dict[int, str] = {}
-        self._ids: dict[str, int] = {}  # of the others
+        self._ids: dict[str, int] = {}  # pieces that are not in the script
 
     def ids(self, text: str) -> list[int]:
         known = self._ids

@@ -1,8 +1,8 @@
-"""A model that another server runs: prompts go out as tokens (or as text), and text and tokens come back.
+"""A model on another server: sends prompts as tokens (or as text), and receives text and tokens.
 
-The server is recognised by what it answers, see `upstreams/kind.py`. Whatever kind it is, the
-connection is closed when an answer is not wanted any more, and what the server cannot do is refused
-before it is asked, because the capabilities of the card do not name it.
+The kind of the server is recognised by its answers to probes, see `upstreams/kind.py`. For every kind, the
+connection is closed when an answer is not wanted any more, and requests that the server cannot serve are
+refused here, because the capabilities of the card do not name the feature.
 """
 
 import asyncio
@@ -78,24 +78,25 @@ KINDS: Mapping[str, Recognise] = {
     chat.ANY.name: chat.recogniser(chat.ANY),
     anthropic.NAME: anthropic.recognise,
 }
-"""How a server is recognised as one of a kind; tried in this order. Others have Ollama's endpoints, too, and
-who takes prompts is not asked with conversations.
+"""How servers are recognised, in this order.
+
+Other servers have Ollama's endpoints, too, and a server that takes prompts does not get conversations.
 """
 
 
 MAX_REFUSAL = 100_000
-"""Bytes that are read of an answer that is an error."""
+"""Bytes that are read of an error response."""
 
 
 DRAIN_SECONDS = 0.05
-"""Seconds between two looks at what is under way."""
+"""Seconds between two checks for running requests."""
 
 NOT_THERE = (404, 405, 501)
-"""The statuses of a server that does not have what is asked for."""
+"""The statuses of a server that does not have the requested endpoint."""
 
 LOOKUPS = 4
-"""Tokens whose text is asked for at a time. llama-server has as many threads beside those of its slots, and a
-connection keeps its thread for 5 s after an answer: a further one would wait for that."""
+"""Simultaneous requests for the texts of tokens. llama-server has as many threads besides those of its
+slots, and a connection keeps its thread for 5 s after an answer: a further request would wait for that."""
 
 
 def is_kind(_type: object, value: str | None) -> None:
@@ -157,9 +158,9 @@ class Options:
 
 
 def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
-    """The card of the model of a server, with what it is for: this `task`, or all that such a server does.
+    """The card of the model of a server, with its tasks: this `task`, or all that such a server supports.
 
-    Raises EngineError if the server cannot do that.
+    Raises EngineError if the server does not support it.
     """
     api = vector_api(server.kind)
     if task is not None and task not in api.tasks:
@@ -170,7 +171,7 @@ def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
 
 
 class UpstreamEngine:
-    """The model of the server at the URL `options.model`. Raises EngineError if that is none."""
+    """The model of the server at the URL `options.model`. Raises EngineError if that is not a URL."""
 
     def __init__(self, options: Options, limits: Limits = DEFAULTS) -> None:
         self._options = options
@@ -196,11 +197,11 @@ class UpstreamEngine:
 
     @property
     def memory(self) -> int:
-        """None here."""
+        """None on this machine."""
         return 0
 
     async def start(self) -> None:
-        """Find out what the server is. Raises EngineError if it cannot be reached, or is of no known kind."""
+        """Recognise the server. Raises EngineError if it cannot be reached, or is of no known kind."""
         self._loading = asyncio.ensure_future(found_at(self._options, self._client))
         server = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
@@ -215,11 +216,11 @@ class UpstreamEngine:
             response = await self._client.request("GET", "/health")
         except HttpError as error:
             raise unreachable(error) from error
-        if response.status >= 500:  # a server without this path answers 404, and so it is there
+        if response.status >= 500:  # a server without this path answers 404, which shows that it works
             raise refusal(response.status, response.body)
 
     async def stop(self) -> None:
-        """Close the connections; what runs and what waits fails."""
+        """Close the connections; running and waiting requests fail."""
         loading, self._loading, self._server = self._loading, None, None
         if loading is not None and not loading.done():
             await asyncio.wait((loading,))
@@ -230,8 +231,8 @@ class UpstreamEngine:
         self._client.close()
 
     async def drain(self) -> None:
-        """Wait until nothing is under way."""
-        while self._generations or self._client.busy:  # noqa: ASYNC110 - nothing here is told of both
+        """Wait until no request runs."""
+        while self._generations or self._client.busy:  # noqa: ASYNC110 - there is no event for both
             await asyncio.sleep(DRAIN_SECONDS)
 
     def _running(self) -> UpstreamServer:
@@ -247,7 +248,7 @@ class UpstreamEngine:
         return await server.tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each of these tokens, which `tokenize` has given; half a character is `\ufffd`."""
+        """The text of each of these tokens, which come from `tokenize`; `\ufffd` for half a character."""
         server, texts = self._running(), dict.fromkeys(ids, "")
         tokens = [*texts]
         for start in range(0, len(tokens), LOOKUPS):
@@ -258,7 +259,7 @@ class UpstreamEngine:
         return [texts[token] for token in ids]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        """The text of these tokens, special ones included. Raises RequestError for an unknown id."""
         return await self._running().detokenize(ids)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -311,7 +312,7 @@ class UpstreamEngine:
         return await server.search(self._post, request)
 
     async def _post(self, path: str, body: Any, form: Any = Any) -> Any:
-        """What the server answers when there is a slot for the request. Raises AntiphonError."""
+        """The server's answer, after waiting for a slot. Raises AntiphonError."""
         async with self._admission.slot():
             self._running()
             try:
@@ -322,7 +323,7 @@ class UpstreamEngine:
                 raise self._safe(error) from error.__cause__
 
     def _safe(self, error: AntiphonError) -> AntiphonError:
-        """The error without the key: servers quote what they were sent."""
+        """The error without the key: servers quote requests."""
         if self._options.upstream_key:
             error.message = error.message.replace(self._options.upstream_key, "…")
         return error
@@ -333,7 +334,7 @@ class UpstreamEngine:
         try:
             server = self._running()
             path, body = server.asked(request)
-            if request.max_tokens < 1:  # servers would give one token, or refuse it
+            if request.max_tokens < 1:  # servers would generate one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             encoded = self._client.encode("POST", path, body, observed().trace)
             generation = _Generation(
@@ -369,9 +370,9 @@ class _Generation(Exchange):
         self._key = key
         self._lines = LineSplitter()
         self._refused = b""
-        self._unread: list[bytes] = []  # behind a line that something is being asked for
+        self._unread: list[bytes] = []  # lines after one that waits for a lookup
         self._asking: asyncio.Task[None] | None = None
-        self._ended: list[HttpError | None] = []  # the end of the response, once it has come
+        self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
         self._over = False  # the receiver is not called any more
 
     def cancel(self) -> None:
@@ -381,10 +382,10 @@ class _Generation(Exchange):
             self.abort()
 
     def fail(self, error: AntiphonError) -> None:
-        """Stop, and tell the receiver why."""
+        """Stop, and report the error to the receiver."""
         if not self._over:
             self.cancel()
-            if self._key:  # servers quote what they were sent
+            if self._key:  # servers quote requests
                 error.message = error.message.replace(self._key, "…")
             self._receiver.fail(error)
 
@@ -395,7 +396,7 @@ class _Generation(Exchange):
         if self._asking is not None:
             self._asking.cancel()
 
-    # What the connection calls
+    # Called by the connection
 
     def on_body(self, data: bytes) -> None:
         """See `Exchange`. Data after the last chunk are ignored."""
@@ -442,7 +443,7 @@ class _Generation(Exchange):
             self._push([last])
 
     def _read(self, lines: Iterable[bytes]) -> None:
-        """Deliver what these lines say."""
+        """Deliver the chunks of these lines."""
         chunks: list[Chunk] = []
         failure: AntiphonError | None = None
         rest = iter(lines)
@@ -467,13 +468,13 @@ class _Generation(Exchange):
 
     def _push(self, chunks: list[Chunk]) -> None:
         if chunks[-1].finish is not None:
-            self._leave()  # the slot is free before the receiver knows
+            self._leave()  # the slot must be free before the receiver gets the end
             if not self._reader.complete:
                 self.abort()
         self._receiver.push(chunks)
 
     async def _ask(self, missing: NotFetched) -> None:
-        """Get what is missing, and read on."""
+        """Look up what is missing, and continue to read."""
         try:
             await missing.fetch()
         except Exception as error:
@@ -488,7 +489,7 @@ class _Generation(Exchange):
 
 
 def client_of(options: Options) -> HttpClient:
-    """A client of the server. Raises EngineError if its URL is none."""
+    """A client of the server. Raises EngineError if its URL is invalid."""
     key, messages = options.upstream_key, options.upstream_kind == anthropic.NAME
     try:
         return HttpClient(
@@ -530,7 +531,7 @@ async def found_at(options: Options, client: HttpClient) -> UpstreamServer:
 
 
 def _unlike(options: Options, kind: str) -> EngineError:
-    """What the operator is told of a server that looks like one of a kind, and lacks what that has."""
+    """The error for the operator: the server looks like one of this kind, and lacks its features."""
     if options.upstream_kind:
         what = f"The server at {options.model} does not answer as {kind} does."
         return EngineError(f"{what} Leave out --upstream-kind, or say another.")
@@ -550,7 +551,7 @@ async def _probe(options: Options, client: HttpClient) -> Answers:
             client.version = "/v1" if found[MODELS] is None else ""
     except HttpError as error:
         raise EngineError(f"No server can be reached at {options.model}: {error}. Check the URL.") from error
-    # Proxies forbid paths that they do not pass on, which says nothing of a key.
+    # Proxies forbid paths that they do not forward, which says nothing about the key.
     if responses[0].status == 403 or any(response.status == 401 for response in responses):
         raise EngineError(
             f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."

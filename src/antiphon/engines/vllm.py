@@ -1,12 +1,11 @@
-"""Models of safetensors, run by vLLM: on GPUs, on many of them, or on the processor.
+"""Models in the safetensors format, run by vLLM: on one GPU, on several, or on the processor.
 
-vLLM computes in processes of its own. The outputs of each step, for all generations, are handed to their
-receivers by plain calls in the task that reads them. vLLM batches what it has, and can
-drop a request at any time; there are never more in it than it works on, so that who waits, waits
-here, and in fair shares.
+vLLM computes in its own processes. The outputs of each step, for all generations, are passed to their
+receivers by plain calls in the task that reads them. vLLM forms the batches, and can drop a request at any
+time. It never holds more requests than it works on: others wait here, in fair shares.
 
-Not known here: chat, tools, stop strings. `vllm_core` is the binding, `vllm_stream` makes chunks of its
-outputs, `vllm_beams` searches.
+Chat, tools and stop strings are not known here. `vllm_core` is the binding, `vllm_stream` makes chunks from
+its outputs, `vllm_beams` does beam searches.
 """
 
 import asyncio
@@ -48,10 +47,10 @@ from antiphon.engines.vllm_stream import OutputReader, next_row, prompt_tokens
 log = structlog.get_logger()
 
 LONG = 64 * 1024
-"""Characters from which on a text is tokenized beside the event loop."""
+"""Texts with at least this number of characters are tokenized in a thread."""
 
 SILENCE_SECONDS = 0.08
-"""How long vLLM says nothing, while it has something to do, before it is looked at whether it is alive."""
+"""How long vLLM may be silent while requests run before its processes are checked."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class VllmEngine:
         self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
-        self._loaded: dict[str, Any] = {}  # by name: as vLLM knows it
-        self._numbers = count(1)  # a number is never used again: vLLM takes it for the adapter
+        self._loaded: dict[str, Any] = {}  # by name: vLLM's object
+        self._numbers = count(1)  # numbers are never reused: vLLM identifies an adapter by its number
         self._loading: asyncio.Future[VllmCore] | None = None
         self._core: VllmCore | None = None
         self._card: ModelCard | None = None
@@ -118,14 +117,15 @@ class VllmEngine:
 
     @property
     def memory(self) -> int:
-        """What its weights take, if they are in a folder. vLLM finds out itself what else it reserves."""
+        """The size of its weights, if they are in a folder. vLLM itself determines its further memory."""
         weights = Path(str(self._args.model)).glob("*.safetensors")
-        return sum(file.stat().st_size for file in weights) or 1  # 0 would say that it is loaded elsewhere
+        return sum(file.stat().st_size for file in weights) or 1  # 0 would mean that it is loaded elsewhere
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""
         self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args))
-        # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends what it began.
+        # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends the processes that it
+        # started.
         core = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
@@ -140,7 +140,7 @@ class VllmEngine:
         log.info("vllm", model=self._card.name, context=core.context, slots=core.slots)
 
     async def stop(self) -> None:
-        """End vLLM's processes; what runs and what waits fails."""
+        """End vLLM's processes; running and waiting requests fail."""
         loading, self._loading = self._loading, None
         self._let_go(EngineNotReadyError)
         for task in [*self._tasks]:
@@ -175,7 +175,7 @@ class VllmEngine:
         return [*map(self._alive().vocabulary.text, ids)]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones written out. Raises RequestError if one does not exist."""
+        """The text of these tokens, special ones included. Raises RequestError for an unknown id."""
         return self._alive().vocabulary.decode(ids)
 
     @property
@@ -200,7 +200,7 @@ class VllmEngine:
             await self._core.unload_adapter(adapter)
 
     def _adapter(self, name: str | None) -> Any:
-        """The adapter of a request; None if it wants none. Raises EngineError for one that is not loaded."""
+        """The adapter of a request; None if it has none. Raises EngineError for one that is not loaded."""
         if name is None:
             return None
         if name not in self._loaded:
@@ -208,7 +208,7 @@ class VllmEngine:
         return self._loaded[name]
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
-        """Begin one generation. Text comes whole characters at a time."""
+        """Begin one generation. Its text consists of whole characters."""
         loop = asyncio.get_running_loop()
         try:
             core = self._alive()
@@ -228,7 +228,7 @@ class VllmEngine:
     async def _begin(
         self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
     ) -> None:
-        """There is a slot: ask vLLM for it."""
+        """A slot is free: send the request to vLLM."""
         try:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:
@@ -248,7 +248,7 @@ class VllmEngine:
             generation.fail(failure_of(error))
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
-        """See `PromptScorer`. vLLM computes the whole prompt for it; the generation finds that cached."""
+        """See `PromptScorer`. vLLM computes the whole prompt; the generation then finds it in the cache."""
         async with self._admission.slot(request.sampling.priority or 0):
             core = self._alive()
             made = core.scoring(request, self._around(request))
@@ -256,7 +256,7 @@ class VllmEngine:
             return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
 
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
-        """See `BeamSearcher`. It has one slot, whatever its width: its requests are for one token each."""
+        """See `BeamSearcher`. It takes one slot, whatever its width: its requests are for one token each."""
         async with self._admission.slot(request.sampling.priority or 0):
             core, around = self._alive(), self._around(request)
 
@@ -269,11 +269,11 @@ class VllmEngine:
             return [OutputReader(core.vocabulary, request).whole(beam) for beam in found]
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Embedder`. Each input has a slot of its own; vLLM batches what it has."""
+        """See `Embedder`. Each input takes one slot; vLLM forms the batches."""
         core, around = self._alive(), RequestExtras(trace=observed().trace)
         for text in request.inputs:
             if isinstance(text, tuple):
-                core.vocabulary.decode(text)  # which refuses what is no token
+                core.vocabulary.decode(text)  # refuses unknown ids
             elif request.truncate is None:
                 check_size([text], core.context)
 
@@ -285,7 +285,7 @@ class VllmEngine:
         return Embeddings((*vectors,), tokens)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Reranker`. Scores are what vLLM's own server tells: for most models, from 0 to 1."""
+        """See `Reranker`. Scores are those of vLLM's own server: for most models, from 0 to 1."""
         core, around = self._alive(), RequestExtras(trace=observed().trace)
         for pair in pairs:
             check_size(pair, core.context)
@@ -295,7 +295,7 @@ class VllmEngine:
     async def _pooled(
         self, core: VllmCore, requests: Callable[[], Sequence[Any]]
     ) -> tuple[list[Sequence[float]], int]:
-        """What the model makes of the inputs of requests, each of which has a slot of its own; their tokens.
+        """The model's outputs for the inputs of requests, each of which takes one slot; and their tokens.
 
         Making requests takes time, because texts are tokenized.
         """
@@ -341,13 +341,13 @@ class VllmEngine:
             self._look_later()
 
     def _look_later(self) -> None:
-        """Look when vLLM has said nothing for a while. Each output puts this off."""
+        """Check vLLM after a time without outputs. Each output postpones the check."""
         if self._looking is not None:
             self._looking.cancel()
         self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Look whether vLLM is alive, where it has something to do and says nothing."""
+        """Check whether vLLM's processes run, if requests run and there are no outputs."""
         self._looking = None
         if self._core is None or not self._running:
             return
@@ -357,7 +357,7 @@ class VllmEngine:
             self._look_later()
 
     async def _read(self, core: VllmCore) -> None:
-        """Deliver what vLLM yields, until it is stopped or dies."""
+        """Deliver vLLM's outputs, until it is stopped or dies."""
         try:
             await core.read(self._take)
         except Exception:
@@ -365,7 +365,7 @@ class VllmEngine:
             self._died()
 
     def _take(self, outputs: Sequence[Any]) -> None:
-        """Deliver what a step has yielded."""
+        """Deliver the outputs of a step."""
         if self._looking is not None:
             self._look_later()
         running = self._running
@@ -380,7 +380,7 @@ class VllmEngine:
             self._let_go(EngineError)
 
     def _let_go(self, error: type[EngineError]) -> None:
-        """There is no core any more: what runs and what waits fails."""
+        """The core has ended: running and waiting requests fail."""
         core, self._core = self._core, None
         if self._looking is not None:
             self._looking.cancel()
@@ -419,7 +419,7 @@ class _Generation:
         self.ended = False
 
     def take(self, output: Any) -> None:
-        """Deliver what an output says. A receiver that raises, which is a bug, does not stop the others."""
+        """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""
         self.ended = output.finish_reason is not None
         try:
             chunk = self.reader.read(output)
@@ -427,7 +427,7 @@ class _Generation:
             self.fail(failure_of(error))
             return
         if self.ended:
-            self.cancel()  # the slot is free before the receiver knows
+            self.cancel()  # the slot must be free before the receiver gets the end
         if chunk is not None:
             try:
                 self._receiver.push([chunk])
@@ -435,7 +435,7 @@ class _Generation:
                 log.exception("a receiver has failed")
 
     def fail(self, error: AntiphonError) -> None:
-        """Stop, and tell the receiver why."""
+        """Stop, and report the error to the receiver."""
         if not self.over:
             self.cancel()
             self._receiver.fail(error)
@@ -449,7 +449,7 @@ class _Generation:
 
 
 class _SingleOutput:
-    """A request for one token: its one output is awaited, None if there will be none."""
+    """A request for one token: its only output is awaited, None if there will be none."""
 
     def __init__(self, request_id: str) -> None:
         self.id = request_id
@@ -463,14 +463,14 @@ class _SingleOutput:
             self.output.set_result(output)
 
     def fail(self, error: AntiphonError) -> None:
-        """There will be none, because vLLM is not there any more."""
+        """There will be no output, because vLLM has ended."""
         self.take(None)
 
 
 def _card(core: VllmCore) -> ModelCard:
     tokenizer = core.tokenizer
     template = tokenizer.chat_template
-    if isinstance(template, dict):  # of several, one is meant for everything
+    if isinstance(template, dict):  # of several, one is the default
         template = template.get("default")
     return ModelCard(
         name=core.folder.name if core.folder.is_dir() else str(core.folder),

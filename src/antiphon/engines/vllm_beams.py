@@ -1,7 +1,7 @@
-"""Beam search: several answers are generated in parallel, and at each token only the likeliest are kept.
+"""Beam search: several answers are generated in parallel, and at each token only the most likely are kept.
 
-vLLM's core draws tokens, and searches nothing. So it is asked for one token of each beam at a time, with the
-likeliest others beside it, as vLLM's own server does it, whose scores and order these are. Nothing of an
+vLLM's core samples tokens, and has no beam search. So each step requests one token for each beam, with the
+most likely alternatives, as vLLM's own server does; scores and order are the same as there. No part of an
 answer is known before the end.
 """
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.core.chunks import Finish, FinishReason
 
 Row = tuple[list[int], list[float]]
-"""Of one position: tokens and their log probabilities. The first is the one that was drawn."""
+"""For one position: tokens and their log probabilities. The first is the sampled one."""
 
 
 class Beam(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Beam(Struct, frozen=True):
     finish: Finish | None = None
 
     def score(self, prompt: int, penalty: float) -> float:
-        """By what beams are ordered: per token, the prompt's among them, but for the one that ends it."""
+        """The score that beams are ordered by: per token, the prompt's included, without the end token."""
         length = max(prompt + len(self.ids) - (self.finish is not None), 1)
         return self.total / math.pow(length, penalty)
 
@@ -49,7 +49,7 @@ class WantedBeams(Struct, frozen=True):
 async def search(
     wanted: WantedBeams, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]
 ) -> list[Beam]:
-    """The likeliest answers, the best first; `rows` has of each beam what may follow it."""
+    """The most likely answers, the best first; `rows` has the candidates for the next token of each beam."""
     beams, ended = [Beam()], list[Beam]()
     for _ in range(wanted.tokens):
         following = await rows(beams)
@@ -67,7 +67,7 @@ async def search(
 
 
 def _after(beam: Beam, row: Row, token: int, logprob: float, wanted: WantedBeams) -> Beam:
-    """The beam with this token behind it, which may end it."""
+    """The beam followed by this token, which may end it."""
     ids, logprobs = row
     row = [token, *ids[1:]], [logprob, *logprobs[1:]]
     finish = None

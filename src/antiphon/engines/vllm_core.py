@@ -1,11 +1,11 @@
 """The binding to vLLM: its engine core, used without vLLM's own frontend.
 
 `AsyncLLM` is made as vLLM's own server makes it: for the configuration, the processes that compute, the
-tokenizer, and the checks of requests. Its frontend is not used: what the core yields is read
-here, once per step for all requests, see decision 13. Those are interfaces that vLLM may change with any
-version, so the extra names the one that they are known of.
+tokenizer, and the checks of requests. Its frontend is not used: the outputs of the core are read here, once
+per step for all requests, see decision 13. These interfaces may change with any version of vLLM, so the
+extra pins the version that this was written for.
 
-Importing vLLM takes seconds, and may fail; nothing here is imported before an engine of it is made.
+Importing vLLM takes seconds, and may fail; nothing is imported before the first engine is made.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from antiphon.engines.vllm_beams import WantedBeams
 from antiphon.engines.vllm_stream import Vocabulary
 
 _ENVIRONMENT = {
-    # Its processes would else be copies of this one, with its sockets and its threads.
+    # Otherwise its processes would be copies of this one, with its sockets and its threads.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""What vLLM gets by environment variables, where the operator does not say otherwise."""
+"""Environment variables for vLLM, unless the operator has set them."""
 
 NOT_TAKEN: Mapping[str, str] = {
     "model": "the model is the argument of `antiphon serve`",
@@ -47,7 +47,7 @@ NOT_TAKEN: Mapping[str, str] = {
     "stream_interval": "a stream sends text as soon as it is there",
     "skip_tokenizer_init": "the tokenizer is needed",
 }
-"""Engine arguments of vLLM's that mean nothing here, and why."""
+"""Engine arguments of vLLM's that have no meaning here, and why."""
 
 READ_TAGS = ("auto", "xgrammar")
 """The backends of vLLM's structured output that read structural tags of all kinds."""
@@ -65,7 +65,7 @@ _SAME = (
     "logprobs",
 )
 _LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
-"""The fields of `Sampling` that vLLM knows by the same names and values."""
+"""The fields of `Sampling` that vLLM has under the same names, with the same values."""
 
 SUPPORTED = frozenset(
     {
@@ -99,17 +99,17 @@ REFUSED: Mapping[str, str] = {
     ),
     "repeat_last_n": "its penalties look at all tokens",
 }
-"""Why the other fields are not."""
+"""Why the other fields are not supported."""
 
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-"""What vLLM does where neither the request nor the model's generation_config says otherwise."""
+"""vLLM's defaults if neither the request nor the model's generation_config sets the field."""
 
 _UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
 _LEAST_TOP_P = 1e-9
-"""0 leaves the likeliest token; vLLM wants more than 0."""
+"""0 selects the most likely token; vLLM requires more than 0."""
 
 _FLAGS, _PENDING = 6, 28
-"""Places in /proc/PID/stat, behind the name: the kernel's flags, signals on their way; proc_pid_stat(5)."""
+"""Indexes in /proc/PID/stat, after the name: the kernel's flags, pending signals; proc_pid_stat(5)."""
 
 _EXITING = 0x4 | 0x400
 """PF_EXITING, and PF_SIGNALED: killed by a signal, and its memory may be written to a file first."""
@@ -118,7 +118,7 @@ _KILLED = 1 << (signal.SIGKILL - 1)
 
 _TOLD = os.path.exists("/proc/self/stat")
 _WORKER = "VLLM::Worker"
-"""What vLLM calls the processes that its core has compute, where it does not compute itself."""
+"""vLLM's name for the processes of its core that compute, if the core does not compute itself."""
 
 
 def imported(name: str) -> Any:
@@ -189,7 +189,7 @@ def _check_key(key: str, known: Mapping[str, Any]) -> None:
 
 
 def _words(action: Any, value: str) -> list[str]:
-    """An argument as it is on vLLM's command line."""
+    """An argument as on vLLM's command line."""
     option = max(action.option_strings, key=len)
     flag = next(name for name in action.option_strings if name.startswith("--") and name[2:5] != "no-")
     if action.nargs == 0:  # a switch
@@ -207,7 +207,7 @@ def _unloadable(model: str, error: Exception) -> EngineError:
 
 
 def is_ending(process: int) -> bool:
-    """Whether the system is ending the process with this id, or has; False where it does not tell (macOS)."""
+    """Whether the system is ending this process, or has ended it; False if it cannot say (macOS)."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # the name may have spaces
@@ -218,7 +218,7 @@ def is_ending(process: int) -> bool:
 
 
 def workers_of(process: int) -> list[int]:
-    """The processes that compute for a process of the core's; none where the system does not tell."""
+    """The child processes that compute for a process of the core's; none if the system cannot list them."""
     with suppress(OSError):
         threads = Path(f"/proc/{process}/task").glob("*/children")
         children = [int(child) for thread in threads for child in thread.read_text().split()]
@@ -227,10 +227,10 @@ def workers_of(process: int) -> list[int]:
 
 
 class RequestExtras(Struct, frozen=True):
-    """The parts of a request to the core beside its prompt and its sampling.
+    """The parts of a request to the core except its prompt and its sampling.
 
-    An adapter as `load_adapter` gives it, the headers of the trace that the request is part of, and, of a
-    prompt with media, what `rendered` gives.
+    An adapter as `load_adapter` returns it, the headers of the trace that the request belongs to, and, for a
+    prompt with media, the result of `rendered`.
     """
 
     adapter: Any = None
@@ -244,15 +244,15 @@ def _refused(error: Exception, param: str | None) -> RequestError:
 
 
 def _check_text(request: GenerationRequest, param: str) -> None:
-    """Raise RequestError for what is done with prompts of text alone."""
+    """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
 class _Steps(asyncio.Queue[Exception]):
-    """What vLLM's client gets for a queue of its outputs: it hands them on at once, and keeps failures.
+    """The queue of outputs for vLLM's client: it passes them on at once, and keeps failures.
 
-    Behind a queue another task would have to wake up for each step.
+    With a real queue another task would have to wake up for each step.
     """
 
     take: Callable[[Sequence[Any]], None]
@@ -269,7 +269,7 @@ class _Messages:
 
     def __init__(self, socket: Any) -> None:
         self._zmq = imported("zmq")
-        self._socket = self._zmq.Socket.shadow(socket)  # the same one, without that binding
+        self._socket = self._zmq.Socket.shadow(socket)  # the same socket, without that binding
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor: int
         self._arrival: asyncio.Future[None]
@@ -278,7 +278,7 @@ class _Messages:
         """As that of the socket."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            # One of our own: vLLM closes the socket, and with it the other, when it likes.
+            # A separate one: vLLM may close the socket, and the other with it, at any time.
             self._descriptor = os.dup(self._socket.getsockopt(self._zmq.FD))
             self._loop.add_reader(self._descriptor, self._arrived)
         while True:
@@ -293,14 +293,17 @@ class _Messages:
             self._arrival.set_result(None)
 
     def leave(self) -> None:
-        """Leave the event loop. Nothing is received any more."""
+        """Remove it from the event loop. Nothing is received any more."""
         if self._loop is not None:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
 
 
 class VllmCore:
-    """A loaded model. Making one takes until its processes are ready. Raises EngineError if that fails."""
+    """A loaded model. The constructor returns when its processes are ready.
+
+    Raises EngineError if that fails.
+    """
 
     def __init__(self, args: Any) -> None:
         try:
@@ -334,7 +337,7 @@ class VllmCore:
 
     @property
     def names(self) -> Sequence[str]:
-        """What may tell the model's family."""
+        """Names that may indicate the model's family."""
         config = self._config.hf_config
         return (*(config.architectures or ()), str(config.model_type), str(self._config.model))
 
@@ -351,12 +354,12 @@ class VllmCore:
 
     @property
     def folder(self) -> Path:
-        """Where the model's files are, if it is a folder."""
+        """The folder of the model's files, if it is in one."""
         return Path(self._config.model)
 
     @property
     def media(self) -> frozenset[MediaKind]:
-        """The media that the model takes, and that are shown to it: images."""
+        """The media that the model takes and that are supported here: images."""
         if not self._config.is_multimodal_model:
             return frozenset()
         limits: Mapping[str, int] = self._llm.renderer.get_mm_processor().info.allowed_mm_limits
@@ -365,7 +368,7 @@ class VllmCore:
     async def rendered(self, prompt: Prompt) -> Any:
         """A prompt with images as the core takes it: with the tokens that they take. Raises RequestError.
 
-        vLLM finds by the digest of an image what it has made of it before, and its prefix cache does.
+        vLLM caches its results for an image under the digest of this, and so does its prefix cache.
         """
         reader = imported("vllm.multimodal.media").ImageMediaIO()
         try:
@@ -395,7 +398,7 @@ class VllmCore:
 
     @cached_property
     def _pairs(self) -> Any:
-        """What makes prompts of a query and a document, as the model was trained with them."""
+        """Makes prompts from a query and a document, in the form that the model was trained with."""
         pairs = imported("vllm.entrypoints.pooling.scoring.io_processor").CrossEncoderIOProcessor
         templates = imported("vllm.renderers.chat_utils").ChatTemplateConfig()
         return pairs(self._llm.vllm_config, self._llm.renderer, templates)
@@ -411,7 +414,7 @@ class VllmCore:
             )
             raise RequestError(message, param="documents", code="context_length_exceeded")
         types = prompt.get("token_type_ids")
-        # All vLLM wants to know of these is where the document begins.
+        # vLLM only needs to know where the document begins.
         extra = (
             None
             if types is None
@@ -421,7 +424,7 @@ class VllmCore:
         return self._accepted({"type": "token", "prompt_token_ids": [*ids]}, params, "classify", around)
 
     def input_of(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> list[int]:
-        """The tokens of an input, with those that the model wants around texts, cut if that is wanted."""
+        """The tokens of an input, with those that the model needs around texts, cut if requested."""
         body = [*text] if isinstance(text, tuple) else self.vocabulary.encode(text)
         whole = body
         if isinstance(text, str):
@@ -454,7 +457,7 @@ class VllmCore:
             raise
 
     def request(self, request: GenerationRequest, around: RequestExtras) -> Any:
-        """The request to the core; its `request_id` is what outputs name. Raises RequestError."""
+        """The request to the core; outputs have its `request_id`. Raises RequestError."""
         made = self._made(request, request.prompt.ids, self._sampling(request), around)
         made.reasoning_ended = (
             True if request.constraint is not None else None
@@ -468,9 +471,9 @@ class VllmCore:
         return self._made(request, request.prompt.ids, params, around)
 
     def step(self, request: GenerationRequest, written: Sequence[int], around: RequestExtras) -> Any:
-        """The request for the next tokens of a beam search, after those that are `written`.
+        """The request for the next tokens of a beam search, after the tokens `written`.
 
-        Raises RequestError. As many tokens are asked for as vLLM's own server asks for.
+        Raises RequestError. As many candidates are requested as by vLLM's own server.
         """
         _check_text(request, "use_beam_search")
         width = request.sampling.beam_width or 1
@@ -484,7 +487,7 @@ class VllmCore:
         return self._made(request, (*request.prompt.ids, *written), params, around)
 
     def searched(self, request: GenerationRequest, step: Any) -> WantedBeams:
-        """What a beam search looks for; `step` is a request of it, which knows how the model ends answers."""
+        """The settings of a beam search; `step` is one of its requests, which has the model's end tokens."""
         sampling, own = request.sampling, step.sampling_params.all_stop_token_ids
         return WantedBeams(
             sampling.beam_width or 1,
@@ -498,7 +501,7 @@ class VllmCore:
     def _made(
         self, request: GenerationRequest, ids: Sequence[int], params: Mapping[str, Any], around: RequestExtras
     ) -> Any:
-        """A request to the core, for what is written behind `ids`. Raises RequestError."""
+        """A request to the core, for the text after `ids`. Raises RequestError."""
         sampling = request.sampling
         prompt = around.rendered or {"type": "token", "prompt_token_ids": [*ids]}
         if sampling.cache_salt is not None:
@@ -515,7 +518,7 @@ class VllmCore:
     def _accepted(
         self, prompt: Any, params: Callable[[], Any], task: str, around: RequestExtras, **more: Any
     ) -> Any:
-        """The request to the core, as vLLM has checked it, and what `params` make. Raises RequestError."""
+        """The request to the core, checked by vLLM, with these `params`. Raises RequestError."""
         try:
             made = self._llm.input_processor.process_inputs(
                 uuid4().hex,
@@ -528,18 +531,18 @@ class VllmCore:
             )
         except (self._refusal, ValueError) as error:
             raise _refused(error, getattr(error, "parameter", None)) from error
-        made.external_req_id = made.request_id  # which vLLM's frontend would set, and that is not used
+        made.external_req_id = made.request_id  # vLLM's frontend, which is not used here, would set this
         return made
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        """What `SamplingParams` are made of. Stop strings are not sent: the decoder above has to see them."""
+        """The arguments of `SamplingParams`. Stop strings are not sent: the decoder finds them."""
         sampling = request.sampling
         values = {name: value for name in _SAME if (value := getattr(sampling, name)) != _UNSET[name]}
         values = {**self.defaults, **values}
         values |= {name: [*listed] for name in _LISTS if (listed := getattr(sampling, name))}
         values["top_p"] = max(values["top_p"], _LEAST_TOP_P)
         if sampling.seed is not None:
-            values["seed"] = sampling.seed % 2**63  # -1 would draw one
+            values["seed"] = sampling.seed % 2**63  # -1 would select a random seed
         bias = {**sampling.logit_bias, **dict.fromkeys(sampling.banned_tokens, float("-inf"))}
         if isinstance(request.constraint, StructuralTag):
             values["structured_outputs"] = self._structured(request.constraint, sampling)
@@ -548,7 +551,7 @@ class VllmCore:
         return {**values, "max_tokens": request.max_tokens, "logit_bias": bias or None}
 
     def _transfer(self, sampling: Sampling) -> Mapping[str, Any]:
-        """What the KV connector is told. Raises RequestError if there is none."""
+        """The parameters for the KV connector. Raises RequestError if there is none."""
         given, param = sampling.kv_transfer_params, "kv_transfer_params"
         if not given:
             return {}
@@ -563,20 +566,20 @@ class VllmCore:
         return self._params.StructuredOutputsParams(structural_tag=tag.text)
 
     async def load_adapter(self, name: str, number: int, path: str) -> Any:
-        """Load a LoRA adapter; what a request for it has as `lora_request`. Raises RequestError."""
+        """Load a LoRA adapter; returns the `lora_request` of requests for it. Raises RequestError."""
         if self._llm.vllm_config.lora_config is None:
             message = "vLLM takes no adapters here: it needs --vllm enable_lora=true."
             raise RequestError(message, param="lora_path")
         adapter = imported("vllm.lora.request").LoRARequest(name, number, path)
         try:
             await self._llm.engine_core.add_lora_async(adapter)
-        except Exception as error:  # the core says what was raised there as text
+        except Exception as error:  # the core reports its exceptions as text
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise RequestError(f"vLLM cannot load the adapter at {path}: {why}", param="lora_path") from error
         return adapter
 
     async def unload_adapter(self, adapter: Any) -> None:
-        """Free an adapter. Requests for it that run go on: vLLM loads it again for them."""
+        """Free an adapter. Running requests for it continue: vLLM loads it again for them."""
         await self._llm.engine_core.remove_lora_async(adapter.lora_int_id)
 
     async def add(self, made: Any) -> None:
@@ -584,13 +587,13 @@ class VllmCore:
         await self._llm.engine_core.add_request_async(made)
 
     async def abort(self, request_ids: list[str]) -> None:
-        """Have the core end requests, within a step. It yields nothing for them any more."""
+        """Make the core end requests, within a step. It returns no further outputs for them."""
         await self._llm.engine_core.abort_requests_async(request_ids)
 
     async def read(self, take: Callable[[Sequence[Any]], None]) -> None:
-        """Have it taken what the core yields: of each step, the outputs for all requests.
+        """Pass on the outputs of the core: for each step, those of all requests.
 
-        Raises when the core has died. `take` raises nothing.
+        Raises when the core has died. `take` must not raise.
         """
         self._steps.take = take
         await self._llm.engine_core.get_output_async()
@@ -609,12 +612,13 @@ class VllmCore:
     def ending(self) -> bool:
         """Whether the system is ending a process of the core's, or one that computes for it, on this machine.
 
-        `sentinels` tell the first later: when its memory is free; vLLM the other, seconds later.
+        `sentinels` notice the end of the core later, when its memory is free; vLLM notices that of others,
+        seconds later.
         """
         return any(map(is_ending, self._processes))
 
     def leave(self) -> None:
-        """Leave the event loop: nothing is read any more."""
+        """Remove it from the event loop: nothing is read any more."""
         self._messages.leave()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The outputs of vLLM's engine core, read as chunks: it yields ids, the text is made of them here.
+"""Makes chunks from the outputs of vLLM's engine core: it returns ids, their text is made here.
 
-Most tokenizers write a whole character the same behind any other text: of these the text of a token is
-looked up. What is left comes from the tokenizer's own incremental decoding, with a few tokens of the prompt
-before it: some write a space only behind other text. Special tokens never get there: each is either shown
-or hidden, whatever stands beside it. A token that only begins a character waits for the rest.
+Most tokenizers write a complete character the same after any other text: for these the text of a token is
+looked up. Other text comes from the tokenizer's own incremental decoding, with a few tokens of the prompt
+before it: some write a space only after other text. Special tokens are not decoded: each is either shown or
+hidden, independent of its neighbours. A token that only begins a character waits for the rest.
 """
 
 import json
@@ -21,13 +21,16 @@ from antiphon.engines.engine import GenerationRequest
 from antiphon.engines.vllm_beams import Beam, Row
 
 PRIMING = 5
-"""Tokens of the prompt that stand before the first text, as vLLM itself has it."""
+"""Tokens of the prompt that are decoded before the first text, as in vLLM itself."""
 
 MOST_OF_A_CHARACTER = 8
-"""Tokens that are waited with. A character has four bytes at most: these will never be one."""
+"""The largest number of tokens that are held back.
+
+A character has four bytes at most: more never become one.
+"""
 
 _APART = frozenset({"ByteLevel", "ByteFallback", "Metaspace", "Replace"})
-"""The decoders of Hugging Face's tokenizers that write a whole character the same behind any other text."""
+"""The decoders of Hugging Face's tokenizers that write a complete character the same after any other text."""
 
 _BROKEN = "\ufffd"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -35,7 +38,7 @@ _FINISHES = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class Stream(Protocol):
-    """Makes text of tokens, one after the other."""
+    """Makes text from tokens, one after the other."""
 
     def step(self, token: int) -> str | None:
         """The text that this token completes."""
@@ -43,7 +46,7 @@ class Stream(Protocol):
 
 
 class _Texts(dict[int, str]):
-    """The texts of tokens, made of each when it is first asked for."""
+    """The texts of tokens, made when they are first needed."""
 
     def __init__(self, text: Callable[[int], str], size: int) -> None:
         self._text = text
@@ -51,15 +54,15 @@ class _Texts(dict[int, str]):
 
     def __missing__(self, token: int) -> str:
         text = self._text(token)
-        if 0 <= token < self._size:  # else it is no token: of those there is no end
+        if 0 <= token < self._size:  # otherwise it is not a token: there is no limit to those
             self[token] = text
         return text
 
 
 class _VisibleTexts(dict[int, str | None]):
-    """What is seen of a token, whatever stands before it; None where that cannot be told.
+    """The visible text of a token, independent of its neighbours; None if it depends on them.
 
-    It can for special tokens, and, `apart`, for those whose text has whole characters.
+    It is known for special tokens, and, with `apart`, for tokens whose text has complete characters.
     """
 
     def __init__(self, shown: Mapping[int, str], texts: _Texts, *, apart: bool) -> None:
@@ -74,9 +77,9 @@ class _VisibleTexts(dict[int, str | None]):
 
 
 class Vocabulary:
-    """The tokens of a model, and their texts. `tokenizer` is what vLLM has loaded.
+    """The tokens of a model, and their texts. `tokenizer` is the one that vLLM has loaded.
 
-    Nearly all are Hugging Face's, written in Rust; others have `encode` and `decode` at least.
+    Nearly all are Hugging Face's, written in Rust; others have at least `encode` and `decode`.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -101,7 +104,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Their text, special ones written out. Raises RequestError for an id that is no token's."""
+        """Their text, special ones included. Raises RequestError for an unknown id."""
         for token in ids:
             if not 0 <= token < self._size:
                 message = f"There is no token {token}: the ids of this model are 0 to {self._size - 1}."
@@ -113,12 +116,12 @@ class Vocabulary:
         return text
 
     def _text(self, token: int) -> str:
-        """The text of a token in the middle of others; half a character is `\ufffd`."""
+        """The text of a token between others; an incomplete character is `\ufffd`."""
         ids, before = self._anchor
         return self._decode((*ids, token))[len(before) :]
 
     def raw(self, token: int) -> bytes | None:
-        """Its bytes, if its text does not have them all; None if it does, or they are not known."""
+        """Its bytes, if its text does not represent them all; None if it does, or they are unknown."""
         if _BROKEN not in self.text(token):
             return None
         name: str | None = self._tokenizer.convert_ids_to_tokens([token])[0]
@@ -137,24 +140,24 @@ class Vocabulary:
         )
 
     def written(self, ids: Sequence[int]) -> Iterator[str]:
-        """What each of these tokens adds to their text, special ones written out."""
+        """The text that each of these tokens adds, special ones included."""
         step = self.stream().step
         for token in ids:
             text = self._special.get(token)
             yield (step(token) or "") if text is None else text
 
     def _shown(self, preserve: frozenset[str]) -> Mapping[int, str]:
-        """What is seen of each special token, where only these are."""
+        """The visible text of each special token, if only those of `preserve` are shown."""
         return {token: text if text in preserve else "" for token, text in self._special.items()}
 
     def _seen(self, preserve: frozenset[str]) -> Mapping[int, str | None]:
-        """What is seen of each token, where only these special ones are. None: ask a stream."""
+        """The visible text of each token, if only these special ones are shown. None: use a stream."""
         return _VisibleTexts(self.shown(preserve), self._texts, apart=self._apart)
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """Makes text of the tokens that follow these."""
         primer = [*before[-PRIMING:]]
-        if self._decode(primer).endswith(_BROKEN):  # it would be taken for the beginning of the text
+        if self._decode(primer).endswith(_BROKEN):  # it would be read as the beginning of the text
             primer = []
         if self._fast is None:
             return PlainStream(self._decode, primer)
@@ -177,7 +180,7 @@ class FastStream:
 
 
 class PlainStream:
-    """The same with any tokenizer: the last tokens are decoded with and without the new one."""
+    """Works with any tokenizer: the last tokens are decoded with and without the new one."""
 
     def __init__(self, decode: Any, primer: list[int]) -> None:
         self._decode = decode
@@ -199,7 +202,7 @@ class PlainStream:
 
 
 class OutputReader:
-    """Turns the outputs for one request into chunks. The first says how many tokens the media have."""
+    """Turns the outputs for one request into chunks. The first has the number of tokens of the media."""
 
     media_tokens = 0
 
@@ -212,7 +215,7 @@ class OutputReader:
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
         self._most = sampling.logprobs or 0
-        self._begun: list[Token] = []  # of a character that is not complete
+        self._begun: list[Token] = []  # tokens of an incomplete character
 
     def read(self, output: Any) -> Chunk | None:
         """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""
@@ -269,12 +272,15 @@ class OutputReader:
         return "" if token in self._stops else self._shown.get(token, "")
 
     def _given_up(self) -> str:
-        """The text of bytes that are none: as replacement characters, from where on text is read again."""
+        """The text of bytes that are not a character: replacement characters.
+
+        After it, decoding starts again.
+        """
         self._step = self._vocabulary.stream().step
         return self._vocabulary.decode([token.id for token in self._begun])
 
     def _completed(self, text: str) -> Iterable[Token]:
-        """The tokens of a piece of text. All of it is the last one's: it made it whole."""
+        """The tokens of a piece of text. The text belongs to the last of them, which completed it."""
         *begun, last = self._taken()
         raws: list[bytes | None] = [None] * (len(begun) + 1)
         if self._scored and begun:
@@ -312,7 +318,7 @@ def _rows(lists: Any) -> Sequence[Row]:
 
 
 def next_row(output: Any) -> Row:
-    """What may follow, of an output for one token. Raises EngineError if vLLM gave up."""
+    """The candidates in an output for one token. Raises EngineError if vLLM gave up."""
     if output.new_logprobs is None:
         raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
     [row] = _rows(output.new_logprobs)
@@ -339,7 +345,7 @@ def _writes_apart(tokenizer: Any) -> bool:
         return False
     decoder = json.loads(tokenizer.decoder.__getstate__())
     kinds = [each["type"] for each in decoder.get("decoders", (decoder,)) if not _strips_start(each)]
-    if "Fuse" in kinds[-1:]:  # what stands behind it would see the whole text
+    if "Fuse" in kinds[-1:]:  # it would need the whole text
         kinds.pop()
     return bool(kinds) and {*kinds} <= _APART
 

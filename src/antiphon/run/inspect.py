@@ -13,7 +13,7 @@ from antiphon.core.errors import EngineError
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, detect
 from antiphon.dialects.detection.scorers import ScorerResult
 from antiphon.engines.gguf import Value, names, read_metadata, task_of
-from antiphon.engines.models import encoder_beside, resolve, response_template
+from antiphon.engines.models import find_encoder, resolve, response_template
 
 TEMPLATES = frozenset({".jinja", ".jinja2", ".j2", ".txt"})
 """Suffixes of chat template files. Any other file is a model."""
@@ -89,7 +89,7 @@ def inspect(target: str | None, *, template: bool = False) -> Report:
     if path.suffix in TEMPLATES:
         evidence, task, encoder = _of_template(path), None, None
     else:
-        facts, beside = read_metadata(path), encoder_beside(path)
+        facts, beside = read_metadata(path), find_encoder(path)
         evidence, task = _of_model(path, facts), task_of(facts)[0].value
         encoder = beside.name if beside else None
     report = _report(str(path), detect(evidence), evidence.template if template else None)

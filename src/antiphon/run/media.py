@@ -230,11 +230,11 @@ async def part_of(image: Image, param: str) -> MediaPart:
 
 async def digest_of(data: bytes) -> str:
     """The SHA-256 of data."""
-    return (await beside(len(data), sha256, data)).hexdigest()
+    return (await in_thread_if_large(len(data), sha256, data)).hexdigest()
 
 
-async def beside(size: int, work: Callable[[Any], T], argument: Any) -> T:
-    """The result of work on so many bytes: done in a thread, if they are many."""
+async def in_thread_if_large(size: int, work: Callable[[Any], T], argument: Any) -> T:
+    """Do work on data of this size; large data are processed in a thread."""
     return work(argument) if size < LARGE else await asyncio.to_thread(work, argument)
 
 

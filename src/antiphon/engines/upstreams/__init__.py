@@ -1,1 +1,1 @@
-"""The kinds of server that `engines/upstream.py` can ask, one module each: see `kind.py`."""
+"""The kinds of server that `engines/upstream.py` supports, one module each: see `kind.py`."""

@@ -1,8 +1,8 @@
-"""Servers with Anthropic's Messages, which take conversations only. See `chat.py` for the others.
+"""Servers with Anthropic's Messages API, which take conversations only. See `chat.py` for the others.
 
-Reasoning is sent back with the signature that only its server makes, without which it is worth nothing. The
-signatures are remembered here, by the reasoning that they sign. The server wants them before calls, if it is
-to reason; so where they are not known any more, it is not asked to reason behind the results of tools.
+Reasoning is sent back with the signature that the server has made, because it ignores unsigned reasoning.
+The signatures are remembered here, by a hash of the reasoning. The server demands them before calls if it is
+to reason; so if they are not known any more, it is not asked to reason after the results of tools.
 """
 
 import re
@@ -37,7 +37,8 @@ NAME = "anthropic"
 VERSION = "2023-06-01"
 
 MAX_TOKENS = 8192
-"""The most tokens of an answer without a limit, of a model whose own is not known: there has to be one."""
+"""The `max_tokens` of requests without a limit, for a model whose own limit is unknown: the API requires one.
+"""
 
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens")
 
@@ -71,12 +72,12 @@ _PASSED: Mapping[str, str | None] = {
 
 
 def headers(key: str | None) -> dict[str, str]:
-    """What each request has to have."""
+    """The headers of each request."""
     return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
 
 
 class MessagesServer(ChatServer):
-    """A server with Messages, and its model, whose answers have at most so many tokens."""
+    """A server with the Messages API, and its model, whose answers have at most this number of tokens."""
 
     path = "/v1/messages"
 
@@ -86,7 +87,7 @@ class MessagesServer(ChatServer):
         self._signatures: Signatures = BoundedDict(SIGNATURES)
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. Stop strings are not sent: the decoder above looks for them."""
+        """See `UpstreamServer`. Stop strings are not sent: the decoder finds them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
         turn = conversation.turn
@@ -116,7 +117,7 @@ class MessagesServer(ChatServer):
 def _messages(
     messages: Sequence[Mapping[str, Any]], media: Iterator[MediaPart], signatures: "Signatures"
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The instructions before the first message, and the messages, whose roles take turns."""
+    """The instructions before the first message, and the messages, whose roles alternate."""
     system: list[str] = []
     sent: list[dict[str, Any]] = []
     for message in messages:
@@ -133,7 +134,7 @@ def _messages(
 
 
 def _signed_reasoning(message: Mapping[str, Any], signatures: "Signatures") -> Iterator[dict[str, Any]]:
-    """The blocks of thinking that a message begins with, as they came."""
+    """The blocks of thinking that a message begins with, as they were received."""
     text = message.get("reasoning_content", "")
     for size, signature in signatures.get(_key(text), ()):
         if size is None:
@@ -168,7 +169,7 @@ def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[
         yield {"type": "tool_result", "tool_use_id": _id(message["tool_call_id"]), "content": content}
     elif isinstance(content, list):
         yield from (part if "text" in part else _image(next(media)) for part in content)
-    elif content and content.strip():  # the API refuses texts of nothing but space
+    elif content and content.strip():  # the API refuses texts of white space only
         yield {"type": "text", "text": content}
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -182,7 +183,7 @@ def _image(part: MediaPart) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> str:
-    """The id with the characters only that the API allows in one."""
+    """The id, restricted to the characters that the API allows."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
 
 
@@ -212,7 +213,7 @@ def _tools(turn: Turn) -> dict[str, Any]:
 
 
 def _output(turn: Turn) -> dict[str, Any]:
-    """The form and the effort of the answer. Raises RequestError for a form that there is none of."""
+    """The form and the effort of the answer. Raises RequestError for a form that the API does not have."""
     config: dict[str, Any] = {}
     match turn.format:
         case None:
@@ -228,7 +229,7 @@ def _output(turn: Turn) -> dict[str, Any]:
 
 
 def _thinking(turn: Turn) -> dict[str, Any]:
-    """Whether to think, and how much. Raises RequestError for variables that mean nothing here."""
+    """Whether to think, and how much. Raises RequestError for variables that have no meaning here."""
     given = {**turn.variables}
     effort = given.pop("reasoning_effort", None)
     reasons = [given.pop("enable_thinking", None), given.pop("thinking", None)]
@@ -243,7 +244,7 @@ def _thinking(turn: Turn) -> dict[str, Any]:
     return {"thinking": {"type": "adaptive"}} if thinks else {}
 
 
-# What is read
+# What is received
 
 
 class _Block(Struct, frozen=True, gc=False):
@@ -293,14 +294,14 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 Signature = tuple[int | None, str]
-"""Of a block of thinking: how many characters it has, None if they are hidden, and what signs it."""
+"""Of a block of thinking: its number of characters, None if they are hidden, and its signature."""
 
 Signatures = BoundedDict[bytes, tuple[Signature, ...]]
-"""What signs a piece of reasoning, block by block, by its hash."""
+"""The signatures of a piece of reasoning, block by block, by its hash."""
 
 
 class MessagesReader:
-    """Reads the events of a stream. What signs a piece of reasoning is put into `signatures`."""
+    """Reads the events of a stream. The signatures of reasoning are put into `signatures`."""
 
     complete = False
 
@@ -335,7 +336,7 @@ class MessagesReader:
         return None if piece is None else ChatChunk(pieces=(piece,))
 
     def _remember(self, event: _Event, piece: Piece | None) -> None:
-        """Note reasoning, and what signs it. Behind a block of another type begins another piece."""
+        """Remember reasoning, and its signatures. A block of another type starts a new piece."""
         block, delta = event.content_block, event.delta
         if block is not None:
             self._size = 0
@@ -386,11 +387,11 @@ def _piece(event: _Event) -> Piece | None:
     return Piece(PieceKind.CALL, delta.partial_json, (), key) if delta and delta.partial_json else None
 
 
-# What is there
+# Recognition
 
 
 async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> MessagesServer | None:
-    """The server, if it was said to be of this kind: it does not answer those who do not ask it as such."""
+    """The server, if it was configured as this kind: without its headers it does not answer probes."""
     if wanted.kind != NAME:
         return None
     name, model = chosen(listed(answers), wanted)

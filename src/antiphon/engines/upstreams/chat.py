@@ -1,7 +1,7 @@
 """Servers that take conversations only: OpenAI, OpenRouter, any with `/v1/chat/completions`.
 
-They have templates, tokens and decoders of their own: messages go out, and the parts of the answer come back.
-What a provider can do, and what it calls it, is a `Provider`: an entry of a table.
+They have their own templates, tokens and decoders: they get messages, and return the parts of the answer. A
+`Provider`, an entry of a table, lists the features of one, and its names for them.
 """
 
 import time
@@ -35,17 +35,17 @@ from antiphon.engines.upstreams.kind import (
 )
 
 DEFAULT_SLOTS = 256
-"""Requests at a time. Providers have limits of their own, and say so."""
+"""Simultaneous requests. Providers have their own limits, and report them."""
 
 NO_ID = -1
-"""The id of a token that is known by its text only."""
+"""The id of a token of which only the text is known."""
 
 _SHORT_ID = 9
 """Letters and digits of the call ids that Mistral accepts."""
 
 _NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens", "logprobs")
 _OPENAI: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
-"""What every such server has, by the names of OpenAI's API."""
+"""The fields that every such server has, by the names of OpenAI's API."""
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """Under which messages have their reasoning, see `render.messages.gather`."""
@@ -58,16 +58,16 @@ def _short_id(call_id: str) -> str:
 
 
 class Provider(Struct, frozen=True):
-    """What a kind of server can do, and what it calls it.
+    """The features of a kind of server, and its names for them.
 
-    `sampling` has the fields of `Sampling` that it takes, and their names there; `recognise` says by an
-    entry of its list of models that it is this one. `developer`: it has messages of that role. `reasoning`
-    is the key of messages under which it takes earlier reasoning. `effort` and `thinking` make fields of the
-    reasoning effort, and of whether to reason at all; `budget` of the most tokens of reasoning.
-    `schemas`: it takes JSON Schemas for answers. `required` is the tool choice that demands a call.
-    `usage`: it has to be asked for usage. `call_id` makes ids of calls that it accepts. `media` are the kinds
-    that a model counts as taking of which its list says nothing: what it then does not take, it refuses.
-    `unsigned` stands for the signature of a call whose own is not known, of those that want it back.
+    `sampling` has the fields of `Sampling` that it takes, and their names there; `recognise` decides by an
+    entry of its list of models whether it is this one. `developer`: it has messages of that role.
+    `reasoning` is the key of messages under which it takes earlier reasoning. `effort` and `thinking` make
+    fields from the reasoning effort, and from whether to reason at all; `budget` from the limit of reasoning
+    tokens. `schemas`: it takes JSON Schemas for answers. `required` is the tool choice that demands a call.
+    `usage`: it reports usage on request only. `call_id` makes ids of calls that it accepts. `media` are the
+    kinds that are sent to a model whose entry names none; the server refuses those that it does not take.
+    `unsigned` replaces an unknown signature of a call, for servers that demand one.
     """
 
     name: str
@@ -155,7 +155,7 @@ ANY = Provider(
 )
 
 PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI, ANY)
-"""In this order: others have OpenAI's models, too."""
+"""In this order: other providers have OpenAI's models, too."""
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -184,7 +184,7 @@ class ProviderServer(ChatServer):
         self._signatures: BoundedDict[str, Any] = BoundedDict(SIGNATURES)  # by the ids of calls
 
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. Stop strings are not sent: the decoder above has to say which one it was."""
+        """See `UpstreamServer`. Stop strings are not sent: the decoder has to report which one matched."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None
         turn, media = conversation.turn, iter(request.prompt.media)
@@ -218,7 +218,7 @@ class ProviderServer(ChatServer):
         return sent
 
     def _calls(self, calls: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The calls of a message, with what signs them: of several, one is enough."""
+        """The calls of a message, with their signature: one is enough for several calls."""
         signed = {
             call["id"]: self._signatures[call["id"]] for call in calls if call["id"] in self._signatures
         }
@@ -268,7 +268,7 @@ class ProviderServer(ChatServer):
         return sent
 
     def _format(self, turn: Turn) -> dict[str, Any]:
-        """The form of the answer. Raises RequestError for one that the provider does not know."""
+        """The form of the answer. Raises RequestError if the provider does not have it."""
         match turn.format:
             case None:
                 return {}
@@ -283,7 +283,7 @@ class ProviderServer(ChatServer):
         raise RequestError(message, param="format")
 
     def _variables(self, turn: Turn) -> dict[str, Any]:
-        """What clients say by variables of a chat template, where the provider has fields for it."""
+        """The variables of a chat template for which the provider has fields."""
         given, provider = dict(turn.variables), self._provider
         effort, verbosity = given.pop("reasoning_effort", None), given.pop("verbosity", None)
         reasons = {given.pop(name, None) for name in ("enable_thinking", "thinking")} - {None}
@@ -318,7 +318,7 @@ class ProviderServer(ChatServer):
 
 
 def _medium(part: MediaPart) -> dict[str, Any]:
-    """A part that is no text, as OpenAI has images and audio, and OpenRouter and vLLM video."""
+    """A part that is not text: images and audio as OpenAI has them, video as OpenRouter and vLLM do."""
     data = b64encode(part.data).decode()
     if part.kind is MediaKind.AUDIO:
         form = _AUDIO.get(part.media_type, part.media_type.rpartition("/")[2])
@@ -332,7 +332,7 @@ _AUDIO = {"audio/mpeg": "mp3", "audio/mp4": "m4a"}
 
 
 def _passed(provider: Provider) -> dict[str, str | None]:
-    """How parameters are passed on that only some providers know, for people."""
+    """How parameters are passed on that only some providers have, for people."""
     schema = "as a JSON Schema; checked afterwards, and faults listed in `unmet`"
     return {
         "json_schema": schema if provider.schemas else None,
@@ -348,7 +348,7 @@ def _shown(fields: Mapping[str, Any]) -> str:
     return f"as {msgspec.json.encode(fields).decode()}"
 
 
-# What is read
+# What is received
 
 
 class _Candidate(Struct, frozen=True, gc=False):
@@ -362,7 +362,7 @@ class _Scored(_Candidate, frozen=True, gc=False):
 
 
 class Logprobs(Struct, frozen=True, gc=False):
-    """Log probabilities of tokens, which are told by their texts."""
+    """Log probabilities of tokens, which are identified by their texts."""
 
     content: list[_Scored] | None = None
     refusal: list[_Scored] | None = None
@@ -420,13 +420,13 @@ _NOTHING = _Details()
 
 
 class ChatReader(OpenAIReader):
-    """Reads the events of chats. `sign` is told of calls what has to come back with them, by their ids."""
+    """Reads the events of chats. `sign` gets the signatures of calls, by the ids of these."""
 
     def __init__(self, sign: Callable[[str, Any], None] = lambda _id, _content: None) -> None:
         super().__init__(_decode)
         self._sign = sign
         self._reason: FinishReason | None = None
-        self._last_call = 0  # the number of the call that is being read
+        self._last_call = 0  # the number of the current call
         self._last_id = ""
 
     def _chosen(self, choice: _Choice) -> Chunk | None:
@@ -489,7 +489,7 @@ class ChatReader(OpenAIReader):
 
 
 def _details(details: Any) -> str:
-    """The reasoning in OpenRouter's blocks; what is encrypted cannot be shown."""
+    """The reasoning in OpenRouter's blocks; encrypted reasoning cannot be shown."""
     if not isinstance(details, list):
         return ""
     blocks = [block for block in details if isinstance(block, dict)]
@@ -533,11 +533,11 @@ def _raw(scored: _Candidate) -> bytes | None:
     return None if raw is None or raw.decode(errors="ignore").encode() == raw else raw
 
 
-# What is there
+# Recognition
 
 
 def recogniser(provider: Provider) -> Recognise:
-    """What finds out whether a server is this provider's, by the models that it lists."""
+    """A function that recognises this provider's server, by the models that it lists."""
 
     async def recognise(
         client: HttpClient, answers: Answers, wanted: WantedUpstream
@@ -550,7 +550,7 @@ def recogniser(provider: Provider) -> Recognise:
         name, model = chosen(models, wanted)
         able = frozenset(provider.sampling)
         supported = model.get("supported_parameters")
-        if isinstance(supported, list):  # OpenRouter says what each model takes
+        if isinstance(supported, list):  # OpenRouter lists the parameters of each model
             able &= {*supported, "max_tokens"}
         card = ModelCard(
             name=name,
@@ -576,7 +576,7 @@ def listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _media_of(model: Mapping[str, Any], unsaid: frozenset[MediaKind]) -> frozenset[MediaKind]:
-    """The media that a model takes, as its entry in a list says: OpenRouter's, Antiphon's, Mistral's."""
+    """The media that a model takes according to its list entry: OpenRouter's, Antiphon's or Mistral's."""
     architecture, able = model.get("architecture"), model.get("capabilities")
     kinds = (architecture if isinstance(architecture, dict) else model).get("input_modalities")
     if isinstance(kinds, list):
@@ -587,13 +587,13 @@ def _media_of(model: Mapping[str, Any], unsaid: frozenset[MediaKind]) -> frozens
 
 
 def _context(model: Mapping[str, Any]) -> int:
-    """The context of a model, under one of the names that lists have for it; 0 if it is not said."""
+    """The context of a model, under one of the names that lists have for it; 0 if it is missing."""
     names = ("context_length", "context_window", "max_context_length", "max_model_len")
     return next((value for name in names if isinstance(value := model.get(name), int)), 0)
 
 
 def chosen(models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream) -> tuple[str, Mapping[str, Any]]:
-    """The model to ask, and what is known of it. Raises EngineError if that is not clear."""
+    """The selected model, and its entry. Raises EngineError if the selection is not clear."""
     if wanted.tokenizer is not None:
         why = "The server of this model takes conversations only: --tokenizer has no effect on it."
         raise EngineError(f"{why} Leave it out.")
@@ -612,7 +612,7 @@ def chosen(models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream) -> t
 
 
 async def _takes_chats(client: HttpClient, name: str) -> bool:
-    """The server takes conversations. A request without one costs nothing."""
+    """The server takes conversations. A request without one causes no work."""
     try:
         status = (await client.request("POST", ProviderServer.path, {"model": name})).status
     except HttpError as error:

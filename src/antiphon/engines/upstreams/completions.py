@@ -1,7 +1,7 @@
 """Servers with `/v1/completions`, OpenAI's oldest API, which nearly all have; `FLAVOURS` has the differences.
 
-What a kind of server can do is a `Flavour`: an entry of a table. Those that take tokens as prompts
-and give tokens back are asked with tokens, the others with text.
+A `Flavour`, an entry of a table, lists the features of a kind of server. Servers that take tokens as prompts
+and return tokens get tokens, the others get text.
 """
 
 import asyncio
@@ -41,13 +41,13 @@ from antiphon.engines.upstreams.tokenizers import (
 )
 
 DEFAULT_CONTEXT = 8192
-"""Tokens, of a server that does not say."""
+"""Tokens, for a server that does not report its context."""
 
 DEFAULT_SLOTS = 256
 """Requests at a time, for a server that has its own queue, whose waiting requests can be cancelled."""
 
 _OPENAI = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"})
-"""What every such server has, by the names of OpenAI's API."""
+"""The fields that every such server has, by the names of OpenAI's API."""
 
 _VLLM = _OPENAI | {
     "top_k",
@@ -69,15 +69,15 @@ _VLLM = _OPENAI | {
 }
 
 _OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"})
-"""Not sent as they are: whoever waits waits here; the others have a line of their own."""
+"""Not sent as they are: requests wait on this server; the others have special fields."""
 
 
 class Flavour(Struct, frozen=True):
-    """What a kind of server can do. `sampling` are the fields that it takes, under these very names.
+    """The features of a kind of server. `sampling` are the fields that it takes, under these very names.
 
-    `tokens`: prompts are tokens, and answers name theirs. `special`: it can be asked to write special
-    tokens out. `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and
-    `unsaid` are values that it does not take, because they are what it does without them.
+    `tokens`: prompts are tokens, and answers have their ids. `special`: it can write special tokens as text.
+    `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and `unsaid` are
+    values that are its defaults, and that it does not accept explicitly.
     """
 
     name: str
@@ -115,7 +115,7 @@ ANY = Flavour("completions", _OPENAI)
 FLAVOURS = (VLLM, TABBY, TGI, ANY)
 
 ANTIPHON = "antiphon"
-"""Another one, which renders prompts and reads answers itself: it is asked for conversations."""
+"""Another Antiphon, which renders prompts and decodes answers itself: it gets conversations."""
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -140,13 +140,13 @@ class _Choice(Struct, frozen=True, gc=False):
 
 
 class Details(Struct, frozen=True, gc=False):
-    """What tokens of a prompt were."""
+    """The tokens of a prompt by origin."""
 
     cached_tokens: int | None = None
 
 
 class ReportedUsage(Struct, frozen=True, gc=False):
-    """What an answer has taken."""
+    """The token usage of an answer."""
 
     completion_tokens: int = 0
     prompt_tokens_details: Details | None = None
@@ -161,13 +161,13 @@ class _Event(Struct, frozen=True, gc=False):
 
 
 _STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
-"""What errors of Text Generation Inference stand for, which it says in the stream: their `error_type`."""
+"""Text Generation Inference reports errors in the stream: `error_type` → status."""
 
 _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _PromptLogprob(Struct, frozen=True, gc=False):
-    """A token that may stand in a place of the prompt; the likeliest has the rank 1."""
+    """A candidate at a position of the prompt; the most likely one has the rank 1."""
 
     logprob: float
     rank: int
@@ -183,7 +183,7 @@ class _ScoredAnswer(Struct, frozen=True, gc=False):
 
 
 class _SearchedAnswer(Struct, frozen=True, gc=False):
-    """The beams, which are read one by one: each may be large."""
+    """The beams. They are decoded one by one, because each may be large."""
 
     choices: list[Raw]
 
@@ -200,7 +200,10 @@ def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[T
 
 
 def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) -> Token:
-    """A token of a prompt, with so many of the likeliest in its place. Raises KeyError if it is not there."""
+    """A token of a prompt, with this number of the most likely candidates.
+
+    Raises KeyError if it is missing.
+    """
     row = row or {}
     likeliest = sorted((place.rank, each) for each, place in row.items() if place.rank <= most)
     top = (Candidate(each, row[each].decoded_token, row[each].logprob) for _, each in likeliest)
@@ -247,7 +250,7 @@ class CompletionsServer:
         return self.path, msgspec.json.encode(body)
 
     def _wanted(self, request: GenerationRequest) -> dict[str, Any]:
-        """What is wanted of the answer."""
+        """The fields of the request."""
         sampling = request.sampling
         wanted: dict[str, Any] = {
             "max_tokens": self._fitting(request),
@@ -267,16 +270,16 @@ class CompletionsServer:
         return wanted
 
     def _fitting(self, request: GenerationRequest) -> int:
-        """The `max_tokens` of the request: servers refuse more than fit after the prompt as they count it.
+        """The `max_tokens` of the request: servers refuse more than they count as free after the prompt.
 
-        After a prompt that is estimated, at least half of what seems to be left.
+        After a prompt that is estimated, at least half of the estimated rest.
         """
         size = len(request.prompt.ids)
         room = self.card.context - size
         return min(request.max_tokens, max(room - self._spare * size, room // 2, 1))
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
-        """See `PromptScoringServer`: vLLM tells log probabilities of a prompt where it does not stream."""
+        """See `PromptScoringServer`: vLLM returns log probabilities of prompts only without streaming."""
         ids, sampling = request.prompt.ids, request.sampling
         most = sampling.prompt_logprobs or 0
         body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": most}
@@ -290,9 +293,9 @@ class CompletionsServer:
         return Token(ids[0], await self.detokenize(ids[:1])), *scored
 
     async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
-        """See `BeamSearchingServer`: vLLM's server searches where it does not stream.
+        """See `BeamSearchingServer`: vLLM's server searches only if it does not stream.
 
-        Raises RequestError for what it would not look at.
+        Raises RequestError for parameters that it would ignore.
         """
         sampling = request.sampling
         if sampling.stop_token_ids:
@@ -317,7 +320,10 @@ class CompletionsServer:
         return [[await self._beam(reader, choice)] for choice in answer.choices]
 
     async def _beam(self, reader: "CompletionsReader", encoded: Raw) -> Chunk:
-        """A whole answer as one chunk, whose tokens have their texts if these are those of the answer."""
+        """A full answer as one chunk.
+
+        Tokens have their texts if these, joined, are the text of the answer.
+        """
         try:
             choice = await asyncio.to_thread(_read_choice, encoded)
         except msgspec.ValidationError as error:
@@ -346,7 +352,7 @@ def _decodes_elsewhere(sampling: Sampling) -> bool:
 
 
 UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
-"""What is not sent."""
+"""Values that are not sent."""
 
 
 class CompletionsReader(OpenAIReader):
@@ -381,12 +387,12 @@ class CompletionsReader(OpenAIReader):
         if not chunk.text:
             self._last = chunk
             return None
-        self._last = Chunk("", (), chunk.finish)  # what was written does not wait for the usage
+        self._last = Chunk("", (), chunk.finish)  # the text must not wait for the usage
         return Chunk(chunk.text, chunk.tokens)
 
     def _chunk(self, choice: _Choice) -> Chunk:
         ids, text = choice.token_ids, choice.text
-        finish = self._finish(choice) if choice.finish_reason else None  # some say "" until the end
+        finish = self._finish(choice) if choice.finish_reason else None  # some servers send "" until the end
         if self._counted or not ids:
             self._bytes += len(text.encode())
             return Chunk(text, (), finish)
@@ -397,7 +403,7 @@ class CompletionsReader(OpenAIReader):
         return Chunk(text, self._scored(ids, text, choice.logprobs), finish)
 
     def _scored(self, ids: Sequence[int], text: str, scores: Any) -> tuple[Token, ...]:
-        """The tokens with their log probabilities. What was written belongs to the last of them."""
+        """The tokens with their log probabilities. The text belongs to the last of them."""
         tops = scores.top_logprobs or (None,) * len(ids)
         texts = [*[""] * (len(ids) - 1), text]
         return tuple(
@@ -406,7 +412,7 @@ class CompletionsReader(OpenAIReader):
         )
 
     def whole(self, choice: _Choice) -> Chunk:
-        """An answer that is not streamed, as one chunk. Raises Missing."""
+        """An answer that is not streamed, as one chunk. Raises NotFetched."""
         chunk = self._chunk(choice)
         texts = [self._text(token.id) for token in chunk.tokens]
         if chunk.finish is not None and chunk.finish.reason is FinishReason.STOP:
@@ -466,7 +472,7 @@ class FullAnswerReader(CompletionsReader):
 
 
 def recogniser(flavour: Flavour) -> Recognise:
-    """What finds out whether a server is of this flavour, by what it answers, or because that was said."""
+    """A function that recognises this flavour, by answers to probes, or because it was configured."""
 
     async def recognise(
         client: HttpClient, answers: Answers, wanted: WantedUpstream
@@ -485,7 +491,7 @@ def recogniser(flavour: Flavour) -> Recognise:
 
 
 async def _has_endpoint(client: HttpClient, name: str) -> bool:
-    """The server takes prompts, and not only conversations. A request without a prompt costs nothing."""
+    """The server takes prompts, and not only conversations. A request without a prompt causes no work."""
     try:
         status = (await client.request("POST", CompletionsServer.path, {"model": name})).status
     except HttpError as error:
@@ -499,7 +505,7 @@ def is_owned_by(model: Mapping[str, Any], name: str) -> bool:
 
 
 def listed_model(answers: Answers, wanted: WantedUpstream) -> Mapping[str, Any] | None:
-    """The model that is wanted, of those that are listed. Raises EngineError if it is not among them."""
+    """The requested model, if it is listed. Raises EngineError if it is not."""
     info = answers.get("/info")
     if isinstance(info, dict) and "max_total_tokens" in info:
         if wanted.model not in (None, info["model_id"]):
@@ -519,7 +525,7 @@ def listed_model(answers: Answers, wanted: WantedUpstream) -> Mapping[str, Any] 
 async def served(
     flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: WantedUpstream, tokenizer: Tokenizer
 ) -> tuple[ModelCard, int, Tokenizer]:
-    """What is known of this model, how many requests it gets at a time, and who tokenizes for it."""
+    """The card of this model, the number of slots, and its tokenizer."""
     names = (model["id"], str(model.get("root") or ""))
     limits = model.get("parameters") or {}
     folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None

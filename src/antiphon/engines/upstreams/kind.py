@@ -1,9 +1,9 @@
 """The protocols that every kind of upstream server implements, and the parts that they share.
 
-A module of a kind has a function `recognise`: by what a server answers to `PROBES` it says whether it
-is of that kind, and then what it serves, as a `UpstreamServer`. Readers turn the lines of a response into
-chunks. A reader that needs to know more, such as the text of a token that is only named, raises
-`NotFetched`: the engine asks the server, and has the line read again.
+A module of a kind has a function `recognise`: given a server's answers to `PROBES`, it returns an
+`UpstreamServer` with the model that is served, if the server is of that kind. Readers turn the lines of a
+response into chunks. A reader that needs to look something up, such as the text of a token of which it has
+only the id, raises `NotFetched`: the engine requests it from the server, and has the line read again.
 """
 
 import re
@@ -27,7 +27,7 @@ from antiphon.engines.llama_request import GRAMMAR_PARAM
 
 MODELS = "/v1/models"
 PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
-"""Paths whose answers tell one kind of server from another, and what it serves."""
+"""Paths whose answers show the kind of a server, and its models."""
 
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
@@ -36,10 +36,10 @@ SIGNATURES = 4096
 """Signatures of reasoning that are remembered of a server, each of some KB at most."""
 
 MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind chat."
-"""What is to be done about a server that takes no media beside prompts, but beside conversations."""
+"""The remedy for a server that takes media with conversations, but not with prompts."""
 
 _TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*?batch size: (\d+)")
-"""What llama-server says, with the status 500, of a text that it cannot embed."""
+"""llama-server's message, with the status 500, for a text that it cannot embed."""
 
 _TOO_LONG = (
     b"context_length",
@@ -47,23 +47,23 @@ _TOO_LONG = (
     b"`inputs` must have",
     b"`inputs` tokens + `max_new_tokens`",
 )
-"""Parts of what servers say of a prompt that is too long."""
+"""Parts of the messages of servers for a prompt that is too long."""
 
 FAILED_WITHIN = 424
-"""The status by which Text Generation Inference says that its model has failed."""
+"""The status with which Text Generation Inference reports that its model has failed."""
 
 WORD_JOINER = "\u2060"
-"""A character without width or meaning. It stands where a prompt of tokens would be cut."""
+"""A character without width or meaning. It separates what would otherwise be read as a special token."""
 
 Answers = Mapping[str, Any]
-"""What a server answers to the probes, as JSON: of those that it has."""
+"""A server's answers to the probes, as JSON: of those paths that it has."""
 
 
 class Post(Protocol):
     """Sends a request to a path of the server, with a body that is encoded as JSON.
 
-    Returns the answer, decoded as a `form`. What may be large is a form with `msgspec.Raw` in it: one call
-    reads no more than can be read at once. Raises AntiphonError.
+    Returns the answer, decoded as a `form`. For large answers, use a form with `msgspec.Raw` in it, and
+    decode that in parts, so that no call blocks for long. Raises AntiphonError.
     """
 
     def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...  # noqa: D102
@@ -74,7 +74,7 @@ Value = TypeVar("Value")
 
 
 class WantedUpstream(Struct, frozen=True):
-    """The operator's settings of an upstream: None for those to find out, or to do without."""
+    """The operator's settings of an upstream. None: to be found out, or not needed."""
 
     kind: str | None = None
     model: str | None = None
@@ -91,7 +91,7 @@ class NotFetched(Exception):
 
 
 class BoundedDict(dict[Key, Value]):
-    """The last of what is put here."""
+    """A dict of the most recent entries."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class BoundedDict(dict[Key, Value]):
 
 
 class Lookups(BoundedDict[Key, Value]):
-    """Answers that are remembered; what is not among them is `NotFetched` until it was asked for."""
+    """A cache of answers; a missing one raises `NotFetched` until it was requested."""
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]]) -> None:
         super().__init__(REMEMBERED)
@@ -119,12 +119,12 @@ class Lookups(BoundedDict[Key, Value]):
 
 
 class LineReader(Protocol):
-    """Reads the lines of one response. `complete`: the server has said all that it will say."""
+    """Reads the lines of one response. `complete`: the server will send no more."""
 
     complete: bool
 
     def read(self, line: bytes) -> Chunk | None:
-        """The chunk in a line, if there is one. Raises Missing; AntiphonError if the line is an error."""
+        """The chunk in a line, if there is one. Raises NotFetched; AntiphonError if the line is an error."""
         ...
 
     def end(self) -> Chunk | None:
@@ -133,9 +133,9 @@ class LineReader(Protocol):
 
 
 class OpenAIReader:
-    """Reads events as OpenAI's APIs stream them. The end is kept until the usage after it has arrived.
+    """Reads events as OpenAI's APIs stream them. `finish` is held back until the usage after it has arrived.
 
-    `decode` makes of each a struct with `choices`, `usage` and `error`.
+    `decode` makes from each a struct with `choices`, `usage` and `error`.
     """
 
     complete = False
@@ -159,11 +159,11 @@ class OpenAIReader:
         return self._chosen(event.choices[0]) if event.choices else None
 
     def _status(self, event: Any) -> int:
-        """The status that an event with an error stands for."""
+        """The status for an event with an error."""
         return error_status(event.error)
 
     def _chosen(self, choice: Any) -> Chunk | None:
-        """The chunk in the one choice that there is."""
+        """The chunk in the only choice."""
         raise NotImplementedError
 
     def end(self) -> Chunk | None:
@@ -172,7 +172,7 @@ class OpenAIReader:
 
 
 class UpstreamServer(Protocol):
-    """A server of some kind, and the model of it that is asked.
+    """A server of some kind, and its model to use.
 
     It works on `slots` requests at a time. `kind` is its name.
     """
@@ -197,19 +197,20 @@ class UpstreamServer(Protocol):
     def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
         """The path and the body of the request.
 
-        Raises RequestError for what the server would ignore, or fail on.
+        Raises RequestError for parameters that the server would ignore, or fail on.
         """
         ...
 
     def reader(self, request: GenerationRequest) -> LineReader:
-        """What reads the response."""
+        """A reader of the response."""
         ...
 
 
 class ChatServer:
-    """What all servers have in common that take conversations only.
+    """The common methods of servers that take conversations only.
 
-    `passed` tells people how parameters are passed on that only some of them know: None for those it refuses.
+    `passed` says, for people, how parameters are passed on that only some servers have: None for those that
+    are refused.
     """
 
     def __init__(self, kind: str, card: ModelCard, slots: int, passed: Mapping[str, str | None]) -> None:
@@ -228,7 +229,7 @@ class ChatServer:
 
 
 def no_tokens(param: str) -> RequestError:
-    """The error of clients that ask for tokens of a model that takes conversations only."""
+    """The error for clients that request tokens of a model that takes conversations only."""
     message = (
         "This model is behind a server that takes conversations only: there are no tokens and no prompts of "
         "it to see or to give. Use Chat Completions, Responses or Messages."
@@ -238,7 +239,7 @@ def no_tokens(param: str) -> RequestError:
 
 @runtime_checkable
 class PromptScoringServer(Protocol):
-    """What a server whose card names `prompt_logprobs` has beside the rest."""
+    """The method of a server whose card names `prompt_logprobs`."""
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScorer`."""
@@ -247,7 +248,7 @@ class PromptScoringServer(Protocol):
 
 @runtime_checkable
 class BeamSearchingServer(Protocol):
-    """What a server whose card names `beam_width` has beside the rest."""
+    """The method of a server whose card names `beam_width`."""
 
     async def search(self, post: Post, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
         """See `BeamSearcher`."""
@@ -260,8 +261,8 @@ Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[UpstreamSe
 def parted(prompt: Prompt, card: ModelCard) -> list[str]:
     """The texts around the media of a prompt, for a server that reads it as text.
 
-    What a client spells becomes no special token there: a word joiner parts it. The token that the model
-    wants before any text is left to the server.
+    A word joiner splits text of clients that looks like a special token. The server itself adds the token
+    that the model needs before any text.
     """
     texts = [WORD_JOINER.join(filter(None, pieces)) for pieces in prompt.around]
     if card.opening is not None:
@@ -305,7 +306,7 @@ def broken(error: HttpError | None) -> AntiphonError:
 
 
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> AntiphonError:
-    """The error of a response that is an error: the server's message, if it blames the request.
+    """The error for an error response: with the server's message, if it blames the request.
 
     `retry_after` is in seconds.
     """
@@ -316,7 +317,7 @@ def refusal(status: int, body: bytes, retry_after: float | None = None) -> Antip
 
 
 def error_status(error: Any) -> int:
-    """The status that an error in a stream stands for."""
+    """The status for an error in a stream."""
     code = error.get("code") if isinstance(error, dict) else None
     return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
 
@@ -324,7 +325,7 @@ def error_status(error: Any) -> int:
 def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (401, 403):
         return EngineError("The server of the model refuses the key that it is asked with.")
-    if status in (402, 404):  # no money, no such model or path: that is the operator's
+    if status in (402, 404):  # no money, no such model or path: the operator has to act
         return EngineError("The server of the model does not serve it. See the log of this server.")
     if status == 429:
         return EngineBusyError()
@@ -351,7 +352,7 @@ def _blame(message: str, body: bytes) -> RequestError:
 
 
 def _message(body: bytes) -> str:
-    """The message of an error, in whichever of the usual places it is."""
+    """The message of an error, from any of the usual places."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.DecodeError:

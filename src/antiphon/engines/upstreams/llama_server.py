@@ -1,12 +1,11 @@
-"""llama-server, and whatever else has llama.cpp's own HTTP interface.
+"""llama-server, and other servers with llama.cpp's own HTTP interface.
 
-What is asked and answered is nearly the same as in the process (`llama_request`, `llama_stream`), so
-that answers are the same, too. Only its native endpoint gives tokens to every client, and tells how
-many slots there are: it is never sent more requests than those, because what waits in there keeps
-its place until it had its turn.
+Requests and answers are nearly the same as those of the process (`llama_request`, `llama_stream`), and so
+are the results. Only the native endpoint returns tokens to every client, and reports the number of slots:
+the server never gets more requests than that, because a request that waits there cannot be cancelled.
 
-A prompt with media is sent as text, with its marker in their places: with tokens it takes none. So that no
-text of a client becomes a special token there, a word joiner parts what looks like one.
+A prompt with media is sent as text, with markers in their places: the server takes no media with tokens. A
+word joiner splits text of clients that looks like a special token.
 """
 
 import time
@@ -33,7 +32,7 @@ from antiphon.engines.upstreams.tokenizers import opening_of
 NAME = "llama-server"
 
 _MODALITIES = {"vision": MediaKind.IMAGE, "audio": MediaKind.AUDIO}
-"""Not here: video, which needs programs beside the server."""
+"""Video is missing here: it needs programs on the server."""
 
 
 class _Tokens(Struct, frozen=True):
@@ -114,7 +113,7 @@ class _Reader:
             return None
         chunk = self._messages.read(line[5:])
         if chunk is not None and chunk.finish is not None:
-            self.complete = not isinstance(chunk.finish.stop, int)  # of stop tokens, it knows nothing
+            self.complete = not isinstance(chunk.finish.stop, int)  # it does not know about stop tokens
         return chunk
 
     def end(self) -> Chunk | None:
@@ -152,7 +151,7 @@ class _MediaReader(_Reader):
 
 
 async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> LlamaServer | None:
-    """The server, if it is one of these."""
+    """The server, if it is llama-server."""
     props, models = answers.get("/props"), answers.get("/v1/models")
     if not isinstance(props, dict) or "default_generation_settings" not in props or not models:
         return None
@@ -189,7 +188,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
 
 
 def _media_of(props: Mapping[str, Any]) -> frozenset[MediaKind]:
-    """The media that the model takes: none, if the server does not say what marks their places."""
+    """The media that the model takes: none, if the server does not report its media marker."""
     able = props.get("modalities") if props.get("media_marker") else None
     return frozenset(kind for name, kind in _MODALITIES.items() if (able or {}).get(name))
 

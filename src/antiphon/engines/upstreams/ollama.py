@@ -1,7 +1,7 @@
-"""Ollama, whose `/api/generate` takes a prompt as it is, with `raw`.
+"""Ollama: its `/api/generate` takes an unchanged prompt, with `raw`.
 
-Its OpenAI-like endpoints put every prompt into Ollama's own template, so they are of no use here. It
-gives and takes text only. Its template is not Jinja: the model's own has to be given.
+Its OpenAI-like endpoints put every prompt into Ollama's own template, so they cannot be used. It takes and
+returns text only. Its template is not Jinja: that of the model has to be configured.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenize
 NAME = "ollama"
 
 DEFAULT_CONTEXT = 8192
-"""Tokens, if the model was trained for so many: memory grows with them."""
+"""Tokens, if the model was trained for that many: memory grows with them."""
 
 DEFAULT_SLOTS = 256
 """Requests at a time: it has a queue of its own, whose waiting requests can be cancelled."""
@@ -37,11 +37,11 @@ _OPTIONS = {
     "repetition_penalty": "repeat_penalty",
     "seed": "seed",
 }
-"""The fields of `Sampling` that are supported, and what they are called here."""
+"""The fields of `Sampling` that are supported, and their names here."""
 
 _AS_IT_IS = {"raw": True, "think": False, "truncate": False, "shift": False}
-"""Without these Ollama would put the prompt into its own template, take reasoning out of the text, cut a long
-prompt silently, and drop the oldest tokens when the context is full."""
+"""Without these Ollama would put the prompt into its own template, remove reasoning from the text, cut a
+long prompt silently, and drop the oldest tokens when the context is full."""
 
 SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
 

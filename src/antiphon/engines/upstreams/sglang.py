@@ -1,9 +1,9 @@
-"""SGLang, by its own `/generate`: tokens both ways, whole texts unless asked for otherwise.
+"""SGLang, through its own `/generate`: tokens in both directions, cumulative texts by default.
 
-Each event has all that was written so far, so an answer costs the square of its length on the way; with
-`--incremental-streaming-output` the server sends what is new. Both are read. An id that the model
-does not have ends the server, so how many there are is found out first, and every id is checked.
-A prompt with images is sent as text: with tokens, not all of its models take any.
+By default each event has the whole text so far, so the data transferred grow with the square of the answer's
+length; with `--incremental-streaming-output` the server sends only new text. Both are supported. An unknown
+token id ends the server, so the number of ids is requested first, and every id is checked. A prompt with
+images is sent as text: not all of its models take images with tokens.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _NAMES = {
     "stop_token_ids": "stop_token_ids",
     "ignore_eos": "ignore_eos",
 }
-"""The fields of `Sampling`, and what they are called here. No `seed`: only some of its modes heed one."""
+"""The fields of `Sampling`, and their names here. `seed` is missing: only some modes of SGLang support it."""
 
 SGLANG = Flavour(
     "sglang",
@@ -83,7 +83,7 @@ class _Meta(Struct, frozen=True, gc=False):
 
 
 class _ScoredPrompt(Struct, frozen=True, gc=False):
-    """Of each token of a prompt: its log probability (the first has none), id and text; and the likeliest."""
+    """For each token of a prompt: log probability (except the first), id and text; and the candidates."""
 
     input_token_logprobs: list[Raw]
     input_top_logprobs: list[Raw] | None = None
@@ -210,11 +210,13 @@ class SglangReader:
 
     complete = False
 
-    def __init__(self, sampling: Sampling, text: Callable[[int], str], beside: int) -> None:
+    def __init__(self, sampling: Sampling, text: Callable[[int], str], text_tokens: int) -> None:
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
         self._text = text
-        self._beside = beside  # tokens of a prompt with images, without what these have more
+        self._text_tokens = (
+            text_tokens  # tokens of a prompt with images, as sent, without those of the images
+        )
         self._counted = 0
         self._written = 0  # characters
 
@@ -237,7 +239,9 @@ class SglangReader:
         tokens = self._tokens(ids, text, meta)
         self._written += len(text)
         cached = 0 if self._counted else meta.cached_tokens
-        media = max(0, meta.prompt_tokens - self._beside) if self._beside and not self._counted else 0
+        media = (
+            max(0, meta.prompt_tokens - self._text_tokens) if self._text_tokens and not self._counted else 0
+        )
         self._counted = meta.completion_tokens
         if end is None:
             return Chunk(text, tokens, None, cached, media) if tokens else None
@@ -246,7 +250,7 @@ class SglangReader:
         return Chunk(text, tokens, Finish(_REASONS[end.type], stop), cached, media)
 
     def _tokens(self, ids: Sequence[int], text: str, meta: _Meta) -> tuple[Token, ...]:
-        """The tokens of a text; what was written belongs to the last of them."""
+        """The tokens of a text; the text belongs to the last of them."""
         last = len(ids) - 1
         if not self._scored:
             return tuple(Token(token, text if place == last else "") for place, token in enumerate(ids))
@@ -279,7 +283,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
 
 
 async def _takes_images(client: HttpClient) -> bool:
-    """Whether the model does, as the server tells."""
+    """Whether the model takes images, according to the server."""
     try:
         info = (await client.request("GET", "/model_info")).json()
     except HttpError as error:

@@ -1,7 +1,7 @@
-"""Tokenizers for prompts, if the server of the model cannot tokenize them: three ways, one protocol.
+"""Tokenizers for prompts, for models on other servers: three implementations of one protocol.
 
-The server's own endpoints, the model's tokenizer in this process, or, for text that nobody can
-tokenize, an estimate.
+They use the server's own endpoints, the model's tokenizer in this process, or, if neither is available, an
+estimate.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Tokenizer(Protocol):
-    """What an engine asks, see `Engine`."""
+    """The tokenizer's part of the protocol `Engine`."""
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...  # noqa: D102
 
@@ -47,7 +47,7 @@ def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
 
 
 class ServerTokenizer:
-    """vLLM's `/tokenize` and `/detokenize`, and others that differ in what has the text, or needs more."""
+    """vLLM's `/tokenize` and `/detokenize`, and servers that differ in some fields."""
 
     def __init__(
         self, client: HttpClient, model: str, *, answer: str = "prompt", body: Mapping[str, Any] = NOTHING
@@ -80,7 +80,7 @@ class ServerTokenizer:
     async def opening(self) -> int | None:
         """See `Tokenizer`."""
         bare = await self._tokens("a", special=False)
-        if not bare:  # as llama-server says, which looks for the text elsewhere
+        if not bare:  # for llama-server, which reads the text from another field
             raise KeyError("tokens")
         return opening_of(bare, await self._tokens("a", special=True))
 
@@ -95,7 +95,7 @@ class LocalTokenizer:
             raise EngineError(install_extra("--tokenizer", "tokenizer")) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # it raises nothing more precise
+        except Exception as error:  # it raises nothing more specific
             raise EngineError(f"There is no tokenizer that can be read in {path}: {error}.") from error
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
@@ -122,7 +122,7 @@ class LocalTokenizer:
 
 
 class EstimatedTokens:
-    """Takes every few bytes of text for a token. The ids hold these bytes, so that they can be read back."""
+    """Counts every few bytes of text as a token. The ids hold these bytes, so that they can be decoded."""
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`."""
@@ -162,7 +162,7 @@ def _no_token(token: int) -> RequestError:
 
 
 class ModelMetadata(Struct, frozen=True):
-    """What is known of a model beside its tokens: the fields of `ModelCard` with these names."""
+    """Further metadata of a model: the fields of `ModelCard` with these names."""
 
     chat_template: str | None = None
     bos: str = ""
@@ -171,7 +171,7 @@ class ModelMetadata(Struct, frozen=True):
 
 
 def described(answers: Answers, names: Iterable[str], folder: Path | None) -> ModelMetadata:
-    """What is in the folder, else what the server says, else what is here of a model of such a name."""
+    """The metadata in the folder, else those of the server, else those of a known model with such a name."""
     if folder is not None:
         return _in_folder(folder)
     if isinstance(info := answers.get("/tokenizer_info"), dict):
@@ -197,7 +197,7 @@ def _in_folder(folder: Path) -> ModelMetadata:
 
 def _of_config(config: Mapping[str, Any]) -> ModelMetadata:
     template = config.get("chat_template")
-    if isinstance(template, list):  # of several, one is meant for everything
+    if isinstance(template, list):  # of several, one is the default
         template = next((each["template"] for each in template if each.get("name") == "default"), None)
     return ModelMetadata(template, _text_of(config.get("bos_token")), _text_of(config.get("eos_token")))
 

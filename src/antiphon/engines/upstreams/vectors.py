@@ -1,8 +1,8 @@
 """Embeddings, rankings and transcriptions of servers: the requests and answers of each kind of server.
 
-Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are asked for
-in several requests, each of which waits for a slot like a generation: so a large one does not keep others
-waiting, and no answer is so large that reading it holds up the event loop.
+Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are split
+into several requests, each of which waits for a slot like a generation: so a large one does not delay
+others, and no answer is so large that decoding it would block the event loop.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from antiphon.engines.engine import ModelCard, Task, TranscriptionRequest
 from antiphon.engines.upstreams.kind import Post, unexpected
 
 AT_ONCE = 8
-"""Requests to the server at a time, for one request of a client."""
+"""Simultaneous requests to the server, for one request of a client."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -31,8 +31,8 @@ Input = str | tuple[int, ...]
 class VectorApi(Struct, frozen=True):
     """The API of a kind of server for vectors.
 
-    A request has `batch` inputs at most, so that a slot is enough for it. `fields` are the parameters that it
-    takes beside texts, as in `Capabilities.embedding`. With `native` requests have Ollama's form.
+    A request has at most `batch` inputs, so that one slot is enough for it. `fields` are the parameters that
+    it takes, as in `Capabilities.embedding`. With `native`, requests have Ollama's form.
     """
 
     tasks: frozenset[Task] = frozenset(Task)
@@ -46,7 +46,7 @@ _GENERATES = frozenset({Task.GENERATE})
 
 VECTOR_APIS: Mapping[str, VectorApi] = MappingProxyType(
     {
-        # A slot reads one input at a time. What is too long is cut here, by its tokens.
+        # A slot reads one input at a time. Inputs that are too long are cut here, by their tokens.
         "llama-server": VectorApi(
             frozenset(Task) - {Task.TRANSCRIBE}, batch=1, fields=frozenset({"ids", "truncate"})
         ),
@@ -57,11 +57,11 @@ VECTOR_APIS: Mapping[str, VectorApi] = MappingProxyType(
         "anthropic": VectorApi(_GENERATES, fields=frozenset()),
     }
 )
-"""The kinds of servers that differ from what most do."""
+"""The kinds of servers that differ from the common API."""
 
 
 def vector_api(kind: str) -> VectorApi:
-    """How servers of this kind are asked."""
+    """The API of servers of this kind."""
     return VECTOR_APIS.get(kind, _OPENAI)
 
 
@@ -104,7 +104,7 @@ def _embeddings(answer: Any, count: int) -> Embeddings:
 
 
 def _native_body(card: ModelCard, request: EmbeddingRequest, batch: Sequence[Input]) -> dict[str, Any]:
-    """Ollama cuts what is too long and does not say so, unless it is asked not to."""
+    """Ollama cuts inputs that are too long without a report, unless `truncate` is false."""
     if request.truncate not in (None, -1) or request.keep_end:
         message = "The server of this model cuts texts at its own length, at their ends. Use -1."
         raise RequestError(message, param="truncate_prompt_tokens")
@@ -124,7 +124,7 @@ def _native(answer: Any, count: int) -> Embeddings:
 
 
 async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tuple[str, str]]) -> Scores:
-    """The scores that the server gives. Raises AntiphonError."""
+    """The server's scores. Raises AntiphonError."""
     asked = [
         (query, [document for _, document in batch])
         for query, group in groupby(pairs, lambda pair: pair[0])
@@ -146,7 +146,7 @@ async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tup
 
 
 def _scores(answer: Any, count: int) -> Scores:
-    """The scores by the places of the documents. SGLang answers with a list, of other names."""
+    """The scores by the places of the documents. SGLang returns a list, with other names."""
     found: list[float | None] = [None] * count
     try:
         listed = answer if isinstance(answer, list) else answer["results"]
@@ -181,7 +181,7 @@ def _quoted(name: str) -> str:
 
 
 def _cutter(post: Post, card: ModelCard, request: EmbeddingRequest) -> Callable[[Input], Awaitable[Input]]:
-    """Cuts inputs for a server that does not, around the tokens that it puts before and behind each."""
+    """Cuts inputs for a server that does not, around the tokens that it adds before and after each."""
     most = card.context if request.truncate in (None, -1) else min(request.truncate or 0, card.context)
 
     async def cut(text: Input) -> Input:
@@ -208,9 +208,9 @@ def _batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 async def _sequentially(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
-    """What each is answered with, in their order. Few are under way at a time; a failure ends them all.
+    """The answers to all requests, in their order. Few run at a time; a failure ends them all.
 
-    What a server refuses without saying why blames `param`.
+    A refusal without a reason blames `param`.
     """
     answers: dict[int, U] = {}
     left = iter(enumerate(asked))

@@ -1,9 +1,9 @@
-"""vLLM's server: tokens both ways at `/v1/completions`, and with images at its own `/inference/v1/generate`.
+"""vLLM's server: tokens in both directions at `/v1/completions`, and with images at `/inference/v1/generate`.
 
-The second endpoint is there if vLLM was started with `--enable-scale-out`. It takes tokens with a placeholder
-for each image, and the images beside them: as data, because vLLM would fetch what is at a URL. Its first
-event has the tokens that became of the prompt. What a request leaves out is not what the model's makers
-recommend there, as it is at `/v1/completions`, so these values are asked for once, and sent with each prompt.
+The second endpoint exists if vLLM was started with `--enable-scale-out`. It takes tokens with a placeholder
+for each image, and the images separately: as data, because vLLM would fetch URLs. Its first event has the
+tokens of the prompt. Unlike `/v1/completions`, it does not apply the sampling parameters that the model's
+makers recommend, so these are requested once, and sent with each prompt.
 """
 
 from base64 import b64encode
@@ -47,11 +47,11 @@ PROBE = (
 """An image of 64 by 64 pixels: a model that takes no images refuses it."""
 
 _OF_ALL = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
-"""What the makers of models recommend."""
+"""Sampling parameters that the makers of models recommend."""
 
 
 class VllmServer(CompletionsServer):
-    """vLLM, and its model `name`. `defaults` are sent with images, where a request has nothing else."""
+    """vLLM, and its model `name`. `defaults` are sent with images, unless the request sets the field."""
 
     def __init__(
         self, name: str, card: ModelCard, slots: int, tokenizer: Tokenizer, defaults: Mapping[str, Any]
@@ -107,7 +107,7 @@ class VllmServer(CompletionsServer):
 
 
 def _check_text(request: GenerationRequest, param: str) -> None:
-    """Raise RequestError for what is done with prompts of text alone."""
+    """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
@@ -132,9 +132,9 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _ImageReader(CompletionsReader):
-    """Reads the events of `GENERATE`, for a prompt that was sent with so many tokens.
+    """Reads the events of `GENERATE`; the prompt was sent with this number of tokens.
 
-    The first chunk has the number of those that images have. Alternatives to tokens have no ids there.
+    The first chunk has the number of tokens of the images. Alternatives to tokens have no ids there.
     """
 
     def __init__(self, sampling: Sampling, text: Callable[[int], str], sent: int) -> None:
@@ -182,7 +182,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
-    """The media that the model takes; if none can be sent, what to do; and what is recommended for it."""
+    """The media that the model takes; if none can be sent, the remedy; recommended sampling parameters."""
     message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PROBE}}]}
     try:
         response = await client.request("POST", RENDER, {"model": name, "messages": [message]})
