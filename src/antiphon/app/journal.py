@@ -153,7 +153,7 @@ class StreamJournal(ResponseJournal):
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
         """See `Journal`."""
-        if self.behind:
+        if self.replaying:
             return None
         lines, notify = self._lines, self._writer.notify
 
@@ -262,7 +262,7 @@ class BackgroundJournal(StreamJournal):
         return None
 
     @property
-    def behind(self) -> bool:
+    def replaying(self) -> bool:
         """See `Journal`."""
         return self._known > 0
 
@@ -284,7 +284,7 @@ class BackgroundJournal(StreamJournal):
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Write the end; from the row alone, if what is in the log was not made again whole."""
-        if reason is None or not self.behind:
+        if reason is None or not self.replaying:
             return await super().close(ending, reason, lines)
         await self.release()
         await finish_from_record(self._writer, self._record, reason)

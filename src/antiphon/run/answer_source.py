@@ -1,7 +1,7 @@
-"""The source of an answer that a model gives: one turn or several, each with one choice or several.
+"""The source of the answers of a model: one turn or several, each with one choice or several.
 
-Prompts are rendered when the answer runs. Each choice is one generation, or a tool
-loop where the model may call tools of the server.
+Prompts are rendered when the answer runs. Each choice is one generation, or a tool loop if the model may
+call server tools.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
 T = TypeVar("T")
 
 Choice = GenerationRun | ToolLoop
-"""What generates one choice of an answer."""
+"""The parts that generate one choice of an answer."""
 
 
 class AnswerSource:
-    """Answers turns; the choices of the first come first. See `Source`.
+    """Answers turns; the choices of the first turn come first. See `Source`.
 
-    Only one turn with one choice can be recorded. Running raises RequestError for what the model
-    cannot do, and EngineError for what this server cannot continue.
+    Only an answer with one turn and one choice can be recorded. `run` raises RequestError if the model does
+    not support the request, and EngineError if this server cannot continue the answer.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class AnswerSource:
         self._choices: Sequence[Choice | ApprovedCalls] = []
 
     async def run(self, output: Driver) -> None:
-        """See `Source`. A choice that fails ends alone, at once if the answer has begun.
+        """See `Source`. If a choice fails, the others continue; it ends at once if the answer has begun.
 
-        If all do, the first failure is raised. So is RateLimitError, where a key has used up what it may.
+        If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
         """
         with naming(self._turns[0].parameters), observed().account.answering():
             async with self._model.held():
@@ -90,7 +90,7 @@ class AnswerSource:
         try:
             async for index, failure in _failures(tasks):
                 failures[index] = failure
-                # Before the first event nothing is shown: if all fail, that can still be the HTTP status.
+                # Before the first event nothing is sent: if all fail, that can still be the HTTP status.
                 if output.begun:
                     self._tell(output, failures)
         finally:
@@ -102,7 +102,7 @@ class AnswerSource:
         self._tell(output, failures)
 
     async def _run_approved(self, output: Driver) -> None:
-        """Run what the client has approved, then answer. There is one turn, with one choice."""
+        """Run the calls that the client has approved, then answer. There is one turn, with one choice."""
         calls = ApprovedCalls(self._turns[0], self._model, self._context)
         self._choices = [calls]
         turn = await calls.run(output, 0)
@@ -149,14 +149,14 @@ async def _scored(prepared: Prepared, choices: int) -> Prompt:
 
 
 async def _searched(prepared: Prepared) -> list[ReplayContext]:
-    """What a beam search has found for a turn, to be played."""
+    """The results of a beam search for a turn, as contexts to replay."""
     _check_searched(prepared)
     assert isinstance(prepared.engine, BeamSearcher)
     return [ReplayContext(ReplayLog(answer)) for answer in await prepared.engine.search(prepared.request)]
 
 
 def _check_searched(prepared: Prepared) -> None:
-    """Refuse what a beam search cannot do. Raises RequestError."""
+    """Refuse features that a beam search does not support. Raises RequestError."""
     turn = prepared.turn
     for what, wanted in (
         ("tools or a form that the answer is held to", prepared.request.constraint is not None),
@@ -170,7 +170,7 @@ def _check_searched(prepared: Prepared) -> None:
 
 
 def _reserve(prepared: Iterable[Prepared]) -> None:
-    """Take the tokens of prompts and answers, as far as they are known, from what the key may use."""
+    """Reserve the tokens of prompts and answers, as far as their number is known."""
     observation, wanted = observed(), 0
     for each in prepared:
         wanted += len(each.prompt.ids) + (each.turn.sampling.max_tokens or 0) * each.turn.choices
@@ -178,7 +178,10 @@ def _reserve(prepared: Iterable[Prepared]) -> None:
 
 
 def _choice(first: Prepared, index: int, context: ReplayContext, begun: Accumulator | None = None) -> Choice:
-    """One of the answers to a turn. Most take one generation. `begun` has the items that it has already."""
+    """The part that generates one of the answers to a turn: usually a single generation.
+
+    `begun` has the items that the answer has already.
+    """
     items = begun or Accumulator()
     if hosts_tools(first.turn):
         return ToolLoop(first, index, context, items)
@@ -201,7 +204,7 @@ async def _failures(choices: Sequence[asyncio.Task[None]]) -> AsyncIterator[tupl
 
 
 def _failed(events: list[Event], failure: Exception) -> list[Event]:
-    """The last events of a choice, which say why it failed."""
+    """The last events of a choice, with the failure."""
     *before, end = events
     assert isinstance(end, Finished)
     return [*before, replace(end, error=public_error(failure).message)]

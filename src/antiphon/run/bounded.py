@@ -1,9 +1,9 @@
-"""Runs work that might never end in processes of its own, which are killed at limits of time and memory.
+"""Runs work that might never end in separate processes, which are killed at limits of time and memory.
 
 Schemas, patterns and grammars of clients are short, and may need any amount of time and memory. A process
-does one piece of such work after the other; the operating system holds each to its limits, whatever code it
-is in.
-Who waits for a process is served in turn with other clients, and one client never has all of them.
+does one piece of such work after the other; the operating system enforces the limits, in any code.
+
+Clients get processes in turn, and one client never has all of them.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ T = TypeVar("T")
 
 
 class BoundedPool:
-    """Gives work to processes, within the limits whose names begin with `work_`."""
+    """Runs work in processes, within the limits whose names begin with `work_`."""
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
         self.limits = limits
         self._running = Counter[str]()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of whose turn it is
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order in which clients are served
 
     async def run(self, param: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `call` returns, or raises, in another process.
+        """The result of `call`, run in another process; its exception is raised here.
 
-        Raises RequestError, which blames `param`, for what is over a limit, and ClientBusyError for a
-        client that has too much work waiting.
+        Raises RequestError, which blames `param`, for work over a limit, and ClientBusyError for a client
+        that has too much work waiting.
         """
         client = CLIENT.get()
         await self._admitted(client)
@@ -89,7 +89,7 @@ class BoundedPool:
             raise
 
     def _may_run(self, client: str) -> bool:
-        """One process at least is left for others, where there are several."""
+        """Whether a process is free for the client. If there are several, one is kept for other clients."""
         processes = self.limits.work_processes
         return self._running.total() < processes and self._running[client] < max(1, processes - 1)
 
@@ -125,7 +125,7 @@ _MESSAGE = "This {}, the limit '{}' of this server. Make it simpler, or smaller.
 
 
 class _Unsent:
-    """Stands for a function that cannot be sent: how a dialect reads, where it is only written."""
+    """Replaces a function that cannot be sent: a router of a dialect, which writing does not need."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -135,14 +135,14 @@ class _Unsent:
 
 
 class LargeBytes:
-    """Stands for bytes that are sent as they are, and arrive as bytes: a copy of many holds Python up."""
+    """Wraps bytes that are sent separately: pickling would copy them, and block the interpreter."""
 
     def __init__(self, content: bytes | bytearray) -> None:
         self.content = content
 
 
 _received: list[bytes] = []
-"""In the process: what was sent so."""
+"""In the process: the bytes that were sent separately."""
 
 
 def _take(index: int) -> bytes:
@@ -164,14 +164,14 @@ class _Pickler(pickle.Pickler):
 
 
 def _written(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
-    """A job as it is sent, and what is sent with it as it is."""
+    """A job as it is sent, and the bytes that are sent separately."""
     pickler = _Pickler(out := io.BytesIO())
     pickler.dump(job)
     return out.getvalue(), pickler.large
 
 
 class _Process:
-    """A process that works. It ends with this one."""
+    """A process that does work. It ends with this one."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -185,7 +185,10 @@ class _Process:
         self._connection = Connection(ours.detach())
 
     def run(self, job: Any) -> tuple[bool, Any]:
-        """Whether a piece of work was done, and what it returned, or raised. Over a limit, it ends."""
+        """Whether a piece of work succeeded, and its result or exception.
+
+        Over a limit, the process is ended.
+        """
         try:
             written, large = _written(job)
             self._connection.send_bytes(b"%d" % len(large))
@@ -193,16 +196,16 @@ class _Process:
                 self._connection.send_bytes(each)
             answer: tuple[bool, Any] = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own
         except (EOFError, OSError):
-            # Its timer ends it by SIGPROF. Anything else that ends it is taken for a lack of memory.
+            # Its timer ends it by SIGPROF. Any other end is reported as a lack of memory.
             limit = "work_seconds" if self._process.wait() == -signal.SIGPROF else "work_bytes"
             return False, _OverLimit(limit)
-        if isinstance(answer[1], _OverLimit):  # what it has taken it may never give back
+        if isinstance(answer[1], _OverLimit):  # the process may never free the memory
             self.kill()
         return answer
 
     @property
     def alive(self) -> bool:
-        """Nobody has ended it."""
+        """It was not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -249,7 +252,7 @@ def work(connection: Connection) -> None:
 
 
 def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) -> bytes:
-    """What a piece of work returned, or raised. The process ends if it takes too long."""
+    """The result or exception of a piece of work. The process ends if it takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (limits.work_bytes, hard))
     signal.setitimer(signal.ITIMER_PROF, limits.work_seconds)  # of computing, however busy the machine is
@@ -271,6 +274,6 @@ def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) ->
 
 
 if __name__ == "__main__":
-    from antiphon.run.bounded import work as _work  # under the name that others know it by
+    from antiphon.run.bounded import work as _work  # under the name that pickles refer to
 
     _work(Connection(int(sys.argv[1])))

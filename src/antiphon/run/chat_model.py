@@ -1,7 +1,7 @@
 """A model behind a server that takes conversations only: it has the template, the tokens and the decoder.
 
-What such a server cannot be asked for is refused by name: by the engine if it depends on the server,
-else here. Sizes are estimates, until the server says what it counted.
+Features that such a server does not have are refused by name: by the engine if they depend on the server,
+else here. Sizes are estimates, until the server reports its counts.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, ro
 from antiphon.tools.tool import ServerTool
 
 NO_PROMPT = Prompt("", ())
-"""What is known of the prompts of such a model."""
+"""The prompts of such a model: they are unknown."""
 
 _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
     ("prompt_limit", lambda turn: turn.prompt_limit is not None, "cuts no prompts"),
@@ -54,14 +54,14 @@ _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
     ),
     ("add_generation_prompt", lambda turn: turn.ending is PromptEnding.TRANSCRIPT, "always answers"),
 )
-"""What no server of conversations can do: the name of the parameter, when it is given, and why not."""
+"""Features that no server of conversations has: the name of the parameter, when it is set, and the reason."""
 
 
 class ChatModel:
-    """Hands conversations on to an engine for them. See `Model`.
+    """Passes conversations on to an engine for them. See `Model`.
 
-    With `exclude_tools` a turn that may not call has no tools. `tools` are those of the server, by type.
-    `limits` bound what a turn may ask for.
+    With `exclude_tools`, a turn that may not call tools is sent without them. `tools` are the server's, by
+    type. `limits` bound the size of a turn.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ChatModel:
 
     @staticmethod
     def held() -> AbstractAsyncContextManager[None]:
-        """See `Model`: whoever made it has loaded it."""
+        """See `Model`: it is loaded already."""
         return nullcontext()
 
     @property
@@ -128,7 +128,7 @@ class ChatModel:
         return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan)
 
     def _check(self, turn: Turn) -> None:
-        """Refuse what cannot be done before any work is put into it. Raises RequestError."""
+        """Refuse unsupported parameters before any work is done. Raises RequestError."""
         if turn.prompt is not None:
             raise no_tokens("prompt")
         for param, given, why in _REFUSED:
@@ -143,7 +143,7 @@ class ChatModel:
         check_turn(turn, self.limits, self.card.context)
 
     async def _plan(self, turn: Turn) -> ConstraintPlan:
-        """What is checked when the answer is there: the server may hold the model to it, or not."""
+        """The checks for the complete answer, because the server may or may not enforce the demands."""
         if is_free(turn):
             return ConstraintPlan()
         param = "tools" if turn.format is None else "format"
@@ -202,7 +202,7 @@ _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}
 def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...]]:
     """The messages, and their media as those of a prompt without text, in the same order.
 
-    Few servers take media in results of tools: they follow as a message of the user.
+    Few servers take media in results of tools: these are sent in a following message of the user.
     """
     media = media_in(items)
     if not media:

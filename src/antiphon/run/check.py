@@ -1,8 +1,7 @@
-"""Whether an answer is what the request demanded, where the engine could not enforce it.
+"""Checks whether an answer meets the demands of the request that the engine could not enforce.
 
-An answer that was cut is not judged: its end shows already that it is not whole. The
-verdict goes to the client with the end of the answer; the answer itself stays
-as the model wrote it.
+An answer that was cut is not checked: its finish reason shows that it is incomplete. The violations are
+reported with the end of the answer, whose text stays as the model wrote it.
 """
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from antiphon.run.constraints import ConstraintPlan, demands_of
 from antiphon.run.schemas import Schema
 
 COMMENTARY = "commentary"
-"""The phase of a message that only leads to others: the format does not apply to it."""
+"""The phase of a message that only precedes others: the format does not apply to it."""
 
 
 class CheckedParts(Struct, frozen=True):
@@ -32,7 +31,7 @@ class CheckedParts(Struct, frozen=True):
 
 
 class OutputCheck:
-    """Reads along with the events of one generation, and adds to the last what is unmet."""
+    """Observes the events of one generation, and adds the unmet demands to the last."""
 
     def __init__(self, turn: Turn, plan: ConstraintPlan, pool: BoundedPool) -> None:
         self._turn = turn
@@ -43,7 +42,7 @@ class OutputCheck:
         self._end: Finished | None = None
 
     def push(self, events: list[Event]) -> list[Event]:
-        """The same events, without the last one if it waits for the verdict."""
+        """The same events, without the last one if it has to wait for the check."""
         for event in events:
             self._raw.append(event.raw)
             if isinstance(event, TextEnded | CallEnded) and event.item is not None:
@@ -59,7 +58,7 @@ class OutputCheck:
         return [] if end is None else [end]
 
     async def verdict(self) -> list[Event]:
-        """The last event with what is unmet, if it waits for that."""
+        """The last event with the unmet demands, if it had to wait for the check."""
         if self._end is None:
             return []
         unmet = await self._violations()
@@ -93,7 +92,10 @@ class OutputCheck:
 
 
 def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:
-    """What an answer does not meet of what the engine did not enforce. This may not end: see `bounded.py`."""
+    """The demands that an answer does not meet, of those that were not enforced.
+
+    May not end: see `bounded.py`.
+    """
     demands = demands_of(plan)
     found = [
         f"{source}: the arguments of '{name}'{fault}"

@@ -1,7 +1,7 @@
-"""The constraint that an engine gets, and how far it can enforce what the request requires.
+"""The constraint that an engine gets, and which of the demands of a request it enforces.
 
-What an engine cannot do is refused by its name. What it cannot enforce is
-checked when the answer is there, and its end reports the violations.
+Features that an engine does not have are refused by name. Demands that it cannot enforce are checked when
+the answer is complete, and its end reports the violations.
 """
 
 import pickle
@@ -39,7 +39,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,),
     "beam_width": (1,),
 }
-"""Values that change nothing: an engine may leave them out."""
+"""Values without effect: they are accepted by every engine."""
 
 _SEARCHED = frozenset(
     {
@@ -48,17 +48,20 @@ _SEARCHED = frozenset(
         *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed"),
     }
 )
-"""What may be asked for beside a beam search. The last say how tokens are drawn, and it draws none."""
+"""Parameters that can be combined with a beam search.
+
+The last ones control sampling, and it does not sample.
+"""
 
 WIRE_NAMES = {"beam_width": "use_beam_search"}
-"""The parameters that clients know under another name."""
+"""The parameters that have another name for clients."""
 
 
 class ConstraintPlan(Struct, frozen=True):
-    """What is enforced of an answer: what the engine gets of it, all or nothing.
+    """The part of the demands on an answer that the engine enforces: all or nothing.
 
-    `loose`: there is something left to check. `demands` are the `Demands` behind it as the process that
-    compiled them wrote them: only such processes read them, in `plan_after` and `check.violations`.
+    `loose`: some demands are left to check. `demands` are the encoded `Demands`, as the process that
+    compiled them wrote them: only such processes decode them, in `plan_after` and `check.violations`.
     """
 
     constraint: Constraint | None = None
@@ -74,7 +77,7 @@ class Demands(Struct, frozen=True):
 
 
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
-    """The sampling without what changes nothing. Raises RequestError for what this engine cannot do."""
+    """The sampling without values that have no effect. Raises RequestError for unsupported ones."""
     able, neutral = capabilities.sampling, dict[str, Any]()
     if sampling == _NO_SAMPLING:
         return sampling
@@ -101,12 +104,12 @@ _DEFAULTS = {name: getattr(_NO_SAMPLING, name) for name in Sampling.__struct_fie
 
 @cache
 def _missing(able: frozenset[str]) -> tuple[str, ...]:
-    """What an engine cannot do that is able to do this."""
+    """The features that an engine with these abilities does not have."""
     return tuple(name for name in _DEFAULTS if name not in able)
 
 
 def is_free(turn: Turn) -> bool:
-    """The model may write what it likes: the common case, which costs nothing."""
+    """There are no demands on the text: the common case, which takes no time."""
     if turn.format is not None:
         return False
     if not turn.tools or turn.tool_choice.calling is CallMode.NONE:
@@ -115,16 +118,16 @@ def is_free(turn: Turn) -> bool:
 
 
 def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
-    """What the turn demands of an answer that begins in `state`."""
+    """The demands of the turn on an answer that begins in `state`."""
     may_call = turn.tool_choice.calling is not CallMode.NONE
     return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
 
 
-# What follows may not end: it is done in processes of its own, see `bounded.py`
+# The functions below may not end: they run in separate processes, see `bounded.py`
 
 
 def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capabilities) -> ConstraintPlan:
-    """What an engine of these capabilities can enforce of what is required. Raises RequestError."""
+    """The plan for these demands, for an engine of these capabilities. Raises RequestError."""
     enforced = compile_constraint(required, grammar)
     notation = capabilities.constraints[0] if capabilities.constraints else None
     plan = plan_of(Demands(enforced), notation)
@@ -132,12 +135,12 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
 
 
 def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
-    """What is checked of an answer, where another server sees to it that it is met. Raises RequestError."""
+    """The plan for an answer of another server, which may enforce the demands. Raises RequestError."""
     return ConstraintPlan(loose=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
 
 
 def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
-    """What an engine can enforce that takes constraints in this notation."""
+    """The plan for an engine that takes constraints in this notation."""
     enforced, constraint = demands.enforced, None
     if notation is not None and enforced.grammar_ir is not None:
         write = gbnf.write if notation is Gbnf else structural_tag.write
@@ -147,13 +150,13 @@ def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPl
 
 
 def demands_of(plan: ConstraintPlan) -> Demands:
-    """What is behind a plan."""
+    """The demands of a plan."""
     demands: Demands = pickle.loads(plan.demands) if plan.demands else Demands()  # noqa: S301 - our own
     return demands
 
 
 def plan_after(plan: ConstraintPlan, written: str) -> ConstraintPlan | None:
-    """What holds the rest of an answer of which this much is written; None if it broke the rules."""
+    """The constraint on the rest of an answer after `written`; None if that violates the demands."""
     demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
     enforced = demands.enforced.after(written)
     return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)

@@ -1,11 +1,11 @@
-"""Content of files → text, chunks of it, and the terms that chunks are searched by.
+"""Content of files → text, chunks of it, and the terms of their index.
 
-What a file is, its content decides, never its name: a PDF, a Word document, an HTML page, or plain text
-(Markdown and source code are). Reading one may take any time and memory, so it is done in a bounded process;
-so are cutting and analysing its text.
+The format of a file is recognised by its content, never by its name: a PDF, a Word document, an HTML page,
+or plain text (including Markdown and source code). Reading one may take any time and memory, so it is done
+in a bounded process; so are cutting and analysing its text.
 
     document = await read_document(pool, content, "file_id")     # parts of requests
-    chunks = await read_chunks(pool, content, chunking)          # what a vector store searches
+    chunks = await read_chunks(pool, content, chunking)          # for vector stores
 """
 
 import codecs
@@ -32,11 +32,11 @@ UNSUPPORTED = "unsupported_file"
 """The code of errors for content that no text can be read from."""
 
 TOKEN_BYTES = 4
-"""So many bytes of UTF-8 count as a token, for a chunk is read by any model."""
+"""Bytes of UTF-8 that count as a token: a chunk may be read by any model, so no tokenizer is used."""
 TERM_CHARACTERS = 64
 
 _BEGINNING = 1024
-"""Bytes of a file that say what it is."""
+"""Bytes of a file that are searched for its format."""
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _HTML = re.compile(r"\s*(<!--.*?-->\s*)*<(!doctype html|html)\b", re.IGNORECASE | re.DOTALL)
 _BLOCKS = tuple(
@@ -56,7 +56,7 @@ _UNSPACED = re.compile(
 
 
 class Document(Struct, frozen=True):
-    """What can be read of a file: its media type, by its content, and the text of each page or of all."""
+    """The text of a file: its media type, by its content, and the text of each page or of all."""
 
     media_type: str
     pages: tuple[str, ...]
@@ -68,7 +68,7 @@ class Document(Struct, frozen=True):
 
 
 class Chunking(Struct, frozen=True):
-    """How text is cut: the most tokens of a chunk, and how many of them it shares with the one before it."""
+    """How text is cut: the largest number of tokens of a chunk, and of those shared with the one before."""
 
     size: int = 800
     overlap: int = 400
@@ -84,8 +84,8 @@ class TextChunk(Struct, frozen=True):
 async def read_document(pool: BoundedPool, content: bytes | bytearray, param: str) -> Document:
     """The text of a file.
 
-    Raises RequestError, which blames `param`: with the code `unsupported_file` if none can be read, with
-    `limit_exceeded` if that takes too much.
+    Raises RequestError, which blames `param`: with the code `unsupported_file` if the format is not
+    supported, with `limit_exceeded` if reading takes too much time or memory.
     """
     try:
         return await pool.run(param, document_of, _sent(content))
@@ -100,15 +100,15 @@ async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: C
 
 
 def _sent(content: bytes | bytearray) -> bytes:
-    """What becomes these bytes in the process."""
+    """The content as an argument of the process."""
     return cast(bytes, LargeBytes(content))
 
 
-# What follows runs in a bounded process
+# The functions below run in a bounded process
 
 
 def document_of(content: bytes) -> Document:
-    """The document in these bytes, by what they are. Raises RequestError."""
+    """The document in these bytes. Raises RequestError."""
     media_type = type_of(content)
     try:
         pages = tuple(_READERS[media_type](content))
@@ -116,19 +116,19 @@ def document_of(content: bytes) -> Document:
         raise RequestError(missing_extra(f"Content of type {media_type}", "files")) from error
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # whatever a library makes of a file that is damaged on purpose
+    except Exception as error:  # libraries raise anything for files that are damaged on purpose
         message = f"This file is damaged or encrypted: it begins like {media_type}, and cannot be read."
         raise RequestError(message, code=UNSUPPORTED) from error
     if not pages:
         raise RequestError("This file has no pages.", code=UNSUPPORTED)
-    # Half a surrogate pair is what a damaged font makes of a character.
+    # A damaged font may map a character to half a surrogate pair.
     return Document(media_type, tuple(page.encode(errors="replace").decode() for page in pages))
 
 
 def type_of(content: bytes) -> str:
     """The media type of a file, by its content. Raises RequestError if it has no text that can be read."""
     beginning = content[:_BEGINNING]
-    if b"%PDF-" in beginning:  # readers of PDF look for it in the first KiB, not at the start alone
+    if b"%PDF-" in beginning:  # PDF readers accept it anywhere in the first KiB
         return PDF
     if beginning.startswith(b"PK\x03\x04"):
         return _type_of_archive(content)
@@ -175,7 +175,7 @@ def _read_html(content: bytes) -> Iterator[str]:
     title = root.findtext(".//title") or ""
     for element in list(root.iter(*_UNSHOWN)):
         element.drop_tree()
-    for element in root.iter(*_BLOCKS):  # of which `text_content` would join the words
+    for element in root.iter(*_BLOCKS):  # otherwise `text_content` would join words of different blocks
         element.text = "\n" + (element.text or "")
         element.tail = "\n" + (element.tail or "")
     lines = (" ".join(line.split()) for line in (title, *str(root.text_content()).splitlines()))
@@ -238,7 +238,7 @@ def cut(text: str, chunking: Chunking) -> Iterator[str]:
 
 
 def _pieces(word: str, most: int) -> Iterator[str]:
-    """A word, cut where it is longer than so many bytes."""
+    """A word, split into pieces of at most this number of bytes."""
     step = max(1, most // TOKEN_BYTES)  # no character has more bytes than a token
     return (
         (word[start : start + step] for start in range(0, len(word), step))
@@ -248,7 +248,7 @@ def _pieces(word: str, most: int) -> Iterator[str]:
 
 
 def terms_of(text: str) -> list[str]:
-    """What text is searched by: its words without case and diacritics, English ones by their stem."""
+    """The search terms of a text: its words without case and diacritics, English ones as stems."""
     plain = _DIACRITICS.sub("", unicodedata.normalize("NFKD", text)).casefold()
     return [term for word in _TERM.findall(unicodedata.normalize("NFC", plain)) for term in _terms(word)]
 

@@ -1,17 +1,16 @@
-"""Drives one answer from its source to its client: the only loop there is, for every API and mode.
+"""Drives one answer from its source to its client: the same loop for every API and mode.
 
     source ──push──► projection ──► journal ──► client
-                     events to       what        the connection,
-                     wire events     lasts       or none
+                     events to       storage     the connection,
+                     wire events                 or none
 
-A source pushes events by plain calls, once per engine step; projecting, journaling
-and writing happen inside that call. The driver awaits three things: the source's end,
-the journal, and a client that reads slowly. Modes (streamed or not, stored or not,
-foreground or background) differ in the parts they choose, never here. How an
-answer may end is one table, `endings.py`.
+A source pushes events by plain calls, once per engine step; projecting, journaling and writing happen inside
+that call. The driver awaits three things: the source's end, the journal, and a client that reads slowly.
+Modes (streamed or not, stored or not, foreground or background) differ in the parts they choose, never here.
+The ways in which an answer may end are one table, `endings.py`.
 
-Back-pressure begins at the source: while the driver is `paused`, generations hold
-back the engine's chunks, under a bound, and push them merged into one when it is not.
+Back-pressure begins at the source: while the driver is `paused`, generations hold back the engine's chunks,
+under a bound, and merge them into one chunk when it resumes.
 """
 
 import asyncio
@@ -35,21 +34,21 @@ T = TypeVar("T")
 
 JOURNAL = "journal"
 CLIENT = "client"
-"""What may pause an answer: a journal that is not open yet, a client that does not read."""
+"""The reasons for a pause: a journal that is not open yet, or a client that does not read."""
 DeltaWriter = Callable[[str, tuple[Token, ...]], None]
-"""Takes the text of a delta, and the tokens behind it."""
+"""Writes the text of a delta, and its tokens."""
 DeltaEncoder = Callable[[str, tuple[Token, ...]], bytes]
-"""Text, and the tokens behind it → the wire event with it."""
+"""Text and its tokens → the wire event."""
 LARGE = 1024 * 1024
-"""Bytes of wire events from which on they are handled in a turn of their own."""
+"""Wire events of at least this number of bytes are processed in a separate turn of the event loop."""
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = WeakKeyDictionary()
 
 
 def in_turn(call: Callable[[], None]) -> None:
-    """Have `call` called on the event loop, when it is its turn: one such call in each of its rounds.
+    """Call `call` later on the event loop: at most one such call runs in each iteration.
 
-    What is much for many answers at the same time, as the end of each may be, keeps nobody waiting so.
+    If many answers have much work at the same time, for example at their ends, other work is not delayed.
     """
     loop = asyncio.get_running_loop()
     turns = _turns.setdefault(loop, deque())
@@ -59,7 +58,7 @@ def in_turn(call: Callable[[], None]) -> None:
 
 
 async def own_turn(output: "Driver | None" = None) -> None:
-    """Wait until it is the turn of whoever waits, and until the client of `output` reads on."""
+    """Wait for a turn of `in_turn`, and until the client of `output` reads."""
     loop = asyncio.get_running_loop()
     while True:
         mine = loop.create_future()
@@ -104,14 +103,14 @@ def pieces(values: list[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 class Source(Protocol):
-    """Events for an answer: of one generation, of several with tools in between, of a recorded answer."""
+    """Pushes the events of an answer: of one generation, of several with tools, or of a recording."""
 
     async def run(self, output: "Driver") -> None:
         """Push events until there are no more. Cancelling stops the engine. Raises why the answer failed."""
         ...
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
-        """The events that close what is open, after `run` failed or was cancelled."""
+        """The events that close open items, after `run` failed or was cancelled."""
         ...
 
 
@@ -131,9 +130,9 @@ class Projection(Protocol):
         ...
 
     def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaEncoder | None:
-        """What `push` does for each delta of this type in the item that is open; None if there is more to it.
+        """The encoder for deltas of this type in the open item; None if `push` has to do more than that.
 
-        It holds until there is another event than such a delta.
+        It is valid until any other event.
         """
         ...
 
@@ -146,30 +145,30 @@ class Projection(Protocol):
         ...
 
     def cancel(self) -> list[bytes]:
-        """The wire events that end an answer that is not wanted any more."""
+        """The wire events that end a cancelled answer."""
         ...
 
     def body(self) -> bytes:
-        """The full answer as it is now."""
+        """The full answer in its current state."""
         ...
 
 
 class Journal:
-    """Stores an answer. What most journals have nothing to do for does nothing here."""
+    """Stores an answer. The methods that most journals do not need do nothing here."""
 
     background = False
     """No client waits for the answer: another server may go on with it."""
 
     @property
-    def behind(self) -> bool:
-        """Some of what is stored was not made again yet, by an answer that is continued."""
+    def replaying(self) -> bool:
+        """The answer is being replayed, and has not reached the end of the stored events."""
         return False
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         """These are the prompts that the answer begins with."""
 
     def open(self, stop: Callable[[Exception], None]) -> Awaitable[None] | None:
-        """The first event is there. What is returned has to be awaited before anything is shown.
+        """The first event has arrived. If an awaitable is returned, nothing may be sent before it is done.
 
         The journal may call `stop` to end the answer.
         """
@@ -180,25 +179,25 @@ class Journal:
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
-        """`encode`, and what `record` does with the wire event; None if that is not all, or needs events."""
+        """`encode`, with the effect of `record`; None if `record` does more, or needs events."""
         return encode
 
     async def calls_begin(self, count: int) -> None:
-        """Store that so many calls of the server's tools are begun in all, before the last of them are."""
+        """Store the total number of calls of server tools, before the last of them begin."""
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
-        """Store the end, these last wire events and the body; those of the events that are new.
+        """Store the end, these last wire events and the body; returns the events that are new.
 
-        `reason` is why the answer did not come to its own end.
+        `reason` is why the answer was ended from outside.
         """
         raise NotImplementedError
 
     async def release(self) -> None:
-        """Write no more; the answer stays as it is."""
+        """Write no more; the stored answer is not changed."""
 
 
 class Client:
-    """The client of an answer; this one gets nothing: the answer is only stored, or only folded."""
+    """The client of an answer; this base class does nothing, for answers that are only stored."""
 
     started = False
     """Something was sent: a failure can no longer become the status of the response."""
@@ -218,9 +217,9 @@ class Client:
 
 
 class Driver:
-    """Drives one answer; what its source pushes to. Not for reuse."""
+    """Drives one answer; sources push to it. A driver is used once."""
 
-    # Every token looks some of them up.
+    # Slots, because every token looks up some of them.
     __slots__ = (
         "_begun",
         "_cancelled",
@@ -255,19 +254,19 @@ class Driver:
         self._begun = False
         self._opening: asyncio.Task[None] | None = None  # the journal's
         self._unopened: Exception | None = None  # why the journal cannot be opened
-        self._task: asyncio.Task[Any] | None = None  # what `stop` cancels
-        self._reason: BaseException | None = None  # given to `stop`
+        self._task: asyncio.Task[Any] | None = None  # cancelled by `stop`
+        self._reason: BaseException | None = None  # the argument of `stop`
         self._cancelled: asyncio.CancelledError | None = None
         self._pauses: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
         self._early: list[bytes] = []  # wire events that wait for the journal
         self._observation = observed()
-        self.paused = False  # sources hold back what they have
+        self.paused = False  # sources hold back their events
 
     # The way of every event
 
     def push(self, choice: int, events: Any) -> None:
-        """Take the next events of a choice."""
+        """Process the next events of a choice."""
         if self._begun:
             lines = self._projection.push(choice, events)
         else:
@@ -281,9 +280,9 @@ class Driver:
             self._client.write(lines)
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
-        """What `push` does for each delta of this type in the item that is open; None if there is more to it.
+        """A writer for deltas of this type in the open item; None if `push` has to do more.
 
-        Most of an answer is such deltas. With it, each takes half the calls, and no event is made of it.
+        Most of an answer is such deltas. A writer needs half the calls for each, and no events.
         """
         encode = self._projection.delta_encoder(choice, delta)
         if encode is not None and self._journal is not None:
@@ -302,7 +301,7 @@ class Driver:
             self._journal.prompted(prompts)
 
     async def calls_begin(self, count: int) -> None:
-        """So many calls of the server's tools are begun in all, as whoever takes over knows from now on."""
+        """Store the total number of started calls of server tools, for a server that continues the answer."""
         if self._journal is not None:
             await self._journal.calls_begin(count)
 
@@ -315,7 +314,7 @@ class Driver:
         return self._projection.begin()
 
     async def _open(self, opening: Awaitable[None]) -> None:
-        """Wait for the journal, then show what came meanwhile."""
+        """Wait for the journal, then send the events that arrived meanwhile."""
         try:
             await opening
         except Exception as error:  # raised by `_opened`; the driver is stopped
@@ -349,16 +348,19 @@ class Driver:
     # From the beginning to the end
 
     def stop(self, reason: Exception) -> None:
-        """End the answer for this reason. The first one counts, and none once the source has ended."""
+        """End the answer for this reason.
+
+        Only the first call has an effect, and none after the source has ended.
+        """
         if self._reason is None and self._task is not None:
             self._reason = reason
             self._task.cancel()
 
     async def run(self, client: Client | None = None) -> Ending:
-        """Drive the answer to its end, whatever that is.
+        """Drive the answer to its end.
 
-        Raises what ended it, if nothing was sent to the client that could report it,
-        and CancelledError if its task was cancelled otherwise than by `stop`.
+        Raises the reason of the end, if nothing was sent to the client that could report it, and
+        CancelledError if its task was cancelled otherwise than by `stop`.
         """
         self._task = asyncio.current_task()
         self._client = client or self._client
@@ -382,16 +384,16 @@ class Driver:
         return ending
 
     async def _play(self) -> BaseException | None:
-        """Run the source; why it did not come to its end, if it did not."""
+        """Run the source; returns why it was ended early, or None."""
         limit = None if self._deadline is None else asyncio.timeout(self._deadline)
         try:
             async with limit or nullcontext():
                 await self._run_source()
                 await self._opened()
         except asyncio.CancelledError as cancelled:
-            self._cancelled = cancelled  # the server cancels what has not ended in time
+            self._cancelled = cancelled  # the server cancels requests that take too long to end
             return self._reason or EngineNotReadyError()
-        except Exception as error:  # a variable would keep it: its traceback has this frame
+        except Exception as error:  # a variable would form a cycle: the traceback has this frame
             return self._reason or (DeadlineError() if limit is not None and limit.expired() else error)
         return self._reason
 
@@ -408,7 +410,7 @@ class Driver:
             self._task = None
             if self._reason is not None:
                 await _cancel_arrived()
-                # Else a deadline that comes now would look like a cancellation from outside.
+                # Otherwise a deadline that expires now would look like a cancellation from outside.
                 task.uncancel()
 
     async def _opened(self) -> None:
@@ -419,10 +421,10 @@ class Driver:
             raise self._unopened
 
     async def _end(self, ending: Ending, reason: BaseException | None) -> None:
-        """Close the journal, then answer the client: whoever has seen the end can rely on what is stored."""
+        """Close the journal, then send the end to the client, who can then rely on the stored answer."""
         try:
             lines = await self._close(ending, reason)
-        except Exception as error:  # what was stored of the answer is not its end
+        except Exception as error:  # the stored answer has no end
             self._send_failure(error)
             return
         match ending.client:
@@ -436,7 +438,7 @@ class Driver:
         """Store the end; the last wire events."""
         journal = self._journal
         if journal is None and ending.client is ClientResult.NOTHING:
-            for _ in self._source.abandon():  # it is counted what was generated; nobody will see the rest
+            for _ in self._source.abandon():  # the events are only counted; they are not sent
                 pass
             return []
         if ending.stored is Stored.UNCHANGED:
@@ -445,25 +447,25 @@ class Driver:
             return self._unstored_lines(reason) if self._begun else []
         lines = [] if self._begun else self._begin()
         await self._opened()
-        if reason is not None and not (journal is not None and journal.behind):
+        if reason is not None and not (journal is not None and journal.replaying):
             lines = await self._abandon(lines)
         lines += self._last_lines(ending, reason)
         if journal is None:
             return lines
-        # A client that has seen enough may leave now: what is whole is stored whole.
+        # The client may disconnect from here on: a complete answer is stored as complete.
         closing = asyncio.ensure_future(journal.close(ending, reason, lines))
         try:
             new = await asyncio.shield(closing)
         except asyncio.CancelledError:
-            closing.add_done_callback(_log_unheard)
+            closing.add_done_callback(_log_unstored)
             raise
         if new and len(new[-1]) > LARGE:  # many answers may be stored in one transaction
             await own_turn()
         return new
 
     async def _abandon(self, lines: list[bytes]) -> list[bytes]:
-        """Close what is open, behind the lines that begin the answer; what is left of these."""
-        await own_turn()  # with what a client did not read, each event may be much
+        """Close open items, after the lines that begin the answer; returns the lines still to be sent."""
+        await own_turn()  # events may be large, if the client did not read
         for choice, events in self._source.abandon():
             if lines:  # held back until now
                 lines, first = [], self._journal.record(choice, [], lines) if self._journal else lines
@@ -475,7 +477,7 @@ class Driver:
         return lines
 
     def _unstored_lines(self, reason: BaseException | None) -> list[bytes]:
-        """The last wire events for the client of an answer that stays stored as it is."""
+        """The last wire events for the client, if the stored answer is not changed."""
         closing = [
             line
             for choice, events in self._source.abandon()
@@ -492,14 +494,14 @@ class Driver:
         return self._projection.finish()
 
     def _send_failure(self, error: Exception, lines: Sequence[bytes] = ()) -> None:
-        """Send a failure to the client, in the stream if there is one. Else it is raised."""
+        """Send a failure to the client, in the stream if it has begun; otherwise raise it."""
         if not self._client.started:
             raise error
         log_failure(error)
         self._client.end([*lines] or self._failure(error), self._projection.body)
 
     def _failure(self, error: Exception) -> list[bytes]:
-        """The last wire events of an answer whose end is not stored: what is open is closed in them."""
+        """The last wire events of an answer whose end could not be stored, with open items closed."""
         lines = [] if self._begun else self._projection.begin()
         for choice, events in self._source.abandon():
             lines += self._projection.push(choice, events)
@@ -512,7 +514,7 @@ async def _cancel_arrived() -> None:
         await asyncio.sleep(0)
 
 
-def _log_unheard(closing: asyncio.Task[list[bytes]]) -> None:
-    """Log why an end could not be stored, for nobody waits for it any more."""
+def _log_unstored(closing: asyncio.Task[list[bytes]]) -> None:
+    """Log why an end could not be stored: no caller waits for the result."""
     if not closing.cancelled() and (error := closing.exception()) is not None:
         log_failure(error)

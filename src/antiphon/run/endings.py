@@ -1,7 +1,7 @@
-"""How an answer may end: one table, for every API, streamed or not, stored or not.
+"""The ways in which an answer may end: one table, for every API, streamed or not, stored or not.
 
-`docs/endings.md` explains it to users, and `tests/test_endings.py` holds it for every
-combination. In each of these endings the engine has stopped working on the answer.
+`docs/endings.md` explains it to users, and `tests/test_endings.py` checks it for every combination. In each
+of these endings the engine has stopped working on the answer.
 """
 
 from enum import Enum, auto
@@ -26,7 +26,7 @@ class ClientLeftError(Exception):
 
 
 class ClientStalledError(ClientLeftError):
-    """The client did not read for too long, or left more unread than is kept for it."""
+    """The client did not read for too long, or too much was held back for it."""
 
 
 class CancelRequestedError(Exception):
@@ -66,7 +66,7 @@ class LostError(StoreError):
 
 
 class ClientResult(Enum):
-    """What the client gets."""
+    """The end that the client gets."""
 
     RESULT = auto()
     """The answer's own end, or the full answer."""
@@ -78,7 +78,7 @@ class ClientResult(Enum):
 
 
 class Stored(Enum):
-    """What becomes of an answer that is stored."""
+    """The end of a stored answer."""
 
     RESULT = auto()
     FAILED = auto()
@@ -86,11 +86,11 @@ class Stored(Enum):
     CANCELLED = auto()
     """With its items so far."""
     UNCHANGED = auto()
-    """It stays as it is. In the background, another server, or this one later, continues it."""
+    """It is not changed. In the background, another server, or this one later, continues it."""
 
 
 class Ending(Struct, frozen=True):
-    """One way to end. `background` is what becomes of a background response, if that is something else."""
+    """One way to end. `background` is the end of a background response, if that differs."""
 
     client: ClientResult
     stored: Stored
@@ -108,11 +108,11 @@ ENDINGS: dict[type[BaseException], Ending] = {
     EngineBusyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),
     BaseException: Ending(ClientResult.ERROR, Stored.FAILED),  # the engine failed, the deadline passed, a bug
 }
-"""Why an answer did not come to its own end → how it ends. The first that fits counts."""
+"""Reason → ending. The first class that matches applies."""
 
 
 def ending_of(reason: BaseException | None, *, begun: bool, background: bool) -> Ending:
-    """How an answer ends for this reason. Before its first event has `begun`, nothing is stored of it."""
+    """The ending for this reason. If the answer has not `begun`, nothing of it is stored."""
     if reason is None:
         return FINISHED
     ending = next(ending for kind, ending in ENDINGS.items() if isinstance(reason, kind))

@@ -1,9 +1,8 @@
-"""One generation: an engine, a decoder, and what may step in between. Most answers are one.
+"""One generation: an engine, a decoder, and interceptors. Most answers consist of one.
 
-The engine pushes chunks; each call decodes them, and pushes their events on, at
-once. Two things end a generation before the model does: a stop string, and the
-last call of an answer that may have only so many. One thing makes it continue differently:
-reasoning that has become too long is closed, and the engine continues after it.
+The engine pushes chunks; each call decodes them, and pushes their events on, at once. Two conditions end a
+generation before the model does: a stop string, and the last call of an answer with a limited number.
+Reasoning that has become too long is closed, and the engine continues after it.
 """
 
 import asyncio
@@ -34,19 +33,19 @@ from antiphon.run.replay import ReplayLog, may_be_half, request_after
 log = structlog.get_logger()
 
 Emit = Callable[[int, list[Event]], None]
-"""Takes the next events of a choice."""
+"""Processes the next events of a choice."""
 
 
 REPETITION = "repetition"
-"""What stopped an answer that said the same again and again; see `run/repetition.py`."""
+"""The finish of an answer that repeats the same text; see `run/repetition.py`."""
 PIECE = 256
-"""Tokens, with every alternative to them, that are pushed at once of what a client did not read in time."""
+"""Tokens, with their alternatives, that are pushed at once when a client resumes reading."""
 LARGE = 4096
 """Log probabilities from which on an answer is large: its last events have all of them."""
 MAX_LOST = 3
-"""Replicas that may fail in one generation. One that makes them all fail must not reach all of them."""
+"""Replicas that may fail in one generation: a request that makes replicas fail must not reach all of them."""
 MAX_CLOSINGS = 16
-"""How often the reasoning of a generation is closed; a model that opens it once more has said all it will."""
+"""How often the reasoning of a generation is closed before the answer ends."""
 
 
 class AnswerDecoder(Protocol):
@@ -54,7 +53,7 @@ class AnswerDecoder(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether the engine has nothing more to do."""
+        """Whether the engine can stop."""
         ...
 
     @property
@@ -74,11 +73,11 @@ class AnswerDecoder(Protocol):
 
     @property
     def open_delta(self) -> type[TextDelta | ReasoningDelta] | None:
-        """The type of the deltas that plain chunks come to; None where none is plain."""
+        """The type of the deltas of plain chunks; None if no chunk is plain in this state."""
         ...
 
     def take_plain(self, chunk: Chunk) -> bool:
-        """Whether the chunk is plain, which is taken then: its text is the one delta that it comes to."""
+        """Process the chunk if it is plain, and return whether it is: then its text is its only delta."""
         ...
 
     def feed(self, chunk: Chunk) -> list[Event]:
@@ -91,19 +90,18 @@ class AnswerDecoder(Protocol):
 
 
 class ReasoningLimit(Struct, frozen=True):
-    """After so many `tokens` of reasoning, `closing` is written for the model."""
+    """After this number of reasoning `tokens`, `closing` is inserted as the model's text."""
 
     tokens: int
     closing: Chunk
 
 
 class Interceptors(Struct, frozen=True):
-    """What may step in between engine and client; most answers need none of it.
+    """The parts that may act between engine and client; most answers have none.
 
-    `ended` is called with the items of each answer that has ended.
-    `hosted` names the functions that the server runs. `plan` is what a constraint of the
-    generation comes from: an answer that is continued needs it, and `pool` to work on it. Its
-    limits hold for the answer, too.
+    `ended` is called with the items of each answer that has ended. `hosted` names the functions that the
+    server runs. `plan` is the source of the generation's constraint: an answer that is continued needs it,
+    and `pool` to work on it. The pool's limits also apply to the answer.
     """
 
     replay: ReplayLog | None = None
@@ -122,7 +120,7 @@ class GenerationRun:
     `items` numbers and builds the items of the answer that this generation is part of.
     """
 
-    # Every token looks some of them up; and above 30 attributes Python would give each object a dictionary.
+    # Every token looks up some of them; and with more than 30 attributes Python would make a dictionary.
     __slots__ = (
         "__weakref__",
         "_before",
@@ -177,7 +175,7 @@ class GenerationRun:
         self._request = request
         self._decoder = decoder
         self._continues = engine.card.capabilities.replicas
-        # To ask another replica, or the engine after closed reasoning, for what follows these chunks.
+        # For the rest of the answer: after a failed replica, or after closed reasoning.
         recorded = self._continues or interceptors.reasoning is not None
         self._replay = interceptors.replay or (ReplayLog() if recorded else None)
         self._unfinished: list[
@@ -192,7 +190,7 @@ class GenerationRun:
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
         self._on_ended = interceptors.ended
-        times = self._pool.limits.repetitions  # as many as there are characters to look at: never
+        times = self._pool.limits.repetitions  # this many characters are never examined: off
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._intercepted = self._continues or self._replay is not None or self._repetition is not None
         self._items = items
@@ -203,15 +201,15 @@ class GenerationRun:
         self._output: Driver
         self._choice: int
         self._emit: Emit
-        self._direct = False  # nothing steps in between engine and driver
-        self._write: DeltaWriter | None = None  # of the item that is open, if it needs no events
+        self._direct = False  # no interceptor between engine and driver
+        self._write: DeltaWriter | None = None  # for the open item, if it needs no events
         self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
-        self._failure: AntiphonError | None = None  # behind them
+        self._failure: AntiphonError | None = None  # reported after them
         self._later: list[Event] = []  # the last of a large answer
         self._finished = False
-        self._broken = 0  # places of the markup, and what was wrong with the first
+        self._broken = 0  # number of malformed parts, and the problem of the first
         self._verdict = ""
         self._observation: Observation
         self._started = 0.0
@@ -245,7 +243,7 @@ class GenerationRun:
             self._emit(choice, events)
 
     async def _generate_rest(self) -> None:
-        """Have the engine continue. If a replica fails, another one has to continue after what is there."""
+        """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
         try:
             await self._generate(await self._next_request())
         except ReplicaLostError as lost:
@@ -259,7 +257,7 @@ class GenerationRun:
             self._unfinished = []
 
     async def _next_request(self) -> GenerationRequest:
-        """The request to the engine: for the rest of the answer, if some of it is written already."""
+        """The request to the engine: for the rest of the answer, if a part is there already."""
         if self._replay is None or not self._replay.chunks:
             return self._request
         request, self._before = await request_after(
@@ -269,7 +267,7 @@ class GenerationRun:
 
     async def _generate(self, request: GenerationRequest) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
-        if self._before and request.max_tokens < 1:  # engines refuse to generate nothing
+        if self._before and request.max_tokens < 1:  # engines refuse a limit of 0
             self._decode(self._taken([Chunk("", finish=Finish(FinishReason.LENGTH))]))
             return
         self._ended = asyncio.get_running_loop().create_future()
@@ -283,10 +281,10 @@ class GenerationRun:
             raise
         finally:
             self._work.cancel()
-            self._ended.cancel()  # what comes late finds it done, and has no effect
+            self._ended.cancel()  # calls after this have no effect, because it is done
             del self._work  # it refers to this object: no cycle is left for the garbage collector
 
-    # What the engine calls
+    # Called by the engine
 
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
@@ -295,7 +293,7 @@ class GenerationRun:
             return
         try:
             if self._write is not None and len(chunks) == 1:
-                chunk = chunks[0]  # what `_pass` would come to, for most tokens of most answers
+                chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
                 if chunk.finish is None and self._decoder.take_plain(chunk):
                     self._pieces.append(chunk.text)
                     self._write(chunk.text, chunk.tokens)
@@ -314,7 +312,7 @@ class GenerationRun:
         if self._limit is None:
             self._decode(self._taken(chunks) if self._intercepted else chunks)
             over = self._finished
-        else:  # the reasoning may have to be closed behind any of the chunks
+        else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
         if self._begins and (delta := self._decoder.open_delta) is not None:
             self._begins = False
@@ -326,14 +324,14 @@ class GenerationRun:
             self._ended.set_result(None)
 
     def fail(self, error: AntiphonError) -> None:
-        """See `Receiver`. What was pushed before comes first."""
+        """See `Receiver`. Chunks that were pushed before are processed first."""
         if self._held:
             self._failure = error
         elif not self._ended.done():
             self._ended.set_exception(error)
 
     def _hold(self, chunks: list[Chunk]) -> None:
-        """Keep chunks until the client reads on, or has too much to read."""
+        """Hold chunks until the client reads on, or too many are held."""
         if not self._held:
             self._output.on_resume(self._release)
         self._held += chunks
@@ -347,9 +345,9 @@ class GenerationRun:
         return scores is not None and self.tokens * (1 + scores) > LARGE
 
     def _release(self) -> None:
-        """The client reads on: push what it missed, a piece in each turn of the loop: others wait as well."""
+        """Push the held chunks when the client reads again, one piece in each turn of the loop."""
         if self._ended.done() or not self._held:
-            return  # what is held is left for `abandon`
+            return  # the held chunks are left for `abandon`
         if self._output.paused:
             self._output.on_resume(self._release)
             return
@@ -366,7 +364,7 @@ class GenerationRun:
             self.fail(self._failure)
 
     def abandon(self) -> list[Event]:
-        """The last events of a generation that came to nothing: its items so far are kept."""
+        """The last events of a generation that failed: its items so far are kept."""
         if self._finished:
             later, self._later = self._later, []
             return later if self._check is None else later + self._check.end()
@@ -381,12 +379,12 @@ class GenerationRun:
     # Between engine and client
 
     def _is_last(self, chunks: list[Chunk]) -> bool:
-        """Decode these chunks; whether the engine's part is over behind them."""
+        """Decode these chunks; returns whether the engine's part is over after them."""
         self._decode(self._taken(chunks))
         return self._finished or self._exceeds_reasoning_limit()
 
     def _taken(self, chunks: list[Chunk]) -> list[Chunk]:
-        """What there is to decode of these chunks of the engine's; it is recorded."""
+        """The chunks to decode, of these chunks of the engine; they are recorded."""
         if self._continues:
             chunks = self._whole(chunks)
         if self._repetition is not None and self._repetition.push("".join(chunk.text for chunk in chunks)):
@@ -397,7 +395,7 @@ class GenerationRun:
         return chunks
 
     def _whole(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The chunks up to the last with text: tokens behind it may have begun a character."""
+        """The chunks up to the last with text: tokens after it may have begun a character."""
         chunks = self._unfinished + chunks
         end = len(chunks)
         while end and may_be_half(chunks[end - 1]):
@@ -432,7 +430,7 @@ class GenerationRun:
             self._emit(self._choice, emitted)
 
     async def _decode_again(self, chunks: list[Chunk]) -> None:
-        """Emit the events of what was recorded, a piece in each turn."""
+        """Emit the events of recorded chunks, one piece in each turn."""
         while chunks and not self._finished:
             piece = _first_piece(chunks)
             del chunks[: len(piece)]
@@ -447,7 +445,7 @@ class GenerationRun:
         while self._later:
             await own_turn(self._output)
             self._emit(self._choice, [self._later.pop(0)])
-        await own_turn()  # the end that is made of them now is as large
+        await own_turn()  # the end that is made from them is as large
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""
@@ -466,7 +464,7 @@ class GenerationRun:
         return event
 
     def _last(self, events: list[Event]) -> list[Event]:
-        """The last events, visible. What was wrong with the markup is logged once for all of it."""
+        """The last events, visible. Malformed markup is logged once for the whole generation."""
         visible = self._visible(events)
         if self._on_ended is not None:
             self._on_ended(self._items.items)
@@ -478,7 +476,7 @@ class GenerationRun:
             log.info("broken markup", verdict=self._verdict, places=self._broken, **known)
         if isinstance(end := visible[-1], Finished):
             prompt, conversation = self._request.prompt, self._request.conversation
-            read = len(prompt.ids) + end.usage.prompt_tokens  # one of them is known
+            read = len(prompt.ids) + end.usage.prompt_tokens  # one of the two is known
             observation.generations.append(
                 ObservedGeneration(model, self._started, perf_counter(), self._first, read, end, self._broken)
             )
@@ -496,7 +494,7 @@ class GenerationRun:
         return limit is not None and decoder.in_reasoning and decoder.reasoning_tokens >= limit.tokens
 
     def _close_reasoning(self) -> None:
-        """End the reasoning, recorded as if the model had written it; or the answer, if that is of no use."""
+        """End the reasoning, recorded as if the model had written it; or the answer, if that did not help."""
         assert self._replay is not None
         assert self._limit is not None
         closing, written = self._limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
@@ -507,12 +505,12 @@ class GenerationRun:
 
 
 def _weight(chunk: Chunk) -> int:
-    """How much a chunk is: one, and the alternatives to its tokens."""
+    """The size of a chunk: one, and the alternatives to its tokens."""
     return 1 + sum(len(token.top) for token in chunk.tokens)
 
 
 def _first_piece(chunks: list[Chunk]) -> list[Chunk]:
-    """As many of these chunks as may be pushed at once: one at least."""
+    """As many of these chunks as may be pushed at once, at least one."""
     weight = 0
     for count, chunk in enumerate(chunks):
         weight += _weight(chunk)

@@ -19,7 +19,7 @@ TEMPLATES = frozenset({".jinja", ".jinja2", ".j2", ".txt"})
 """Suffixes of chat template files. Any other file is a model."""
 
 SHOWN = 3
-"""How many scores, and how many pieces of evidence, the table lists for one scorer."""
+"""The number of scores, and of pieces of evidence, that the table lists for one scorer."""
 
 _SCORERS = {
     "markers": "number of the dialect's markers in rendered samples",
@@ -54,7 +54,7 @@ _CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
     "reasoning": ("reasoning", "rendered, at least in the newest turn", "left out"),
     "media_in_results": ("media in the result of a call", "rendered", "sent as a user message after it"),
 }
-"""Capability of a template → what was tried, what is done if it has the capability, and what if not."""
+"""Capability of a template → what was tried, and what is done with and without the capability."""
 
 _ARGUMENTS = {"object": "sent as an object", "any": "sent as an object, or unparsed", "text": "sent as JSON"}
 
@@ -72,18 +72,17 @@ class Report(Struct, frozen=True):
     capabilities: Mapping[str, Any]
     override: str = OVERRIDE
     template: str | None = None
-    """The chat template's source, if it was asked for and there is one."""
+    """The chat template's source, if it was requested and exists."""
     task: str | None = None
-    """What the model is for, if there is one: `generate`, `embed`, `rank`."""
+    """The purpose of the model, if there is one: `generate`, `embed`, `rank`."""
     encoder: str | None = None
-    """The file beside the model that encodes images for it, if there is one."""
+    """The file that encodes images for the model, if it is in the model's folder."""
 
 
 def inspect(target: str | None, *, template: bool = False) -> Report:
-    """Look at a template file, at a model named as for `serve`, or at the small model.
+    """Report on a template file, on a model named as for `serve`, or on the small model.
 
-    With `template` the report has its source.
-    Raises EngineError if there is no such file, or if it is none.
+    With `template` the report has its source. Raises EngineError if the file is missing or invalid.
     """
     path = Path(target).expanduser() if target and Path(target).suffix in TEMPLATES else resolve(target)
     if path.suffix in TEMPLATES:
@@ -174,7 +173,7 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Lines with the cells of each row below each other."""
+    """Lines with the cells of the rows in columns."""
     table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

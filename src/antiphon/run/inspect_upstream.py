@@ -1,4 +1,4 @@
-"""The report of `antiphon inspect` on a URL: which server is there, what it serves, what it can do."""
+"""The report of `antiphon inspect` on a URL: the kind of the server, its models and its features."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ class UpstreamReport(Struct, frozen=True):
 
 
 def inspect_upstream(options: Options) -> UpstreamReport:
-    """Look at the server. Raises EngineError if it cannot be reached, or is of no known kind."""
+    """Examine the server. Raises EngineError if it cannot be reached, or is of no known kind."""
     return asyncio.run(_inspect(options))
 
 
@@ -78,7 +78,7 @@ def _dialect(card: ModelCard) -> tuple[str, str]:
 
 
 def features_of(server: UpstreamServer) -> Iterator[Feature]:
-    """What becomes of what the server can do, and of what it cannot."""
+    """The consequences of what the server supports, and of what it does not."""
     card = server.card
     if isinstance(server, ChatServer):
         yield from _chat(server)
@@ -94,7 +94,7 @@ def features_of(server: UpstreamServer) -> Iterator[Feature]:
 
 
 def _chat(server: ChatServer) -> Iterator[Feature]:
-    """What becomes of conversations, and of all that needs tokens."""
+    """The consequences for conversations, and for everything that needs tokens."""
     yield Feature(
         "conversations", "works", "sent as messages: the template and the tokens are those of the server"
     )

@@ -1,6 +1,6 @@
 """Loads one model: starts its engine, and chooses how prompts are written and answers are read.
 
-An engine that takes and gives tokens needs a dialect and a renderer: `ServedModel.load` chooses them. One
+An engine that takes and returns tokens needs a dialect and a renderer: `ServedModel.load` chooses them. One
 that takes conversations needs neither, and one that embeds or ranks has no answers.
 """
 
@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 
 STATE_SECONDS = 0.5
-"""How long an engine may take to say that it is there, for /health: who asks waits a second at most."""
+"""How long an engine may take to answer a probe for /health: callers wait a second at most."""
 
 
 class ModelStatus(StrEnum):
-    """What becomes of requests for a model: they are answered, they fail, or it has to be loaded first."""
+    """The effect on requests for a model: they are answered, they fail, or it has to be loaded first."""
 
     READY = "ready"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class ModelStatus(StrEnum):
 
 
 class ModelState(Struct, frozen=True, omit_defaults=True):
-    """How a model is; of one with replicas, how many of them are up."""
+    """The state of a model; if it has replicas, the number of those that are up."""
 
     status: ModelStatus
     up: int | None = None
@@ -60,19 +60,18 @@ def _status(up: bool) -> ModelStatus:
 class ServedModel:
     """A model of the server: its engine, its names, and how its prompts are written and its answers read.
 
-    `names` are the public names, the first is canonical; without any, the
-    engine's own. Those with a `*` are patterns: of names that are not listed. `dialect` is a
-    name from the registry, None to choose by the chat template. `chat_template` replaces the
-    model's own. `date` is the one that prompts give, where a family's prompts give one; by
-    default, that of the start.
-    `sampling` are fields of `Sampling` that requests have where they say nothing, before those that the
-    model's makers recommend; `variables` are such variables of the chat template. `adapters` are the
-    paths of LoRA adapters by their names.
-    `exclude_tools` is that of `TokenModel`. `tools` are those that the server runs for a model
-    that calls them, by type, `limits` what a turn may ask for.
+    `names` are the public names, the first is canonical; by default, the engine's own. Those with a `*` are
+    patterns for names that are not listed. `dialect` is a name from the registry, None to choose by the chat
+    template. `chat_template` replaces the model's own. `date` is the date in prompts, for families whose
+    prompts have one; by default, that of the start.
+
+    `sampling` are fields of `Sampling` for requests that do not set them, with precedence over those that
+    the model's makers recommend; `variables` are such variables of the chat template. `adapters` are the
+    paths of LoRA adapters by their names. `exclude_tools` is that of `TokenModel`. `tools` are the server's
+    tools by type, `limits` bound the size of a turn.
     """
 
-    def __init__(  # noqa: PLR0913 - what a model is served with
+    def __init__(  # noqa: PLR0913 - the settings of a model
         self,
         engine: Engine,
         *,
@@ -94,16 +93,16 @@ class ServedModel:
         """The model, once it was loaded for the first time; it stays when its engine is stopped."""
         self.loaded = False
         self.uses = 0
-        """How many hold the model, or wait for it."""
+        """The number of holders of the model, and of those that wait for it."""
         self.kept: list[asyncio.TimerHandle] = []
-        """What ends the holds of those that have looked at the model, and did not use it yet."""
+        """Timers that end the holds of requests that have looked at the model, and have not used it yet."""
         self.last_used = 0
         """Grows with time."""
         self.sampling: Mapping[str, Any] = sampling
         self.variables = variables
         self._wanted_adapters = adapters
         self._engine = engine
-        # Asked for by each request, and what is checked of a protocol takes long.
+        # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
         self._dialect = dialect
         self._chat_template = chat_template
@@ -135,7 +134,7 @@ class ServedModel:
         return self.model
 
     async def unload(self) -> None:
-        """Free the memory that it takes. It can be loaded again."""
+        """Free its memory. It can be loaded again."""
         self.loaded = False
         await self._engine.stop()
         log.info("unloaded", model=self.names[0])
@@ -149,7 +148,7 @@ class ServedModel:
 
     @property
     def load_now(self) -> Load:
-        """How busy it is."""
+        """Its current load."""
         return self._engine.load
 
     @property
@@ -176,18 +175,21 @@ class ServedModel:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes while it is loaded. Raises EngineError if its file cannot be read."""
+        """The bytes of memory that it takes while it is loaded.
+
+        Raises EngineError if its file cannot be read.
+        """
         return self._engine.memory
 
     # Replicas
 
     @property
     def replicas(self) -> Sequence[ReplicaState]:
-        """How its replicas are; none if its engine is one only."""
+        """The states of its replicas; none if its engine is not a pool."""
         return self._engine.replicas if isinstance(self._engine, PoolEngine) else ()
 
     def drain(self, replica: str, *, drained: bool) -> bool:
-        """Give the replica no more requests, or some again; whether there is one of this name."""
+        """Stop or resume requests to the replica; returns whether there is one of this name."""
         return isinstance(self._engine, PoolEngine) and self._engine.drain(replica, drained=drained)
 
     # Adapters
@@ -203,11 +205,11 @@ class ServedModel:
         return {} if self._adapters is None else self._adapters.adapters
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """Load one. Raises RequestError if the engine takes none, or not this one; EngineError."""
+        """Load an adapter. Raises RequestError if the engine takes none, or refuses this one; EngineError."""
         await self._adapting("lora_name").load_adapter(name, path)
 
     async def unload_adapter(self, name: str) -> None:
-        """Unload one. Raises EngineError."""
+        """Unload an adapter. Raises EngineError."""
         await self._adapting("lora_name").unload_adapter(name)
 
     def _adapting(self, param: str) -> Adapters:
@@ -216,7 +218,7 @@ class ServedModel:
         raise RequestError("The engine of this model takes no adapters.", param=param)
 
     def _sampling(self, card: ModelCard) -> Mapping[str, Any]:
-        """What requests have where they say nothing. Raises EngineError for what the engine cannot do."""
+        """The defaults of requests. Raises EngineError for fields that the engine does not support."""
         able = card.capabilities.sampling
         if wrong := [name for name in self.sampling if name not in able]:
             message = (
@@ -227,7 +229,7 @@ class ServedModel:
         return {**recommended, **self.sampling}
 
     def _chat_model(self) -> ChatModel:
-        """The model of an engine that takes conversations. Raises EngineError for options of no use to it."""
+        """The model of an engine that takes conversations. Raises EngineError for options without effect."""
         for option, value in (("--dialect", self._dialect), ("--chat-template", self._chat_template)):
             if value is not None:
                 message = (
@@ -239,7 +241,7 @@ class ServedModel:
         )
 
     async def _token_model(self, engine: Engine) -> TokenModel:
-        """The model of an engine that takes tokens. Raises EngineError if nothing can render its prompts."""
+        """The model of an engine that takes tokens. Raises EngineError if it has no chat template."""
         card = engine.card
         template = self._chat_template or card.chat_template
         evidence = evidence_of(card, template)
@@ -281,26 +283,26 @@ def _is_pattern(name: str) -> bool:
 
 
 def evidence_of(card: ModelCard, template: str | None) -> Evidence:
-    """What shows the dialect of a loaded model; `template` is the one that is used."""
+    """The evidence for the dialect of a loaded model; `template` is the one in use."""
     return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
 
 
 def _reasons(dialect: Dialect, template: str | None) -> bool:
-    """The template knows the tags of reasoning; where the grammar of calls has them, it always does."""
+    """The template contains the tags of reasoning; if the grammar of calls has them, it always does."""
     tags = dialect.reasoning and (*dialect.reasoning.opens, *dialect.reasoning.closes)
     return not tags or any(tag.strip() in (template or "") for tag in tags)
 
 
 def _differs(template: Renderer, native: Renderer) -> bool:
-    """The template writes the family's format with another text: the model is another maker's.
+    """The template writes the family's format with other texts: the model is another maker's.
 
-    A template of another format was made for another dialect than the one that was named.
+    A template of another format belongs to another dialect than the configured one.
     """
     return _opening(template) == _opening(native) and _greeting(template) != _greeting(native)
 
 
 def _greeting(renderer: Renderer) -> str:
-    """A short prompt, whatever the date."""
+    """A short prompt, which does not depend on the date."""
     return re.sub(r"\d", "0", renderer.render(_HELLO))
 
 
@@ -313,7 +315,7 @@ _HELLO = Turn("", (Message(Role.USER, (TextPart("Hello"),)),))
 
 
 def _report(detection: Detection) -> None:
-    """Log the choice, loudly if it is doubtful."""
+    """Log the choice, as a warning if it is doubtful."""
     report = log.warning if detection.doubtful else log.info
     hint = {"hint": OVERRIDE} if detection.doubtful else {}
     report("dialect", name=detection.name, why=detection.reason, **hint)

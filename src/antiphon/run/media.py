@@ -1,10 +1,10 @@
 """The kind and format of media, recognised by content, and images in a form that engines can read.
 
-Names and claimed types are not believed. Images are opened in a bounded process (see `bounded`) and with
-Pillow, if that is installed: their pixels are counted before any is decoded, damaged ones are refused,
-those with an orientation are turned, and animated ones are some of their frames. Without Pillow only the
-header is read, and the engine gets what came. Pages of a PDF are drawn by pypdfium2. Of audio, tinytag reads
-the headers, in such a process: one that has none, or lasts no time, is refused. Video is left to engines.
+Names and claimed types are ignored. Images are opened in a bounded process (see `bounded`) and with Pillow,
+if that is installed: their pixels are counted before any is decoded, damaged ones are refused, those with an
+orientation are turned, and of animated ones some frames are taken. Without Pillow only the header is read,
+and the engine gets the original bytes. Pages of a PDF are drawn by pypdfium2. Of audio, tinytag reads the
+headers, in such a process: audio without headers or duration is refused. Video is not checked here.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from antiphon.run.bounded import BoundedPool
 T = TypeVar("T")
 
 LARGE = 64 * 1024
-"""Bytes from which on data are decoded and hashed beside the event loop."""
+"""Data of at least this number of bytes are decoded and hashed in a thread."""
 
 LOW_PIXELS = 512
-"""Pixels of the longer side of an image of which little detail is wanted."""
+"""Pixels of the longer side of an image with low detail."""
 
 PAGE_PIXELS = 1536
-"""Pixels of the longer side of a page that is drawn: small print can be read."""
+"""Pixels of the longer side of a page that is drawn: enough to read small print."""
 
 NOTES = {
     MediaKind.IMAGE: "(An image, which this model cannot see.)",
     MediaKind.AUDIO: "(Audio, which this model cannot hear.)",
     MediaKind.VIDEO: "(A video, which this model cannot see.)",
 }
-"""What a model is shown in the place of media that it does not take."""
+"""The text for the model in place of media that it does not take."""
 _JPEG_QUALITY = 95
 _FORMATS = {
     "PNG": "image/png",
@@ -55,7 +55,7 @@ _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # markers of JPEG
 
 
 class Image(Struct, frozen=True):
-    """An image as an engine reads it: pixels as they are seen, turned and of one frame of so many."""
+    """An image as engines read it: in its final orientation. `frames` is the number of frames of its file."""
 
     data: bytes
     media_type: str
@@ -65,14 +65,14 @@ class Image(Struct, frozen=True):
 
 
 class Format(Struct, frozen=True):
-    """What bytes are."""
+    """The kind and format of media."""
 
     kind: MediaKind
     media_type: str
 
 
 def format_of(data: bytes) -> Format:
-    """What these bytes are by how they begin; a file of any type, if that tells nothing."""
+    """The format of these bytes, by their beginning; a file of any type if it is unknown."""
     for start, kind, media_type in _STARTS:
         if data.startswith(start):
             return Format(kind, media_type)
@@ -113,7 +113,7 @@ def has_pillow() -> bool:
 
 
 def header_of(data: bytes, low: bool, limits: Limits, param: str) -> Image:
-    """The image, of which only the header is read. Raises RequestError for what that is not enough for."""
+    """The image, after reading only its header. Raises RequestError if that is not sufficient."""
     media_type = format_of(data).media_type
     size = _SIZE_READERS.get(media_type, _no_size)(data)
     if size is None or low:
@@ -159,7 +159,7 @@ def _check_pixels(size: tuple[int, int], limits: Limits, param: str) -> None:
 
 
 def frames_of(image: Image, limits: Limits) -> list[int]:
-    """The numbers of the frames to be seen: evenly over all that may be decoded, the first among them."""
+    """The numbers of the frames to use: evenly over all that may be decoded, including the first."""
     seen = min(image.frames, limits.image_frames)
     return [number * (image.frames - 1) // max(1, seen - 1) for number in range(seen)]
 
@@ -187,7 +187,7 @@ def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 
 
 
 def check_audio(data: bytes, param: str) -> None:
-    """See that audio can be played, as far as its headers say. For a process of its own.
+    """Check by the headers whether audio can be played. For a bounded process.
 
     Raises RequestError, which blames `param`.
     """
@@ -197,7 +197,7 @@ def check_audio(data: bytes, param: str) -> None:
         seconds = tinytag.TinyTag.get(file_obj=BytesIO(data), tags=False).duration
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # whatever it makes of a file that is damaged on purpose
+    except Exception as error:  # libraries raise anything for files that are damaged on purpose
         raise RequestError(_SILENT, param=param) from error
     if not seconds:
         raise RequestError(_SILENT, param=param)
@@ -206,7 +206,10 @@ def check_audio(data: bytes, param: str) -> None:
 async def read_media(
     pool: BoundedPool, data: bytes, limits: Limits, param: str, *, low: bool = False
 ) -> list[MediaPart]:
-    """What these bytes are, as parts: several of an animation. Raises RequestError, which names `param`."""
+    """The media in these bytes, as parts: several for an animation.
+
+    Raises RequestError, which names `param`.
+    """
     found = format_of(data)
     if found.kind is MediaKind.AUDIO and find_spec("tinytag") is not None:
         await pool.run(param, check_audio, data, param)

@@ -1,7 +1,7 @@
 """The protocol `Model`, which answers turns, and `Prepared`, a generation that is ready to begin.
 
-Everything above knows no more of a model than this. `TokenModel` renders a prompt, has an engine continue
-it, and decodes what that writes.
+The layers above use a model only through this protocol. `TokenModel` renders a prompt, has an engine
+continue it, and decodes the result.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ from antiphon.run.replay import ReplayContext
 from antiphon.tools.tool import ServerTool
 
 TOKEN_BYTES = 100
-"""What a token takes in an answer, about, and a log probability as much again."""
+"""The approximate memory of a token in an answer; a log probability takes as much again."""
 ANSWER_SHARE = 4
-"""One part in so many of the context is kept for the answer where a conversation is shortened to fit."""
+"""The fraction of the context (1/4) that is kept for the answer if a conversation is shortened to fit."""
 
 _FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
@@ -59,17 +59,17 @@ class PromptSize(NamedTuple):
 class Model(Protocol):
     """Answers turns.
 
-    `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
+    `tools` are the server's, by type; `stopping` is set when the server stops waiting for them.
     """
 
     @property
     def card(self) -> ModelCard:
-        """What is known of it."""
+        """Its properties, as the engine reports them."""
         ...
 
     @property
     def load(self) -> Load:
-        """How busy it is: generations that run, and those that wait."""
+        """Its load: running generations, and those that wait."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class Model(Protocol):
 
     @property
     def pool(self) -> BoundedPool:
-        """Where work that may not end is done for it."""
+        """Runs work for it that may not end."""
         ...
 
     @property
@@ -97,25 +97,25 @@ class Model(Protocol):
         ...
 
     def held(self) -> AbstractAsyncContextManager[None]:
-        """Keeps it loaded, and before that loads it, while a block runs. Raises EngineError."""
+        """Load the model if necessary, and keep it loaded while a block runs. Raises EngineError."""
         ...
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> "Prepared":
-        """Make everything ready to answer the turn; its prompt is `ids` if it was rendered before.
+        """Prepare the answer to the turn; its prompt is `ids` if it was rendered before.
 
-        The caller holds the model. The answer has so many `choices` in all, where it is not to this
-        turn alone. Raises RequestError.
+        The caller holds the model. `choices` is the number of choices of the whole answer, if that has
+        several turns. Raises RequestError.
         """
         ...
 
     async def count(self, turn: Turn) -> PromptSize:
-        """How many tokens the prompt of the turn has, however long it is. Raises RequestError."""
+        """The number of tokens of the turn's prompt, without a limit. Raises RequestError."""
         ...
 
     async def compose(self, turn: Turn) -> Prompt:
-        """The prompt of the turn, however long it is. Raises RequestError."""
+        """The prompt of the turn, without a limit on its length. Raises RequestError."""
         ...
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
@@ -127,7 +127,7 @@ class Model(Protocol):
         ...
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The vectors of texts. Raises RequestError for what the model cannot do, EngineError."""
+        """The vectors of texts. Raises RequestError for unsupported parameters, EngineError."""
         ...
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
@@ -142,9 +142,8 @@ class Model(Protocol):
 class Prepared(Struct, frozen=True):
     """A generation that can begin, the same for all choices of a turn.
 
-    `decoder` makes a decoder for one answer, whose ids of calls come from random numbers if there are any.
-    `ended` is called with the items of each answer. `reading` says what `decoder` reads, where that is
-    recorded.
+    `decoder` makes a decoder for one answer; `rng`, if given, makes its call ids. `ended` is called with the
+    items of each answer. `reading` has the settings of the decoder, for records.
     """
 
     turn: Turn
@@ -160,7 +159,7 @@ class Prepared(Struct, frozen=True):
     reading: DecoderSettings = DecoderSettings()
 
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
-        """The generation for one of the choices; `items` builds those of its answer."""
+        """The generation for one of the choices; `items` builds the items of its answer."""
         interceptors = Interceptors(
             context.log,
             _filter(self.turn),
@@ -188,9 +187,9 @@ class Prepared(Struct, frozen=True):
 
 
 def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
-    """Tokens that each of so many choices may have: all of an answer is kept until it is sent.
+    """The largest number of tokens of each choice: an answer is kept in memory until it is sent.
 
-    No choice has more than `context`, if that is known. Raises RequestError if more of each is wanted.
+    No choice has more than `context`, if that is known. Raises RequestError if each wants more.
     """
     logprobs = turn.sampling.logprobs
     size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (1 + turn.copies * (1 + logprobs))
@@ -203,7 +202,7 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
 
 
 def _filter(turn: Turn) -> CallFilter | None:
-    """What keeps calls from the client that it does not allow; most turns need none."""
+    """The filter for calls that the client does not allow; most turns need none."""
     choice = turn.tool_choice
     free = choice.most is None and choice.names is None and choice.calling is not CallMode.NONE
     return None if free else CallFilter(choice)
@@ -218,7 +217,7 @@ def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
 
 
 def check_turn(turn: Turn, limits: Limits, context: int) -> None:
-    """Refuse what is over a limit before any work is put into it. Raises RequestError."""
+    """Refuse a turn over a limit before any work is done. Raises RequestError."""
     for tool in turn.tools:
         limits.check("name_characters", len(tool.name), tool.source)
     if turn.tool_limit is not None:
@@ -241,7 +240,7 @@ def texts_in(items: Iterable[Item]) -> list[str]:
 
 
 def characters(turn: Turn) -> int:
-    """Characters of a conversation, and of what else is rendered, about."""
+    """The approximate number of characters of a conversation, and of other rendered texts."""
     size = sum(map(len, texts_in(turn.items)))
     if turn.variables or turn.tools:
         size += len(msgspec.json.encode((turn.variables, [tool.parameters for tool in turn.tools])))
@@ -249,13 +248,13 @@ def characters(turn: Turn) -> int:
 
 
 def room(turn: Turn, context: int) -> int:
-    """Tokens to keep for the answer."""
+    """The tokens to keep for the answer."""
     share = context // ANSWER_SHARE
     return min(turn.sampling.max_tokens or share, share) or 1
 
 
 def without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
-    """The conversation without so many of its oldest items; instructions stay."""
+    """The conversation without this number of its oldest items; instructions are kept."""
     return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
 
 

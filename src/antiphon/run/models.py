@@ -1,8 +1,8 @@
 """The models of one server: found by their names, loaded on demand, and unloaded to free memory.
 
-A model that is not loaded is loaded when it is asked for. If there is no room, the one that was used
-longest ago is freed, once nobody uses it: whatever runs holds its model (`Model.held`). Who waits for
-room goes before whoever comes later, whichever model that wants.
+A model that is not loaded is loaded when it is requested. If there is no room, the least recently used one
+is unloaded as soon as it is not in use: every user holds its model (`Model.held`). Requests that wait for
+room are served in their order of arrival, for any model.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from antiphon.tools.tool import Checkable, ServerTool
 LOAD_SECONDS = 600.0
 """How long a request waits for its model to be loaded, and for room to load it."""
 RETRY_SECONDS = 30.0
-"""Seconds after a model could not be loaded in which no other is freed for it."""
+"""Seconds after a model could not be loaded in which no other is unloaded for it."""
 
 GRACE_SECONDS = 5.0
 """How long a model stays that was loaded for a request which does not use it yet."""
@@ -53,7 +53,7 @@ _held: ContextVar[tuple[ServedModel, ...]] = ContextVar("held", default=())
 
 
 class Health(StrEnum):
-    """What GET /health answers."""
+    """The answers of GET /health."""
 
     LOADING = "loading"
     READY = "ready"
@@ -64,14 +64,14 @@ class Health(StrEnum):
 class KeepLoaded(Struct, frozen=True):
     """How many models are loaded at a time, and how many bytes they may take; None for any number.
 
-    Models that take no memory here, because another server runs them, do not count.
+    Models on other servers, which take no memory here, do not count.
     """
 
     models: int | None = None
     memory: int | None = None
 
     def allows(self, sizes: Sequence[int]) -> bool:
-        """Whether models of these sizes may be loaded at the same time. One alone always may."""
+        """Whether models of these sizes may be loaded at the same time. A single one always may."""
         return len(sizes) <= 1 or (
             (self.models is None or len(sizes) <= self.models)
             and (self.memory is None or sum(sizes) <= self.memory)
@@ -127,25 +127,25 @@ class Models:
             if name in seen:
                 raise EngineError(f"Two models are called '{name}'. Rename one.")
             seen.add(name)
-        named = all(served.names for served in self._served)  # others are known when they are loaded
+        named = all(served.names for served in self._served)  # others are known after loading
         for name, purpose in self._needed.items():
             if named and self._lookup(name) is None:
                 raise EngineError(f"There is no model '{name}' to {purpose}. Use one of: {self._known()}.")
 
     def require(self, name: str, purpose: str) -> None:
-        """There has to be a model of this name. Raises EngineError, or `start` does, if there is none."""
+        """Check that there is a model of this name. Raises EngineError, or `start` does, if there is none."""
         self._needed[name] = purpose
         self._check_names()
 
     async def start(self) -> None:
-        """Load the models, as many as may be. Raises AntiphonError if one, or a tool, cannot be used."""
+        """Load as many models as the limits allow. Raises AntiphonError if one, or a tool, cannot be used."""
         for tool in self._tools():
             if isinstance(tool, Checkable):
                 await tool.check()
         for served in self._served:
             if self._keep.allows([*self._sizes(), *([served.memory] if served.memory else [])]):
                 await served.load()
-                served.last_used = -next(self._clock)  # of those that nobody used, the first is freed last
+                served.last_used = -next(self._clock)  # among unused models, the first is unloaded last
             else:
                 log.info("not loaded yet", model=served.names[0], why="keep_loaded")
         self._check_names()
@@ -166,11 +166,11 @@ class Models:
         for tool in self._tools():
             try:
                 await tool.close()
-            except Exception:  # others have to be closed, too
+            except Exception:  # others have to be closed as well
                 log.exception("a tool could not be closed", tool=tool.type)
 
     async def states(self) -> dict[str, ModelState]:
-        """How each model is, by its canonical name. One without a name yet is left out."""
+        """The state of each model, by its canonical name. A model without a name yet is left out."""
         named = [served for served in self._served if served.names]
         states = await asyncio.gather(*(served.state() for served in named))
         return {served.names[0]: state for served, state in zip(named, states, strict=True)}
@@ -197,16 +197,16 @@ class Models:
 
     @property
     def default_name(self) -> str | None:
-        """What a request is for that names no model; None while there is none."""
+        """The model for requests that name none; None if there is none yet."""
         return self.default or next(self._usable(), None)
 
     def entries(self) -> list[ModelEntry]:
-        """Names that the key may use, each with what is known of its model. Raises EngineNotReadyError."""
+        """The names that the key may use, with the properties of their models. Raises EngineNotReadyError."""
         self._check_ready()
         return [self.entry(name) for name in self._usable()]
 
     def entry(self, name: str) -> ModelEntry:
-        """The same for one name. Raises NotFoundError, EngineNotReadyError."""
+        """The entry of one name. Raises NotFoundError, EngineNotReadyError."""
         self._check_ready()
         served, adapter = self._find(name)
         if adapter is not None:
@@ -234,7 +234,7 @@ class Models:
             raise EngineNotReadyError
 
     def _find(self, name: str) -> tuple[ServedModel, str | None]:
-        """The model of that name, and its adapter if the name is one's. Raises NotFoundError."""
+        """The model of that name, and the adapter if the name is that of one. Raises NotFoundError."""
         known, found = name, self._lookup(name)
         if found is None and self.default is not None:
             known, found = self.default, self._lookup(self.default)
@@ -270,7 +270,7 @@ class Models:
         return [(served.names[0], replica) for served in self._served for replica in served.replicas]
 
     def drain(self, replica: str, *, drained: bool) -> None:
-        """Give the replica of this name no more requests, or some again, in all models.
+        """Stop or resume requests to the replica of this name, in all models.
 
         Raises NotFoundError if there is none.
         """
@@ -283,7 +283,7 @@ class Models:
     # Adapters
 
     async def load_adapter(self, name: str, path: str, base: str | None, *, again: bool) -> None:
-        """Load an adapter of the model `base`, by default the first that takes any.
+        """Load an adapter of the model `base`, by default the first that takes adapters.
 
         `again` replaces one of that name. Raises RequestError, NotFoundError, EngineError.
         """
@@ -322,9 +322,9 @@ class Models:
         return nullcontext() if served in _held.get() else _Hold(self, served)
 
     async def take(self, served: ServedModel) -> None:
-        """Have the model loaded until it is released. Raises EngineError if that cannot be done."""
+        """Load the model if necessary, and keep it loaded until it is released. Raises EngineError."""
         if served.loaded and not (self._bringing or served.kept):
-            served.uses += 1  # the common case: there is nothing to wait for
+            served.uses += 1  # the common case: no waiting
             return
         try:
             async with asyncio.timeout(self._load_seconds):
@@ -335,12 +335,12 @@ class Models:
 
     async def _take(self, served: ServedModel) -> None:
         while served.loaded and served.memory and self._bringing and not served.kept:
-            # Others were here before.
+            # Other requests wait already.
             await asyncio.wait([*self._bringing.values()])
         served.uses += 1
         try:
             while not served.loaded:
-                await asyncio.shield(self._bring(served))  # others may wait for it when this one leaves
+                await asyncio.shield(self._bring(served))  # others may wait for it after this one has left
         except BaseException:
             self.release(served)
             raise
@@ -348,7 +348,7 @@ class Models:
             self._let_go(served)
 
     def _keep_for_next(self, served: ServedModel) -> None:
-        """Hold a model that was loaded to be looked at, until whoever looked uses it."""
+        """Hold a model that was loaded for its properties, until the same request uses it."""
         served.uses += 1
         later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._let_go, served)
         served.kept.append(later)
@@ -375,10 +375,10 @@ class Models:
     def _brought(self, served: ServedModel, task: asyncio.Task[None]) -> None:
         del self._bringing[served]
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; nobody may wait
+            task.exception()  # the waiting requests get it, if there are any
 
     async def _load(self, served: ServedModel) -> None:
-        async with self._changing:  # one after the other: two would both find the same room
+        async with self._changing:  # in sequence: two would both find the same room
             while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
                 idle = [each for each in self._served if each.loaded and each.memory and not each.uses]
                 if idle:
@@ -391,7 +391,7 @@ class Models:
                 await self._load_now(served)
 
     def _check_may_free(self, served: ServedModel) -> None:
-        """Raise EngineError if the model could not be loaded shortly before: others stay loaded then."""
+        """Raise EngineError if the model failed to load recently: then no other is unloaded for it."""
         failed = self._failed.get(served)
         if failed is not None and asyncio.get_running_loop().time() - failed < self._retry_seconds:
             raise _not_loaded(served)
@@ -406,7 +406,7 @@ class Models:
         self._failed.pop(served, None)
 
     def _sizes(self) -> Iterator[int]:
-        """What the loaded models take, as far as they are loaded here."""
+        """The sizes of the models that are loaded on this machine."""
         return (served.memory for served in self._served if served.loaded and served.memory)
 
 
@@ -415,7 +415,7 @@ def _not_loaded(served: ServedModel) -> EngineError:
 
 
 class _Hold:
-    """A model that is held while a block runs. See `Models.hold`."""
+    """Holds a model while a block runs. See `Models.hold`."""
 
     __slots__ = ("_models", "_served", "_token")
 
@@ -453,7 +453,7 @@ def _card(served: ServedModel) -> ModelCard | None:
 class NamedModel:
     """A model under one of its names: with its defaults, and with the adapter if the name is that of one.
 
-    See `Model`. It is loaded while it is used.
+    See `Model`. It is loaded when it is used.
     """
 
     def __init__(self, models: Models, served: ServedModel, model: Model, adapter: str | None) -> None:
@@ -553,7 +553,7 @@ class NamedModel:
                 yield piece
 
     def _completed(self, turn: Turn) -> Turn:
-        """The turn with the model's defaults where it says nothing."""
+        """The turn with the model's defaults for parameters that are not set."""
         served = self._served
         if not served.sampling and not served.variables:
             return turn

@@ -1,9 +1,8 @@
-"""Records a generation for people who debug a template or a parser.
+"""Records generations for people who debug a template or a parser.
 
-Nothing is recorded unless the server is asked to: then the `Observation` of a request has a `record`, and the
-decoder of each of its generations is a `RecordingDecoder`, which keeps every chunk with the events that it
-became. Nothing else knows of it. `decoded_again` makes the same events of recorded chunks, or other ones with
-another dialect.
+Nothing is recorded unless an option of the server requests it: then the `Observation` of a request has a
+`record`, and the decoder of each of its generations is a `RecordingDecoder`, which keeps every chunk with
+its events. `decoded_again` decodes recorded chunks again, with the same dialect or another one.
 """
 
 import re
@@ -23,7 +22,8 @@ from antiphon.engines.engine import GenerationRequest
 from antiphon.run.generation import AnswerDecoder
 
 LOGPROBS = 5
-"""Tokens beside each generated one whose log probabilities are recorded, where the engine knows them."""
+"""The number of alternatives to each token whose log probabilities are recorded, if the engine returns
+them."""
 
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -48,7 +48,7 @@ class DecoderSettings(Struct, frozen=True):
 class GenerationRecord(Struct):
     """One generation: the request to the engine, and its results, chunk by chunk.
 
-    `media` counts the media of the prompt, which are not kept. `end` are the events of the end.
+    `media` counts the media of the prompt, which are not recorded. `end` are the events of the end.
     """
 
     choice: int
@@ -107,13 +107,13 @@ class RecordingDecoder:
 
 
 def record_of(choice: int, request: GenerationRequest, reading: DecoderSettings) -> GenerationRecord:
-    """The record of a generation that begins. What its media hold is left out: it may be many megabytes."""
+    """The record of a generation that begins, without the content of media, which may be many megabytes."""
     prompt = replace(request.prompt, media=(), around=())
     return GenerationRecord(choice, replace(request, prompt=prompt), len(request.prompt.media), reading)
 
 
 def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[list[Step], tuple[Event, ...]]:
-    """What a dialect makes of chunks: the events of each, and the last ones.
+    """The events of recorded chunks, decoded with a dialect: those of each chunk, and the last ones.
 
     Raises EngineError if there is no such dialect.
     """
@@ -141,5 +141,5 @@ def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[li
 
 
 def name_of(value: Struct) -> str:
-    """What an event, or a constraint, is called where it is shown: `TextDelta` is `text_delta`."""
+    """The displayed name of an event or a constraint: `TextDelta` is `text_delta`."""
     return _WORDS.sub("_", type(value).__name__).lower()

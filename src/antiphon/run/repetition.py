@@ -1,20 +1,20 @@
 """Finds answers that repeat the same text endlessly, as small models do.
 
-Once in `STRIDE` characters, the last `PROBE` of them are looked for in what comes before. Where they are
-found says how long the text is that may be repeated; then one comparison says whether it is. Both run
-over a window of bounded size, so that an answer of any length costs the same for each character.
+Once in `STRIDE` characters, the last `PROBE` characters are searched in the text before them. The distance
+to the match is the length of the text that may be repeated; one comparison then decides whether it is. Both
+use a window of bounded size, so the cost per character does not depend on the length of the answer.
 """
 
 STRIDE = 256
 PROBE = 64
 WINDOW = 8192
-"""Characters that are looked at. What is repeated is found if all its repetitions fit into them."""
+"""Size of the window in characters. A repetition is found if all its copies fit into it."""
 LEAST = 512
-"""Characters that repetitions must have in all: a line of dashes is none."""
+"""The total number of characters of a repetition: a line of dashes is not one."""
 
 
 class RepetitionDetector:
-    """Finds text that is repeated so many times in a row."""
+    """Finds text that is repeated `times` times in a row."""
 
     def __init__(self, times: int) -> None:
         self._times = times
@@ -23,7 +23,7 @@ class RepetitionDetector:
         self._size = 0
 
     def push(self, text: str) -> bool:
-        """Take what was said next; whether it ends with text that was said so many times."""
+        """Process the next text; returns whether the text now ends with a repetition."""
         self._new.append(text)
         self._size += len(text)
         if self._size < STRIDE:

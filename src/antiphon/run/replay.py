@@ -1,12 +1,11 @@
 """The record of one answer (chunks, prompts, results of tools), to replay it and to continue after it.
 
-A generation that was interrupted continues from what it had written. The same
-happens whether a server died in the middle of an answer, or reasoning was cut
-short on purpose: the recorded chunks are fed to a new decoder, and the
-engine continues after the prompt and their text.
+A generation that was interrupted continues after its text so far: the recorded chunks are fed to a new
+decoder, and the engine continues after the prompt and their text. The same is done when a server has crashed
+in the middle of an answer, and when reasoning was closed on purpose.
 
-An answer that calls the server's tools takes several generations. Between the
-chunks of two of them stand the results of the calls, and the next prompt.
+An answer that calls server tools has several generations. Between the chunks of two of them are the results
+of the calls, and the next prompt.
 """
 
 from collections import deque
@@ -32,7 +31,7 @@ _decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
 
 
 class ToolResultEntry(Struct, frozen=True, tag="answer"):
-    """A call was run in so many `seconds`: the one of this `number` in the answer, counted from 0."""
+    """The call of this `number` in the answer, counted from 0, took `seconds`."""
 
     result: ToolResult = field(name="outcome")
     seconds: float = 0.0
@@ -40,7 +39,7 @@ class ToolResultEntry(Struct, frozen=True, tag="answer"):
 
 
 class ToolPrintedEntry(Struct, frozen=True, tag="printed"):
-    """What a call printed, the one of this `number`, when so many `results` were shown."""
+    """Output of the call of this `number`, at the time when `results` results had been shown."""
 
     number: int
     results: int
@@ -58,9 +57,9 @@ ReplayEntry = Chunk | ToolResultEntry | ToolPrintedEntry | PromptEntry
 
 
 class ReplayLog:
-    """Plays what was recorded before, then records what follows.
+    """Replays the chunks that were recorded before, then records further ones.
 
-    `chunks` are those of the generation that is running.
+    `chunks` are those of the current generation.
     """
 
     def __init__(self, recorded: Iterable[ReplayEntry] = ()) -> None:
@@ -80,10 +79,10 @@ class ReplayLog:
         return chunks  # type: ignore[return-value]
 
     def new(self) -> bytes:
-        """The entries since this was last called, to be stored.
+        """The entries since the last call, to be stored.
 
-        Tokens at the end that have no text yet wait: they may have begun a character, which an engine
-        that continues after them cannot end.
+        Final tokens without text are held back: they may have begun a character, which an engine that
+        continues after them could not complete.
         """
         end = len(self._entries)
         while end > self._stored and may_be_half(self._entries[end - 1]):
@@ -101,7 +100,7 @@ class ReplayLog:
         return self._results.get(number)
 
     def printed(self, results: int) -> list[ToolPrintedEntry]:
-        """What was recorded of what calls printed when so many results were shown."""
+        """The recorded output of calls at the time when this number of results had been shown."""
         return [entry for entry in self._printed if entry.results == results]
 
     def next_prompt(self) -> tuple[int, ...] | None:
@@ -112,13 +111,13 @@ class ReplayLog:
         return None if entry is None else entry.ids
 
     def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
-        """Record what happens between two generations."""
+        """Record an entry between two generations."""
         self._entries.append(entry)
 
     def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
-        """Record chunks: the engine's, or what the model shall believe that it wrote.
+        """Record chunks: the engine's, or text that is inserted as the model's.
 
-        They are counted as part of an answer that had `before` tokens when the engine began with them.
+        They are counted as part of an answer that had `before` tokens when the engine began.
         """
         if before:
             chunks = [_counted(chunk, before) for chunk in chunks]
@@ -128,10 +127,10 @@ class ReplayLog:
 
 
 class ReplayContext(Struct, frozen=True):
-    """What makes an answer repeatable, so that another server can continue it.
+    """The state that makes an answer reproducible, so that another server can continue it.
 
-    `rng` makes the ids of calls. `prompt` holds the tokens of the prompt as it was rendered then.
-    `calls_begun` is how many calls of the server's tools were begun, at least: not all may have a result.
+    `rng` makes the ids of calls. `prompt` holds the tokens of the prompt of the first run. `calls_begun` is
+    at least the number of calls of server tools that have begun: not all may have a result.
     """
 
     log: ReplayLog | None = None
@@ -147,16 +146,16 @@ async def request_after(
     plan: ConstraintPlan,
     pool: BoundedPool,
 ) -> tuple[GenerationRequest, int]:
-    """The request for what follows these chunks of the answer to `request`, and their number of tokens.
+    """The request for the text after these chunks of the answer to `request`, and their number of tokens.
 
-    `plan` is what is enforced. The request has no room left if they have used it up. Raises EngineError
-    for an engine that is asked with conversations: it starts again, each time.
+    `plan` is what is enforced. If the chunks have used up the token limit, the new one is 0. Raises
+    EngineError for an engine that takes conversations: it cannot continue an answer.
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
     text, ids = await _written(chunks, engine)
     constraint: Constraint | None = None
-    if plan.constraint is not None:  # what is written may have broken the rules: then nothing holds the rest
+    if plan.constraint is not None:  # the text so far may violate it: then the rest is not constrained
         rest_plan = await pool.run("conversation", plan_after, plan, text)
         constraint = None if rest_plan is None else rest_plan.constraint
     prompt = request.prompt.continued(text, ids)
@@ -182,19 +181,19 @@ async def _written(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[
 
 
 def read_entries(stored: Iterable[bytes]) -> list[ReplayEntry]:
-    """The entries in what `ReplayLog.new` gave, in order."""
+    """The entries in the output of `ReplayLog.new`, in order."""
     return [_read(entry) for piece in stored if piece for entry in _decode(piece)]
 
 
 def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
-    """Chunks are arrays; what stands between them are objects, and so are the chunks of chats."""
+    """Chunks are arrays; other entries are objects, as are the chunks of chats."""
     if isinstance(entry, Chunk):
         return entry
     return msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
 
 
 def may_be_half(entry: ReplayEntry) -> bool:
-    """Tokens without text: they may have begun a character."""
+    """Whether these are tokens without text: they may have begun a character."""
     return type(entry) is Chunk and not (entry.text or entry.finish)
 
 
@@ -206,8 +205,8 @@ def _sampling_after(sampling: Sampling, written: int) -> Sampling:
 def _counted(chunk: Chunk, before: int) -> Chunk:
     """The chunk as part of an answer that had `before` tokens already.
 
-    What the engine had cached of the prompt, and what media took of it, was in its first chunk; now the
-    prompt is longer.
+    Its counts of cached tokens and of media tokens are removed: the prompt is longer now, and the first
+    chunk of the answer has these counts.
     """
     finish = chunk.finish
     if finish is not None and finish.completion_tokens is not None:

@@ -1,7 +1,7 @@
-"""JSON Schemas that an answer is checked against when it is there.
+"""JSON Schemas for checking complete answers.
 
-A client's schema refers to nothing but itself: no file is read for it, and no
-network asked. What is no schema is refused before anything is generated.
+A client's schema may refer only to itself: no file is read for it, and no URL fetched. An invalid schema is
+refused before anything is generated.
 """
 
 import json
@@ -17,15 +17,15 @@ from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import RequestError
 
 MAX_FAULTS = 5
-"""Faults of one text that are reported."""
+"""The largest number of reported faults of one text."""
 MAX_MESSAGE = 300
-"""Characters of each: it may quote what is wrong."""
+"""Characters of each report: it may quote the text."""
 
 _DRAFTS = "json-schema.org/draft"
 
 
 class Schema:
-    """A schema that came in the parameter `param`. Raises RequestError if it is none."""
+    """A schema from the parameter `param`. Raises RequestError if it is invalid."""
 
     def __init__(self, schema: Mapping[str, Any], param: str) -> None:
         import jsonschema_rs  # noqa: PLC0415 - only where there is something to check
@@ -41,7 +41,7 @@ class Schema:
             raise RequestError(f"This is not a valid JSON Schema: {_message(error)}.", param=param) from error
 
     def faults(self, text: str) -> Iterator[str]:
-        """What is wrong with `text` as JSON of this schema, each with its place if that is not the whole."""
+        """The faults of `text` as JSON of this schema, each with its place if that is not the whole text."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -51,12 +51,12 @@ class Schema:
             for error in islice(self._validator.iter_errors(value), MAX_FAULTS):
                 where = "".join(f"/{step}" for step in error.instance_path)
                 yield f"{where and f' at {where}'}: {_message(error)}."
-        except ValueError:  # it gives up on what is nested some hundred deep
+        except ValueError:  # the library cannot handle a nesting of some hundred levels
             yield ": nested too deeply to be checked."
 
 
 class Schemas(Struct, frozen=True):
-    """What the text of an answer is checked against, and the arguments of calls, by the function's name."""
+    """The schemas for the text of an answer, and for the arguments of calls, by the function's name."""
 
     format: Mapping[str, Any] | None = None
     tools: Mapping[str, Mapping[str, Any]] = {}

@@ -49,27 +49,27 @@ from antiphon.tools.tool import ServerTool
 log = structlog.get_logger()
 
 MANY_ITEMS = 64
-"""Items and tools from which on a prompt is rendered beside the event loop: it may take milliseconds."""
+"""With at least this number of items and tools, a prompt is rendered in a thread: it may take
+milliseconds."""
 MANY_CHARACTERS = 64 * 1024
-"""Characters from which on it is, too."""
+"""The same for its number of characters."""
 TEMPLATES = 8
-"""Templates of clients that are remembered: to compile and probe one takes long."""
+"""The number of clients' templates in the cache: compiling and probing one takes long."""
 PLANS = 64
-"""Compiled plans that are cached, by what they require; agents repeat themselves."""
+"""The number of compiled plans in the cache; agents send the same demands again."""
 PLAN_BYTES = 512 * 1024
-"""Bytes of a plan that is cached."""
+"""The largest size in bytes of a plan in the cache."""
 
 
 class TokenModel:
-    """Knows how a turn becomes a prompt, and how what the engine answers is decoded. See `Model`.
+    """Renders turns to prompts, and decodes the engine's output. See `Model`.
 
-    `reasons`: the model may begin an answer with reasoning, where its dialect has any.
-    With `exclude_tools` a turn that may not call has no tools in its prompt.
-    `tools` are those of the server, by type; `stopping` is set when none of them is waited for any more.
-    `limits` bound what a turn may ask for.
+    `reasons`: the model may begin an answer with reasoning, if its dialect has any. With `exclude_tools`,
+    the prompt of a turn that may not call tools has none. `tools` are the server's, by type; `stopping` is
+    set when the server stops waiting for them. `limits` bound the size of a turn.
     """
 
-    def __init__(  # noqa: PLR0913 - what a model is served with
+    def __init__(  # noqa: PLR0913 - the settings of a model
         self,
         engine: Engine,
         renderer: Renderer,
@@ -103,7 +103,7 @@ class TokenModel:
 
     @staticmethod
     def held() -> AbstractAsyncContextManager[None]:
-        """See `Model`: whoever made it has loaded it."""
+        """See `Model`: it is loaded already."""
         return nullcontext()
 
     @property
@@ -193,7 +193,7 @@ class TokenModel:
     async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The prompt of the turn: these `ids`, if it was rendered before.
 
-        Raises RequestError if it leaves no room to answer.
+        Raises RequestError if there is no room for an answer.
         """
         prompt = await self.compose(turn, ids)
         if len(prompt.ids) >= self.card.context:
@@ -201,7 +201,7 @@ class TokenModel:
         return prompt
 
     async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The same, however long it is: to be looked at, or counted. Raises RequestError."""
+        """The prompt without a limit on its length, for display and counts. Raises RequestError."""
         with naming(turn.parameters):
             check_turn(turn, self.limits, self.card.context)
             return await self._compose(turn, ids)
@@ -232,14 +232,14 @@ class TokenModel:
         return await self._rendered(turn)
 
     async def _filled(self, turn: Turn, suffix: str) -> Prompt:
-        """The prompt for the text between a prompt and what is behind it."""
+        """The prompt for the text between a prompt and a suffix."""
         if self._fill_in is None:
             self._fill_in = await self._find_fill_in()
         before = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
         return await self._read([*filter(None, self._fill_in.pieces(before, suffix))])
 
     async def _find_fill_in(self) -> FillIn:
-        """The tokens by which the model fills in. Raises RequestError if it has none."""
+        """The model's tokens for filling in. Raises RequestError if it has none."""
         if self.card.capabilities.token_ids:
             named = self.card.fill_in
             for family in (*([] if named is None else [FillIn(*named)]), *FAMILIES):
@@ -274,7 +274,7 @@ class TokenModel:
         return Prompt(prompt.text, prompt.ids, (*shown,), (*around,), placeholders=(*placeholders,))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
-        """The text of a prompt that came as ids."""
+        """The text of a prompt that the client sent as ids."""
         try:
             return await self.engine.detokenize(ids)
         except RequestError as error:
@@ -312,7 +312,7 @@ class TokenModel:
         return prompt
 
     async def _render(self, turn: Turn) -> str:
-        """Render the turn; in a thread of its own if it is long: no one waits."""
+        """Render the turn; in a thread if it is long."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         if turn.template is not None:
@@ -350,7 +350,7 @@ class TokenModel:
         return decoder
 
     async def plan(self, turn: Turn, prompt: Prompt) -> ConstraintPlan:
-        """What enforces the demands of the turn on the answer to this prompt. Raises RequestError."""
+        """The constraint plan for the answer to this prompt. Raises RequestError."""
         if is_free(turn):
             return ConstraintPlan()
         table = self.table(turn)
@@ -416,9 +416,9 @@ class TokenModel:
         )
 
     async def reasoning_end(self) -> Chunk | None:
-        """What ends reasoning and begins the answer; None for a model without reasoning.
+        """The text that ends reasoning and begins the answer; None for a model without reasoning.
 
-        Raises RequestError if the dialect does not say how its reasoning ends.
+        Raises RequestError if the end of reasoning is not known for the dialect.
         """
         text = self.dialect.reasoning_end
         if text is None:
@@ -438,7 +438,7 @@ def _is_reasoning(state: State) -> bool:
 
 
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
-    """The ids of a text, of which the last stands for it."""
+    """The ids of a text; the last one carries the text."""
     return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
 
 
@@ -462,10 +462,10 @@ _HELLO = "Hello"
 
 
 def _answer_header(renderer: Renderer, grammar: Grammar) -> str:
-    """What the template writes before every answer, up to the first marker of the dialect.
+    """The text that the template writes before every answer, up to the first marker of the dialect.
 
-    It is what a prompt has and a transcript has not; or, if a template writes it without being
-    asked, what follows the message, up to a marker there.
+    It is the part of a prompt that a transcript does not have; or, if a template always writes it, the text
+    after the message, up to a marker.
     """
     turn = Turn("", (Message(Role.USER, (TextPart(_HELLO),)),))
     prompt, transcript = renderer.render(turn), renderer.transcript(turn)

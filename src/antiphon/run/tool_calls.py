@@ -1,15 +1,15 @@
 """The calls of one answer: which run at the same time, which are not run again, and their budget.
 
-Calls begin in the order in which the model wrote them, and their results are shown in it. Those that a tool
-lets run side by side (`Hosted.parallel`) do, if no other stands between them; all others run alone.
+Calls begin in the order in which the model wrote them, and their results are shown in this order.
+Neighbouring calls whose tool allows it (`Hosted.parallel`) run in parallel; all others run alone.
 
-Of an answer that another server goes on with, a call whose result was recorded is not run. One that had
-begun, and whose result was not, is run again only if that does no harm (`Hosted.idempotent`): else the
-model is told that nobody knows what became of it.
+If another server continues the answer, a call with a recorded result is not run. A call that had begun and
+has no recorded result is run again only if that is harmless (`Hosted.idempotent`): otherwise the model is
+told that the outcome is unknown.
 
-What programs print is shown while they run: ten times a second at most, and in one piece once a client reads
-on that did not. Of calls that another server goes on with, what was recorded is shown again, and the rest
-with the result.
+The output of programs is shown while they run: ten times a second at most, and while the client does not
+read, it is collected. If another server continues the answer, recorded output is replayed, and further
+output is shown with the result.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from antiphon.run.replay import ReplayContext, ReplayLog, ToolPrintedEntry, Tool
 from antiphon.run.tool_sessions import ToolSessions
 
 SHOWING = 0.1
-"""Seconds from when a program prints something until it is shown, with what else it has printed by then."""
+"""Seconds between output of a program and its display, together with the output until then."""
 _MEDIA = "tool result"
-"""What is blamed for media that cannot be read: the model is told."""
+"""The parameter in errors for unreadable media: the model gets them."""
 ENOUGH = "No more tools can be called for this answer. Answer with what you know."
 _ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Continue without it."
 _UNKNOWN = (
@@ -44,7 +44,7 @@ _UNKNOWN = (
 
 
 class ToolBudget:
-    """The bounds of the server's tools in one answer, for all together and for each.
+    """The limits of the server tools in one answer, for all together and for each.
 
     There are at most `calls` calls, if it is not None. The other bounds come from the limits.
     """
@@ -54,7 +54,7 @@ class ToolBudget:
         self._calls_left = limits.tool_calls if calls is None else calls
         self._seconds_left = float(limits.tool_seconds)
         self._tokens_left = limits.generation_tokens
-        self._calls = Counter[str]()  # by type of the tool, as the others
+        self._calls = Counter[str]()  # by type of the tool, as the following
         self._seconds = Counter[str]()
         self._tokens = Counter[str]()
 
@@ -64,7 +64,7 @@ class ToolBudget:
         return min(self._calls_left, self._seconds_left, self._tokens_left) <= 0
 
     def spent_by(self, tool: str) -> bool:
-        """Of this type none are."""
+        """Whether the budget of this tool is used up."""
         limits = self._limits
         return (
             self._calls[tool] >= limits.calls_per_tool
@@ -73,7 +73,7 @@ class ToolBudget:
         )
 
     def seconds_for(self, tool: str) -> float:
-        """How long a call may take."""
+        """The time limit of a call."""
         return min(self._seconds_left, self._limits.seconds_per_tool - self._seconds[tool])
 
     def begin(self, tool: str) -> None:
@@ -90,16 +90,16 @@ class ToolBudget:
         self._seconds[tool] += seconds  # type: ignore[assignment]
 
     def generated(self, tokens: int) -> None:
-        """A generation read and wrote so many tokens."""
+        """Count the tokens that a generation read and wrote."""
         self._tokens_left -= tokens
 
     def returned(self, tool: str, tokens: int) -> None:
-        """The result of a call has so many tokens."""
+        """Count the tokens of the result of a call."""
         self._tokens[tool] += tokens
 
 
 class ToolCalls:
-    """Runs the calls of one answer, and shows their results. `items` are those of the answer."""
+    """Runs the calls of one answer, and shows their results. `items` builds those of the answer."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ToolCalls:
         self._items = items
 
     async def run(self, calls: Sequence[FunctionCall], output: Driver, choice: int) -> list[ToolResult]:
-        """Run these calls, of one generation; their results, in order. Raises EngineNotReadyError."""
+        """Run these calls of one generation; returns their results, in order. Raises EngineNotReadyError."""
         results: list[ToolResult] = []
         for group in self._groups(calls):
             results += await self._run_group(group, output, choice)
@@ -139,7 +139,7 @@ class ToolCalls:
         first = group.first
         allowed = [self._allowed(call) for call in calls]
         if not all(self.hosted(call).idempotent for call in calls):
-            # Before they run: whoever takes the answer over has to know that they may have.
+            # Before they run: a server that continues the answer has to know that they may have run.
             await output.calls_begin(first + len(calls))
         tasks = [
             asyncio.create_task(self._recorded_or_run(call, first + number, seconds, group.listener(number)))
@@ -149,7 +149,7 @@ class ToolCalls:
         try:
             for call, task in zip(calls, tasks, strict=True):
                 group.show_recorded()
-                entries.append(await task)  # in the order of the calls, whichever ends first
+                entries.append(await task)  # in the order of the calls, not of their ends
                 group.show(ToolResultReceived(call.call_id, entries[-1].result))
         finally:
             group.over = True
@@ -162,7 +162,7 @@ class ToolCalls:
         return [entry.result for entry in entries]
 
     def _allowed(self, call: FunctionCall) -> float | None:
-        """How many seconds the call may take; None if it is not run at all."""
+        """The time limit of the call in seconds; None if it must not run."""
         tool = self.hosted(call).type
         if self._budget.spent:
             return None
@@ -177,7 +177,7 @@ class ToolCalls:
         log = self._context.log
         recorded = log.result_of(number) if log else None
         if recorded is not None:
-            if seconds is not None:  # one that was not run has left nothing in its session
+            if seconds is not None:  # a call that was not run has not changed its session
                 await self._sessions.recall(call, recorded.result)
             return recorded
         entry = ToolResultEntry(*await self._result(call, number, seconds, on_output), number)
@@ -197,7 +197,7 @@ class ToolCalls:
 
 
 class _Group:
-    """What is shown of calls that run side by side. The first of their results has the number `first`."""
+    """Shows calls that run in parallel. The first of their results has the number `first`."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _Group:
         self._log = log
         self._choice = choice
         numbers = range(self.first, self.first + len(calls))
-        # Of calls that were begun before, events may be stored that what they print now must not precede.
+        # If the calls had begun before, stored events may have to precede new output.
         self._shows_output = log is None or not any(
             log.result_of(each) or log.printed(each) for each in numbers
         )
@@ -234,18 +234,18 @@ class _Group:
         self._results += 1
 
     def show_recorded(self) -> None:
-        """What calls printed before the next result, as it was recorded."""
+        """Show the recorded output of calls before the next result."""
         for entry in self._log.printed(self._results) if self._log else ():
             call = self._calls[entry.number - self.first]
             self.output.push(self._choice, [ToolPrinted(call.call_id, entry.stdout, entry.stderr)])
 
     def show_printed(self, number: int, stdout: str, stderr: str) -> None:
-        """What the call of this number has printed now."""
+        """Show new output of the call of this number."""
         if self._log is not None:
             self._log.write(ToolPrintedEntry(self.first + number, self._results, stdout, stderr))
         try:
             self.output.push(self._choice, [ToolPrinted(self._calls[number].call_id, stdout, stderr)])
-        except Exception as error:  # of ours: nobody awaits this
+        except Exception as error:  # a bug: no caller awaits this
             self.output.stop(error)
 
 
@@ -278,7 +278,7 @@ class _OutputBuffer:
 
 
 async def content_of(result: ToolResult, model: Model) -> tuple[Part, ...]:
-    """The media and files of a result, for this model: a note stands for what it does not take."""
+    """The media and files of a result, for this model: a note replaces those that it does not take."""
     return tuple([part for data in result.media for part in await _parts_of(data, model)])
 
 

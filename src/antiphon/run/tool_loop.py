@@ -1,11 +1,10 @@
-"""An answer of several generations: the model calls the server's tools, reads their results, and continues.
+"""An answer of several generations: the model calls server tools, reads their results, and continues.
 
-The calls and their results become part of the conversation, and the next
-generation answers that. The answer ends when the model has called no tool of
-the server's, when it calls a function of the client's, too, or when a limit is
-reached; never because a tool failed, for the model gets the error as the result.
-When the budget of the tools is spent, the model is asked once more, for an answer in words. If it has none,
-the answer ends for that reason.
+The calls and their results become part of the conversation, and the next generation continues that. The
+answer ends when a generation calls no server tool, or also calls a function of the client, or when a limit
+is reached. It never ends because a tool failed: the model gets the error as the result. When the budget of
+the tools is used up, there is one more generation, without tools. If it has no text either, the answer ends
+for that reason.
 """
 
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ class ApprovedCalls:
         self._over = False
 
     async def run(self, output: Driver, choice: int) -> Turn:
-        """Run them; the turn with their results, each behind its call."""
+        """Run them; returns the turn with their results, each after its call."""
         approved = self._turn.approved
         async with self._sessions:
             for call in approved:
@@ -83,7 +82,7 @@ class ApprovedCalls:
         return FunctionOutput(call.call_id, parts, call.name)
 
     def abandon(self) -> list[Event]:
-        """The last event of an answer that came to nothing."""
+        """The last event of an answer that failed."""
         return [] if self._over else [self.items.push(Finished(FinishReason.ERROR, Usage()))]
 
 
@@ -97,16 +96,16 @@ def _written(call: FunctionCall) -> list[Event]:
 
 
 class ToolLoop:
-    """Generates one answer. Not for reuse. `items` are those of the answer so far."""
+    """Generates one answer. A loop is used once. `items` builds those of the answer."""
 
     def __init__(self, first: Prepared, index: int, context: ReplayContext, items: Accumulator) -> None:
         self._index = index
         self._context = context
         self._items = items
-        self._first = len(items.items)  # number of the first item of the generation that is under way
+        self._first = len(items.items)  # number of the first item of the current generation
         self._prepared = first
         self._generation = first.generation(index, context, self._items)
-        self._end: Finished | None = None  # of the generation that is under way, once it is over
+        self._end: Finished | None = None  # of the current generation, when it is over
         self._over = False  # the end of the answer was emitted
         self._sessions = ToolSessions(
             first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
@@ -166,7 +165,7 @@ class ToolLoop:
         self._output.push(choice, events)
 
     def _counted(self, event: Finished) -> Finished:
-        """The end of a generation with what the generations before it used, and did not meet."""
+        """The end of a generation with the usage and the unmet demands of all generations."""
         silent = self._last and event.reason is FinishReason.STOP and not any(map(_says, self._new_items))
         return replace(
             event,
@@ -177,11 +176,11 @@ class ToolLoop:
         )
 
     def _usage_of(self, end: Finished) -> GenerationUsage:
-        """What the generation that is under way has used."""
+        """The usage of the current generation."""
         return GenerationUsage.of(end.usage, len(self._prepared.prompt.ids))
 
     def _pending(self) -> list[FunctionCall]:
-        """The calls that the server has to run: none, if a limit or the client's stop string ended it all."""
+        """The calls that the server has to run: none after a limit, or the client's stop string."""
         end = self._end
         if end is None or end.reason is not FinishReason.STOP or isinstance(end.stop, str):
             return []
@@ -193,7 +192,7 @@ class ToolLoop:
         return self._items.items[self._first :]
 
     async def _next(self, calls: list[FunctionCall], results: list[ToolResult]) -> FinishReason | None:
-        """Set the next generation up; why the answer ends, if there is none."""
+        """Prepare the next generation; returns why the answer ends, if there is none."""
         await self._count(calls, results)
         new = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new):
@@ -221,7 +220,7 @@ class ToolLoop:
     async def _next_turn(
         self, new: Sequence[Item], calls: Sequence[FunctionCall], results: Sequence[ToolResult]
     ) -> Turn:
-        """The turn of the conversation with the new items and results, and what is left of its limits."""
+        """The turn of the conversation with the new items and results, and the rest of its limits."""
         assert self._end is not None
         turn, used = self._prepared.turn, self._end.usage
         texts = [result.text for result in results]
@@ -258,15 +257,15 @@ class ToolLoop:
         )
 
     def _all_spent(self) -> bool:
-        """None of the server's tools is run any more, each for itself."""
+        """Whether the individual budget of each server tool is used up."""
         turn = self._prepared.turn
         hosted = (tool.hosted for tool in turn.tools if turn.tool_choice.admits(tool.name))
         return all(self._budget.spent_by(each.type) for each in hosted if each is not None)
 
     def _next_choice(self) -> ToolChoice:
-        """What may be called after the first calls, which have met the demand for one.
+        """The tool choice after the first calls, which have met a demand for a call.
 
-        A named call is demanded once, and no other is made in that answer.
+        A named call is demanded once, and is the only call of that answer.
         """
         tools, choice = self._prepared.turn.tools, self._prepared.turn.tool_choice
         names = frozenset[str]() if choice.named else choice.names
@@ -291,7 +290,7 @@ def _left(limit: int | None, used: int) -> int | None:
 
 
 def _with_prefix(turn: Turn, new: Sequence[Item]) -> tuple[Item, ...]:
-    """The conversation with what was new: a message that the client began is whole."""
+    """The conversation with the new items: a message that the client has begun is completed."""
     items = turn.items
     begun, last = turn.prefix, items[-1] if items else None
     if turn.ending is PromptEnding.CONTINUED and isinstance(last, Message):

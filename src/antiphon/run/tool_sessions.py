@@ -1,4 +1,4 @@
-"""Runs the server's tools for one answer. Nothing that a tool does ends an answer."""
+"""Runs the server tools for one answer. A failure of a tool does not end the answer."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,8 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import ServerTool, Session, WantedTool
 
 CLOSING = 5.0
-"""Seconds that a tool may take to end a call, or free what it holds; the end of the answer waits for it."""
+"""Seconds that a tool may take to end a call, or to free its resources; the end of the answer waits for
+it."""
 
 _NO_OBJECT = "The arguments of this call are not a JSON object. Call it again, with valid JSON."
 _TOO_LONG = "The call was stopped: the time of tools for this answer is used up. Continue without its result."
@@ -26,9 +27,9 @@ log = structlog.get_logger()
 
 
 class ToolSessions:
-    """Runs the calls of one answer. A tool begins to work with its first call.
+    """Runs the calls of one answer. A session is opened with the first call of its tool.
 
-    `stopping` is set when the server stops: nothing is waited for then.
+    `stopping` is set when the server stops: then nothing is waited for.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ToolSessions:
     async def run(
         self, call: FunctionCall, seconds: float, on_output: OutputCallback
     ) -> tuple[ToolResult, float]:
-        """Run what the model called, so many seconds at most; its result, and how many it took.
+        """Run a call for at most `seconds`; returns its result, and the time it took.
 
         Raises EngineNotReadyError if the server stops before it is done.
         """
@@ -120,7 +121,7 @@ async def _close(type_: str, session: Session) -> None:
 
 @contextmanager
 def _logged(type_: str) -> Iterator[None]:
-    """A tool that breaks its contract is logged: it is no reason to end an answer."""
+    """Log a tool that breaks its contract: it must not end the answer."""
     try:
         yield
     except Exception:
@@ -128,5 +129,5 @@ def _logged(type_: str) -> Iterator[None]:
 
 
 def _arguments(call: FunctionCall) -> dict[str, Any] | None:
-    """The arguments of a call, None if they are not whole, or no object."""
+    """The arguments of a call; None if they are incomplete, or not an object."""
     return object_in(call.arguments) if call.status is Status.COMPLETED else None

@@ -1,7 +1,7 @@
 """Vectors and scores of texts, transcriptions, and models that compute nothing else.
 
-A model that ranks says itself how well a document answers a query. Of one that embeds only, it is the cosine
-of the angle between their vectors.
+A model that ranks returns scores itself. With one that only embeds, the score is the cosine of the angle
+between two vectors.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from antiphon.run.model import Prepared, PromptSize
 from antiphon.tools.tool import ServerTool
 
 PAUSE = 64
-"""Pairs of vectors that are compared before others get their turn."""
+"""The number of pairs of vectors that are compared before the event loop may do other work."""
 
 
 async def embed(engine: Engine, request: EmbeddingRequest) -> Embeddings:
-    """The vectors that the engine makes. Raises RequestError for what it cannot do, EngineError."""
+    """The vectors that the engine returns. Raises RequestError for unsupported parameters, EngineError."""
     able = engine.card.capabilities
     if Task.EMBED not in able.tasks or not isinstance(engine, Embedder):
         raise _unable(engine.card, "makes no embeddings", "Name one that does")
@@ -86,7 +86,7 @@ def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
 
 
 class VectorModel:
-    """A model that embeds, ranks or transcribes audio, and answers nobody. See `Model`."""
+    """A model that embeds, ranks or transcribes audio, and cannot generate. See `Model`."""
 
     def __init__(self, engine: Engine, limits: Limits = DEFAULTS) -> None:
         self.engine = engine
@@ -109,7 +109,7 @@ class VectorModel:
 
     @staticmethod
     def held() -> AbstractAsyncContextManager[None]:
-        """See `Model`: whoever made it has loaded it."""
+        """See `Model`: it is loaded already."""
         return nullcontext()
 
     async def prepare(
@@ -123,7 +123,7 @@ class VectorModel:
         return PromptSize(len((await self.compose(turn)).ids))
 
     async def compose(self, turn: Turn) -> Prompt:
-        """See `Model`: of texts alone. Raises RequestError for a conversation."""
+        """See `Model`: of a text. Raises RequestError for a conversation."""
         if not isinstance(turn.prompt, str):
             raise self._no_answers()
         return Prompt(turn.prompt, (*await self.engine.tokenize([turn.prompt]),))
