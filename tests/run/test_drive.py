@@ -113,11 +113,11 @@ class Notes:
         opening: Awaitable[None] | None = None,
         *,
         background: bool = False,
-        behind: bool = False,
+        replaying: bool = False,
         closing: Exception | asyncio.Event | None = None,
     ) -> None:
         self.background = background
-        self.behind = behind
+        self.replaying = behind
         self._opening = opening
         self._closing = closing
         self.lines: list[bytes] = []
