@@ -117,7 +117,7 @@ class Notes:
         closing: Exception | asyncio.Event | None = None,
     ) -> None:
         self.background = background
-        self.replaying = behind
+        self.replaying = replaying
         self._opening = opening
         self._closing = closing
         self.lines: list[bytes] = []
@@ -477,7 +477,7 @@ async def test_in_the_background_a_failure_is_stored_also_before_the_first_event
 
 async def test_what_was_not_made_again_is_not_closed() -> None:
     """The log of an answer that is continued holds more than was made again: nothing fits behind it."""
-    notes = Notes(background=True, behind=True)
+    notes = Notes(background=True, replaying=True)
     with pytest.raises(EngineError):
         await Driver(Steps("a", EngineError(), closing="open items"), Words(), notes).run()
     assert b"open items" not in notes.lines
