@@ -1,1 +1,1 @@
-"""One package per API: schema (requests), resource (answers), accept, stream, answer. No HTTP, no await."""
+"""One package per API: schema (requests), resource (answers), accept, stream, answer. No HTTP, no `await`."""

@@ -1,12 +1,11 @@
-"""How the chunks of a stream are written, for OpenAI's two older APIs.
+"""Writes the chunks of a stream, for OpenAI's two older APIs.
 
-Text comes in pieces, one or more for each token. In a plain stream nothing
-changes from piece to piece but the text: a chunk with a mark in the place of the text
-is encoded once and split at the mark, and the pieces are joined from bytes. Where
-a client wants more to change (log probabilities, ids, usage, padding), each
-chunk is encoded whole. Both kinds are made of the same wire types, and cannot differ.
+Text is sent in pieces, one or more for each token. In a plain stream only the text changes from piece to
+piece: a chunk with a mark in its place is encoded once and split at the mark, and the pieces are joined from
+bytes. If other fields change as well (log probabilities, ids, usage, padding), each chunk is encoded
+separately. Both ways use the same wire types, so they cannot differ.
 
-A `ChunkFactory` knows the wire types of one API; a part is what a chunk adds to one choice.
+A `ChunkFactory` makes the wire types of one API; a part is what a chunk adds to one choice.
 """
 
 import secrets
@@ -24,15 +23,15 @@ from antiphon.core.events import Event, ReasoningDelta, Usage
 
 Tokens = tuple[Token, ...]
 Piece = Callable[[str, Tokens], bytes]
-"""Text, and the tokens behind it → the chunk with it."""
+"""Text and its tokens → the chunk."""
 Usages = CompletionUsage | UnsetType | None
-"""The usage in a chunk: absent, null as long as there is none, or what there is."""
+"""The usage in a chunk: absent, null before it is known, or its value."""
 
 DONE = b"[DONE]"
-"""The payload behind the last."""
+"""The payload after the last chunk."""
 
 PADDED_LENGTH = 32
-"""Pieces of a padded stream are multiples of so many bytes longer than an empty one."""
+"""Pieces of a padded stream are longer than an empty one by a multiple of this number of bytes."""
 
 _MARK = secrets.token_hex(16)  # in no name that a client or a server may choose
 _ENCODED_MARK = msgspec.json.encode(_MARK)
@@ -41,7 +40,7 @@ _UNUSED = Usage()
 
 
 class DeltaKind(Enum):
-    """What a piece is part of."""
+    """The field that a piece belongs to."""
 
     TEXT = auto()
     REASONING = auto()
@@ -49,7 +48,7 @@ class DeltaKind(Enum):
 
 
 class Part(Protocol):
-    """What all parts have."""
+    """The common fields of parts."""
 
     index: int
     token_ids: list[int] | UnsetType
@@ -83,12 +82,12 @@ class Chunks(Generic[P]):
         self._usage: Usages = UNSET if presentation.usage is UsageReports.NONE else None
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
-        """Makes the pieces of one text of a choice."""
+        """A function that makes the pieces of one text of a choice."""
         frame = self.single(part_of(_MARK)).split(_ENCODED_MARK)
         return lambda text, tokens: _encode(text).join(frame)
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
-        """A chunk that is no piece."""
+        """A single chunk, which is not a piece."""
         return _encode(self._factory.chunk((part,), self._usage, prompt))
 
     def echo(self, part: P, text: str) -> bytes:
@@ -105,7 +104,7 @@ class Chunks(Generic[P]):
         """The model wrote something that no chunk shows."""
 
     def settle(self, choice: int, usage: Usage) -> None:
-        """A choice is over, and this is what it used."""
+        """Count the usage of a choice that has ended."""
 
 
 class DetailedChunks(Chunks[P]):
@@ -140,7 +139,7 @@ class DetailedChunks(Chunks[P]):
         return self._write(part, prompt)
 
     def note(self, choice: int, event: Event) -> None:
-        """See `Chunks`. Reasoning comes here only if it is hidden: then its tokens are hidden, too."""
+        """See `Chunks`. Reasoning is passed here only if it is hidden: then its tokens are hidden, too."""
         hidden = isinstance(event, ReasoningDelta)
         self._count(choice, event.tokens, reasoning=len(event.tokens) if hidden else 0)
         if not hidden:
@@ -179,5 +178,5 @@ def chunks_for(factory: ChunkFactory[P], presentation: PresentationOptions, prom
 
 
 def _padding(text: str) -> str:
-    """Random digits that bring a piece to one of few lengths."""
+    """Random digits that pad a piece to one of few lengths."""
     return secrets.token_hex(PADDED_LENGTH // 2)[: -len(_encode(text)) % PADDED_LENGTH]

@@ -1,4 +1,4 @@
-"""What the answers of OpenAI's older APIs share: usage, the failure of a choice, the prompt's tokens."""
+"""Common parts of the answers of OpenAI's older APIs: usage, failures of choices, tokens of the prompt."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ from antiphon.core.events import Usage
 
 
 class PromptTokensDetails(Struct):
-    """`cached_tokens` are prompt tokens that the engine did not have to compute.
+    """`cached_tokens` are tokens of the prompt that the engine did not have to compute.
 
-    Where the prompt has media, `image_tokens` are theirs, of whatever kind, and `text_tokens` all others.
+    If the prompt has media, `image_tokens` are theirs, of any kind, and `text_tokens` all others.
     """
 
     cached_tokens: int
@@ -45,7 +45,7 @@ class ChoiceError(Struct):
 
 
 class PromptAlternative(Struct):
-    """A token that might stand in a place of the prompt. Its rank is null if it is not among the first."""
+    """A candidate at a position of the prompt. Its rank is null if it is not among the first."""
 
     logprob: float
     rank: int | None
@@ -53,7 +53,7 @@ class PromptAlternative(Struct):
 
 
 PromptLogprobs = list[dict[int, PromptAlternative] | None]
-"""For each token of a prompt what might stand there, by id; null where nothing is known, as of the first."""
+"""For each token of a prompt, the candidates by id; null if they are unknown, as for the first."""
 
 
 def total(prompt_tokens: int, usages: Iterable[Usage], prompts: int = 1) -> CompletionUsage:
@@ -91,7 +91,7 @@ _FINISH_REASONS = {
     # OpenAI's word for a limit of the server's.
     (FinishReason.TOOL_LIMIT, False): "length",
     (FinishReason.TOOL_LIMIT, True): "length",
-    # Not OpenAI's: other choices of the answer may be whole, so this one cannot be an error status.
+    # Not OpenAI's: other choices of the answer may have succeeded, so the status cannot be an error.
     (FinishReason.ERROR, False): "error",
     (FinishReason.ERROR, True): "error",
 }
@@ -100,7 +100,7 @@ _FINISH_REASONS = {
 def finish_reason(reason: FinishReason, calls: int) -> str:
     """OpenAI's `finish_reason` for a choice that shows this many calls.
 
-    `length` always wins: a client must never take a cut call for a whole one. A call that is broken is a
-    call, too: client loops go on at that word, and have their handling of bad arguments there.
+    `length` has precedence: a client must not mistake a cut call for a complete one. A malformed call counts
+    as a call: agents continue with it, and handle its bad arguments there.
     """
     return _FINISH_REASONS[reason, calls > 0]

@@ -1,11 +1,9 @@
-"""Custom tools: tools that take text as it is, not JSON.
+"""Custom tools: tools whose input is text, not JSON.
 
-Models are taught functions, so that is what they are shown: a function with
-one string, `input`. What the model then writes is `{"input": "…"}`, and its
-string is what the client gets. It is read as it comes, so that it can be
-streamed. Arguments that look otherwise are passed on as they are: the client
-sees what its tool was called with. Tools of the server that take one string
-are read in the same way.
+Models are trained with functions, so they get a function with one string, `input`. The model then writes
+`{"input": "…"}`, and the client gets the string. It is parsed incrementally, so that it can be streamed.
+Malformed arguments are passed on unchanged: the client sees what its tool was called with. Arguments of
+server tools with one string are parsed in the same way.
 """
 
 import re
@@ -17,12 +15,12 @@ from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.turn import Function
 
 InputFormat = GrammarFormat | Regex
-"""What the text that a custom tool takes has to look like."""
+"""The required form of the input of a custom tool."""
 
 MAX_OPENING = 256
-"""Characters that the opening of the arguments may take; the space in it is the model's."""
+"""The largest opening of the arguments in characters; the model may insert any space there."""
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
-_UNWRITTEN = "\ufffd"  # stands for half a character, which no text can hold
+_UNWRITTEN = "\ufffd"  # marks half a surrogate pair: text cannot hold one
 _PIECES = re.compile(
     r"""(?P<plain>[^"\\]+)
       | (?P<end>")
@@ -34,10 +32,10 @@ _PIECES = re.compile(
 
 
 def as_function(name: str, description: str | None, format_: InputFormat | None, source: str) -> Function:
-    """The function that stands for a custom tool, whose format came as the parameter `source`.
+    """The function for a custom tool, whose format is in the parameter `source`.
 
-    A regular expression becomes part of the schema, so that an engine can enforce it;
-    a grammar becomes part of the description, which is all that can be done inside a JSON string.
+    A regular expression becomes part of the schema, so that an engine can enforce it; a grammar becomes part
+    of the description, because a grammar cannot be enforced inside a JSON string.
     """
     text: dict[str, Any] = {"type": "string", "description": "The input of the tool, as plain text."}
     match format_:
@@ -56,31 +54,31 @@ def as_function(name: str, description: str | None, format_: InputFormat | None,
 
 
 def to_arguments(text: str) -> str:
-    """The arguments of a call with this input: what the model is shown of earlier calls."""
+    """The arguments of a call with this input, for models that are shown earlier calls."""
     return msgspec.json.encode({"input": text}).decode()
 
 
 def to_input(arguments: str, name: str = "input") -> str:
-    """The one string in the arguments of a call, that of this name."""
+    """The string of this name in the arguments of a call."""
     return InputReader(name).read(arguments)
 
 
 class InputReader:
-    """Reads the one string in the arguments of one call, that of this name, in any pieces."""
+    """Reads the string of this name in the arguments of one call, in any pieces."""
 
     __slots__ = ("_gaps", "_half", "_held", "_matched", "_opening", "_read")
 
     def __init__(self, name: str = "input") -> None:
         self._opening = f'{{"{name}":"'
         colon = len(self._opening) - 2
-        self._gaps = (0, 1, colon, colon + 1)  # where space may stand in it
+        self._gaps = (0, 1, colon, colon + 1)  # positions in it that allow space
         self._held = ""  # the opening so far, or an escape that was cut
         self._matched = 0  # characters of the opening that were found
         self._half: int | None = None  # the first half of a character of two escapes
         self._read = self._open
 
     def read(self, arguments: str) -> str:
-        """What the next piece of the arguments adds to the input."""
+        """The addition of the next piece of arguments to the input."""
         return self._read(arguments)
 
     def _open(self, arguments: str) -> str:
@@ -97,7 +95,7 @@ class InputReader:
         return ""
 
     def _may_skip(self, character: str, position: int) -> bool:
-        """The character is space, in a place for it, and not more than there may be."""
+        """Whether the character is space, in a position that allows it, and not too much."""
         fits = len(self._held) + position < MAX_OPENING
         return fits and character.isspace() and self._matched in self._gaps
 
@@ -124,7 +122,7 @@ class InputReader:
         return "".join(out)
 
     def _character(self, code: int) -> str:
-        """The character that an escape stands for, once it is whole."""
+        """The character of a complete escape."""
         if self._half is not None and 0xDC00 <= code < 0xE000:
             high, self._half = self._half, None
             return chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00))
@@ -135,7 +133,7 @@ class InputReader:
         return before + (_UNWRITTEN if 0xDC00 <= code < 0xE000 else chr(code))
 
     def _no_pair(self) -> str:
-        """What half a character becomes that its other half does not follow."""
+        """The replacement for half a surrogate pair without the other half."""
         half, self._half = self._half, None
         return "" if half is None else _UNWRITTEN
 
@@ -145,5 +143,5 @@ def _as_it_is(arguments: str) -> str:
 
 
 def _nothing(arguments: str) -> str:
-    """Behind the input there is nothing that the tool takes."""
+    """After the input, nothing is shown."""
     return ""

@@ -1,4 +1,4 @@
-"""What an answer is wrapped in: its identity and its prompts, and how the client wants to see it."""
+"""The envelope of an answer: its identity and its prompts, and its presentation."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -13,15 +13,18 @@ from antiphon.core.chunks import Token
 from antiphon.core.hosts import Note
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
-"""Clients know reasoning by one of two names. Answers have both."""
+"""Clients use one of two names for reasoning. Answers have both."""
 
 
 SERVICE_TIER = "default"
-"""The one tier that there is, whichever was requested."""
+"""The only tier, for any request."""
 
 
 class RenderedPrompt(Struct, frozen=True):
-    """A prompt as the model read it. `tokens` are there, with log probabilities, if those were asked for."""
+    """A prompt as the model read it.
+
+    `tokens` have log probabilities; they are set if those were requested.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -43,7 +46,7 @@ class Envelope(Struct, frozen=True):
         return sum([len(prompt.ids) for prompt in self.prompts])
 
     def around(self, prompts: Iterable[Any]) -> "Envelope":
-        """The same, with prompts, each of which has a `text`, `ids` and `tokens`."""
+        """The envelope with prompts, each of which has a `text`, `ids` and `tokens`."""
         rendered = [RenderedPrompt(prompt.text, prompt.ids, prompt.tokens) for prompt in prompts]
         return replace(self, prompts=tuple(rendered))
 
@@ -53,21 +56,20 @@ class UsageReports(IntEnum):
 
     NONE = 0
     LAST = 1
-    """Once, behind the last choice."""
+    """Once, after the last choice."""
     EACH = 2
     """In each chunk, as far as it got."""
 
 
 class PresentationOptions(Struct, frozen=True):
-    """How an answer is shown. A server has defaults; requests change them.
+    """How an answer is presented. A server has defaults; requests change them.
 
-    `role` is the answer's. `reasoning` are the fields that reasoning is shown in, none to hide them.
-    Calls of `custom` tools are shown with their input. `legacy` shows the one call as
-    OpenAI did before there were tools. `logprobs` is the number of alternatives
-    to each token of the text, None to show no log probabilities; `tokens_as_ids`
-    names tokens there by id. `token_ids` shows all ids, `prompt_text` and `prompt_logprobs` the prompt.
-    `echo` is text that the answer is shown to begin with. `padded` hides how long
-    a stream's pieces are. `notes` are on what of the request has no effect.
+    `role` is the answer's. `reasoning` are the names of the fields with the reasoning, none to hide it.
+    Calls of `custom` tools are shown with their input. `legacy` shows the only call in OpenAI's older form.
+    `logprobs` is the number of alternatives to each token of the text, None to show no log probabilities;
+    `tokens_as_ids` names tokens there by id. `token_ids` shows all ids, `prompt_text` and `prompt_logprobs`
+    the prompt. `echo` is text at the beginning of the shown answer. `padded` hides the lengths of a stream's
+    pieces. `notes` are on parts of the request without effect.
     """
 
     role: str = "assistant"
@@ -88,7 +90,7 @@ class PresentationOptions(Struct, frozen=True):
 
 
 DEFAULT_PRESENTATION = PresentationOptions()
-"""How answers are shown unless someone says otherwise."""
+"""The default presentation."""
 
 
 _shown = attrgetter(
@@ -105,7 +107,7 @@ _UNSAID = (None,) * 6
 def shared_presentation(
     request: Request, defaults: PresentationOptions, logprobs: int | None
 ) -> PresentationOptions:
-    """What every request may change of the presentation that the server begins with."""
+    """The presentation for a request, from the server's default."""
     options = request.stream_options
     by_id = request.return_tokens_as_token_ids
     if logprobs is defaults.logprobs is None and _shown(request) == _UNSAID:

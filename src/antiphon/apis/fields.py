@@ -1,9 +1,9 @@
-"""What becomes of the parameters of a request, whichever API it came through: one table for each answer.
+"""The treatment of the parameters of requests, for every API: one table for each kind.
 
-A parameter that the API's own request has a field for is acted on. Of all others, `ALIASES` are other
-names of such fields; `HINTS` are not read: whatever their value, the answer is the right one; `REFUSED`
-request something that Antiphon, or this API, cannot give: to ignore them would be to answer another
-question. What nobody knows is ignored, and logged.
+Parameters with a field in the API's request are used. Of all others, `ALIASES` are other names of such
+fields; `HINTS` are ignored, because the answer is correct for any value; `REFUSED` request something that
+Antiphon, or this API, does not support, so that the answer would be wrong. Unknown ones are ignored, and
+logged.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -113,7 +113,7 @@ HINTS: Mapping[str, str] = {
     "use_mmap": _LOADED,
     "user": "users are not tracked",
 }
-"""Parameter → why there is nothing to do."""
+"""Parameter → why it is ignored."""
 
 _NO_MEDIA = "Antiphon writes text only."
 _NO_EXTENSION = "Antiphon does not pass parameters through to engines."
@@ -221,7 +221,7 @@ REFUSED: Mapping[str, str] = {
     "watermarking": "Antiphon does not watermark.",
     "web_search_options": "Use 'tools', in Chat Completions or Responses.",
 }
-"""Parameter → what to do instead."""
+"""Parameter → the remedy."""
 
 _NOTHING: tuple[object, ...] = (None, False, [], {}, "")
 _CHANGES_NOTHING: Mapping[str, tuple[object, ...]] = {
@@ -244,22 +244,22 @@ _CHANGES_NOTHING: Mapping[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "truncation": ("disabled",),
 }
-"""Values that ask for nothing, beside those that never do: these are no reason to refuse."""
+"""Values that request nothing, in addition to the general ones: they are no reason to refuse."""
 
 _NULL = Raw(b"null")
 MAX_LOGGED = 20
-"""The most names of unknown parameters that are logged, of so many characters at most each."""
+"""The most names of unknown parameters that are logged, and the most characters of each."""
 _LOGGED_CHARACTERS = 64
 
 
 class ParameterNames(Struct):
-    """What a request calls its parameters: field → the alias that was used; `ignored` are in no table."""
+    """The request's names of its parameters: field → the alias that was used; `ignored` are in no table."""
 
     aliases: dict[str, str] = {}
     ignored: list[str] = []
 
     def restore(self, error: AntiphonError) -> None:
-        """Let an error blame what the client has sent."""
+        """Make an error name the parameter as the client has sent it."""
         for field, alias in self.aliases.items():
             param = error.param or ""
             if param == field or param.startswith((f"{field}.", f"{field}[")):
@@ -268,7 +268,7 @@ class ParameterNames(Struct):
 
 
 def to_fields(given: Mapping[str, Raw], fields: Container[str], names: ParameterNames) -> dict[str, Raw]:
-    """The parameters of a request by the names of its fields. Raises RequestError for what is refused."""
+    """The parameters of a request by the names of its fields. Raises RequestError for refused ones."""
     found = {name: value for name, value in given.items() if name in fields}
     for name, key, value in _others(given, fields):
         targets = (key, *ALIASES.get(key, ()))
@@ -284,7 +284,7 @@ def to_fields(given: Mapping[str, Raw], fields: Container[str], names: Parameter
 
 
 def _others(given: Mapping[str, Raw], fields: Container[str]) -> Iterator[tuple[str, str, Raw]]:
-    """What has no field of its name: its name, the name in the tables, its value."""
+    """The parameters that are not fields: name, name in the tables, value."""
     for name, value in given.items():
         members = _members(value) if name in GROUPS and name not in fields else None
         if members is not None:
@@ -296,11 +296,11 @@ def _others(given: Mapping[str, Raw], fields: Container[str]) -> Iterator[tuple[
 
 
 def _set(found: dict[str, Raw], target: str, value: Raw, name: str, names: ParameterNames) -> None:
-    """Give a field, or a member of one, the value that came under another name."""
+    """Set a field, or a member of one, to a value that has another name in the request."""
     field, _, member = target.partition(".")
     holder = _members(found.get(field, _NULL)) if member else found
     new = msgspec.json.decode(value)
-    if new in (None, "") or holder is None:  # what is there is no object: that is what is wrong
+    if new in (None, "") or holder is None:  # the parent is not an object: the error will name it
         return
     key = member or field
     if msgspec.json.decode(holder.get(key, _NULL)) not in (None, new):
@@ -318,7 +318,7 @@ def _refuse(name: str, key: str, value: Raw, remedy: str) -> None:
 
 
 def _members(value: Raw) -> dict[str, Raw] | None:
-    """The members of an object, none of null; None for what is no object."""
+    """The members of an object, none of null; None if the value is not an object."""
     try:
         return msgspec.json.decode(value, type=dict[str, Raw] | None) or {}
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""What an answer has to look like, in the several fields that a request may use."""
+"""The required form of an answer, from any of the fields for it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,9 +23,9 @@ NO_FORMAT = ("response_format", None)
 
 
 def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format | None]:
-    """The one format that the request requests, and its parameter. Raises RequestError for several.
+    """The format that the request demands, and its parameter. Raises RequestError if there are several.
 
-    `before` are those that only its API knows.
+    `before` are formats from fields of the API.
     """
     if request.response_format is None and request.structured_outputs is None and not before:
         return NO_FORMAT
@@ -65,7 +65,7 @@ def _structured(requested: StructuredOutputs | None) -> Iterator[Named]:
         message = "The engine chooses which space it allows. Leave out 'whitespace_pattern'."
         raise RequestError(message, param=f"{where}.whitespace_pattern")
     if requested.json is not None:
-        param = f"{where}.json"  # Ollama's name for it may ask for any object
+        param = f"{where}.json"  # Ollama's name, whose value may stand for any object
         any_object = requested.json == "json"
         yield param, JsonObject() if any_object else JsonSchema(_object(requested.json, param))
     if requested.regex is not None:
@@ -88,7 +88,7 @@ def grammar_syntax(grammar: str) -> str:
 
 
 def _object(value: Mapping[str, Any] | str, param: str) -> Mapping[str, Any]:
-    """A JSON object, also if it comes as text."""
+    """A JSON object, which may be given as text."""
     if isinstance(value, str):
         try:
             return msgspec.json.decode(value, type=dict[str, Any])

@@ -1,7 +1,8 @@
 """Payloads of wire events → server-sent events with a type.
 
-Every payload begins with its `type`, so the `event:` line, which equals it, can be read off. Obfuscation is
-added here and not where payloads are made: a stored event has none, and each reader may ask for it.
+Every payload begins with its `type`, so the `event:` line, which equals it, can be copied from it.
+Obfuscation is added here and not when payloads are made: a stored event has none, and each reader may
+request it.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,10 @@ _BLOCK = 64
 _PADDING = bytes(islice(cycle(b"k7Qv2ZpXw9TfLm4RcJd8"), _BLOCK))
 
 DONE = b"data: [DONE]\n\n"
-"""What ends every stream, behind the terminal event. Open Responses wants it; OpenAI's clients take it."""
+"""The end of every stream, after the terminal event.
+
+Open Responses requires it; OpenAI's clients accept it.
+"""
 
 _TYPE = len(b'{"type":"')
 
@@ -35,10 +39,13 @@ def frame(payloads: Iterable[bytes]) -> bytes:
 
 
 def obfuscate(payloads: Iterable[bytes]) -> list[bytes]:
-    """The same events, deltas padded to multiples of `_BLOCK`: their lengths do not tell the tokens apart."""
+    """The same events, deltas padded to multiples of `_BLOCK`: so their lengths do not reveal tokens."""
     return [_padded(payload) if event_type(payload).endswith(b".delta") else payload for payload in payloads]
 
 
 def _padded(payload: bytes) -> bytes:
-    """Pad to a multiple of the block. What the padding is does not matter: it is hidden with the rest."""
+    """Pad to a multiple of the block.
+
+    The padding is encrypted with the rest, so its content does not matter.
+    """
     return b'%b,"obfuscation":"%b"}' % (payload[:-1], _PADDING[: -len(payload) % _BLOCK])

@@ -11,7 +11,7 @@ from antiphon.apis.envelope import PresentationOptions
 from antiphon.core.chunks import Candidate, Token
 
 LEAST_LOGPROB = -9999.0
-"""Stands for a log probability that is too small for JSON, or not known."""
+"""Replaces a log probability that is too small for JSON, or unknown."""
 
 
 def logprob_of(token: Token | Candidate) -> float:
@@ -31,7 +31,7 @@ def id_of(token: Token | Candidate) -> str:
 
 
 def text_of(token: Token | Candidate) -> str:
-    """A token named by its text, as far as it is text."""
+    """The text of a token, as far as it can be decoded."""
     return token.text if token.raw is None else token.raw.decode("utf-8", "replace")
 
 
@@ -41,9 +41,9 @@ def bytes_of(token: Token | Candidate) -> list[int]:
 
 
 class EncodedList:
-    """A list as JSON has it, which grows by encoded entries: an object for each would weigh more.
+    """A JSON array that grows by encoded entries, because an object for each would take more memory.
 
-    What has `raw` of it may use it as long as nothing is added.
+    The result of `raw` may be used until the next addition.
     """
 
     __slots__ = ("_encoded",)
@@ -61,7 +61,7 @@ class EncodedList:
 
     @property
     def raw(self) -> Raw:
-        """All of it; nothing is copied."""
+        """The whole array, without a copy."""
         return Raw(self._encoded)
 
 

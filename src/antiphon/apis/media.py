@@ -1,7 +1,7 @@
-"""Parts that are no text: what a client gives of them → `Attachment`s. Nothing is decoded or fetched here.
+"""Parts that are not text: fields of a request → `Attachment`s. Nothing is decoded or fetched here.
 
-What is stored has references in the place of media: the digest of a blob, and what shows where it came from.
-Wherever a client could send a data URL or a URL of the web, an item that is read back may have a reference.
+Stored items have references in the places of media: the digest of a blob, and the media's origin. Where a
+client may send a data URL or a URL of the web, a stored item may have a reference.
 """
 
 import re
@@ -48,18 +48,18 @@ _SOURCES = frozenset(
         "file_url",
     }
 )
-"""Fields of a part, and of an object in it, that have media, or say where they are."""
+"""Fields of a part, and of an object in it, that hold media, or their location."""
 
 
 class MediaReference(Struct, frozen=True):
-    """Stands for media: the digest of their content, and their URL of the web or what base64 follows."""
+    """A reference to media: the digest of their content, and their URL, or the text before the base64."""
 
     digest: str
     lead: str
 
     @property
     def text(self) -> str:
-        """As it is stored."""
+        """The reference as it is stored."""
         return f"blob:{self.digest}:{self.lead}"
 
 
@@ -123,12 +123,12 @@ def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> Mapping[s
 
 
 def at_url(kind: MediaKind, holder: RequestObject, param: str, name: str = "url") -> Attachment:
-    """What is at the URL of this name. Raises RequestError."""
+    """The attachment at the URL in this field. Raises RequestError."""
     return Attachment(kind, param, url=url_of(holder, name), low=_is_low(holder))
 
 
 def url_of(holder: RequestObject, name: str) -> str:
-    """The URL of this name, which is a data URL or one of the web. Raises RequestError."""
+    """The URL in this field, which is a data URL or one of the web. Raises RequestError."""
     url = holder.text(name)
     if not (url[:8].lower().startswith(_SCHEMES) or reference_in(url)):
         raise holder.wrong(name, "Send a data URL, or a URL that begins with http:// or https://.")
@@ -136,19 +136,19 @@ def url_of(holder: RequestObject, name: str) -> str:
 
 
 def in_base64(kind: MediaKind, holder: RequestObject, param: str, name: str = "data") -> Attachment:
-    """What the base64 of this name holds. Raises RequestError."""
+    """The attachment with the base64 in this field. Raises RequestError."""
     return Attachment(kind, param, data=holder.text(name), name=holder.text_or_none("filename"))
 
 
 def stored(kind: MediaKind, holder: RequestObject, param: str) -> Attachment:
-    """What is stored under the id of a file. Raises RequestError."""
+    """The attachment with this file id. Raises RequestError."""
     return Attachment(kind, param, file_id=holder.named("file_id"), low=_is_low(holder))
 
 
 def file_of(holder: RequestObject, param: str, *names: str) -> Attachment:
-    """A file: sent along as `file_data`, stored, or elsewhere, where the API has `file_url`.
+    """A file: as `file_data`, by its id, or at a `file_url` if the API has that.
 
-    `names` are the fields that errors offer, beside `file_id`. Raises RequestError.
+    `names` are the fields that errors suggest, besides `file_id`. Raises RequestError.
     """
     name = holder.text_or_none("filename")
     given = [each for each in ("file_data", "file_id", "file_url") if holder.value.get(each) is not None]

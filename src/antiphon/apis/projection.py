@@ -1,4 +1,4 @@
-"""What the projections of OpenAI's two older APIs share: `run.drive.Projection`, in two halves."""
+"""The common parts of the projections of OpenAI's two older APIs: `run.drive.Projection`, in two halves."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,7 +14,7 @@ from antiphon.core.items import Item
 
 
 class Collection(Protocol):
-    """What is made of tokens is collected in it."""
+    """Collects entries made from tokens."""
 
     def extend(self, values: Iterable[Any], /) -> object: ...  # noqa: D102
 
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Collection)
 
 
 class SilentProjection:
-    """The half of a projection that only folds events, and shows none."""
+    """The half of a projection that makes a full answer, without wire events."""
 
     def begin(self) -> list[bytes]:
         """There are no wire events."""
@@ -50,7 +50,7 @@ class _Enveloped:
     def prompted(self, prompts: Iterable[Any]) -> None:
         """The prompts are known, each with a `text` and `ids`.
 
-        What is shown of their log probabilities is made here: this is called beside the event loop then.
+        The list of their log probabilities is made here: if it is long, this runs in a thread.
         """
         self._envelope = self._envelope.around(prompts)
 
@@ -59,15 +59,15 @@ class StreamProjection(_Enveloped):
     """A stream of payloads, which has no body."""
 
     def fail(self, error: AntiphonError) -> list[bytes]:
-        """What ends a stream that failed."""
+        """The last events of a stream that failed."""
         return [encode_error(error), DONE]
 
     def cancel(self) -> list[bytes]:
-        """What ends a stream that is not wanted any more."""
+        """The last events of a cancelled stream."""
         return [DONE]
 
     def body(self) -> bytes:
-        """A stream has none."""
+        """The body; a stream has none."""
         return b""
 
 
@@ -76,9 +76,9 @@ class BodyProjection(_Enveloped, SilentProjection):
 
 
 class ChoiceResult(Generic[C]):
-    """What one choice of a full answer comes to: its items, its end, and those tokens that are shown.
+    """One choice of a full answer: its items, its end, and the tokens to show.
 
-    `tokens` collects those of the visible text as `shown` makes them, where there is one.
+    `tokens` collects those of the visible text in the form that `shown` makes.
     """
 
     __slots__ = ("_end", "_items", "_shown", "ids", "tokens")
@@ -91,7 +91,7 @@ class ChoiceResult(Generic[C]):
         self.ids: list[int] = []
 
     def push(self, events: list[Event]) -> None:
-        """Take the next events. Items come with the events that end them."""
+        """Process the next events. Items are in the events that end them."""
         for event in events:
             match event:
                 case TextDelta():

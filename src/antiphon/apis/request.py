@@ -1,8 +1,7 @@
-"""The fields of a request for text, whichever API it comes through.
+"""The fields of a request for text, for every API.
 
-Names and meanings are OpenAI's where OpenAI has the parameter, vLLM's where it has not, llama.cpp's
-where neither has. Reading is lenient: null means absent. Other names of these fields, and what
-becomes of all others, are in `fields`.
+Names and meanings are OpenAI's where OpenAI has the parameter, else vLLM's, else llama.cpp's. Reading is
+lenient: null means absent. Other names of these fields, and the treatment of all others, are in `fields`.
 """
 
 from typing import Annotated, Any, Literal
@@ -36,7 +35,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0)]
 CountOrAll = Annotated[int, Meta(ge=-1)]
-"""-1 is all that there is."""
+"""-1 means all."""
 TokenLimit = CountOrAll
 """0 is no limit either: clients send both."""
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -69,13 +68,13 @@ class TextFormat(Struct, tag="text"):
 
 
 class JsonObjectFormat(Struct, tag="json_object"):
-    """Any JSON object, or one that fits a schema, as llama-server has it."""
+    """Any JSON object, or one of a schema, as in llama-server."""
 
     schema: dict[str, Any] | None = None
 
 
 class NamedSchema(Struct):
-    """A JSON Schema, under the name that the model sees."""
+    """A JSON Schema with a name, which the model sees."""
 
     name: str
     schema: dict[str, Any]
@@ -101,7 +100,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTa
 
 
 class StructuredOutputs(Struct):
-    """What the answer has to look like, in vLLM's fields: one of these."""
+    """The required form of the answer, in vLLM's fields: one of these."""
 
     json: dict[str, Any] | str | None = None
     regex: NonEmptyStr | None = None
@@ -113,7 +112,7 @@ class StructuredOutputs(Struct):
 
 
 MediaFallback = Literal["error", "note"]
-"""What becomes of media that the model does not take: an error, or a note in their place."""
+"""What to do with media that the model does not take: an error, or a note in their place."""
 
 
 class SamplingParams(Struct, kw_only=True):

@@ -1,9 +1,7 @@
-"""Reads what a client gave as free JSON: items, parts, tools.
+"""Reads JSON of clients that is not decoded into types: items, parts, tools.
 
-These come in dozens of shapes, and more each month, so they are not decoded
-into types: what Antiphon needs of them is looked up by name, and errors name the
-place in the request, `input[2].content[0].text`. The rest
-stays as it was given.
+These have dozens of forms, and more each month. The fields that Antiphon needs are looked up by name, and
+errors name the place in the request, `input[2].content[0].text`. The rest stays unchanged.
 """
 
 from collections.abc import Mapping
@@ -18,13 +16,13 @@ Object = dict[str, Any]
 
 
 class RequestObject(NamedTuple):
-    """A JSON object, and where in the request it stands."""
+    """A JSON object, and its place in the request."""
 
     value: Mapping[str, Any]
     where: str
 
     def text(self, name: str) -> str:
-        """The string of this name. Raises RequestError without one."""
+        """The string of this name. Raises RequestError if it is missing."""
         text = self.text_or_none(name)
         if text is None:
             raise self.missing(name)
@@ -64,11 +62,11 @@ class RequestObject(NamedTuple):
         return [given(part, f"{self.place(name)}[{index}]") for index, part in enumerate(value or ())]
 
     def place(self, name: str) -> str:
-        """Where the field of this name stands."""
+        """The place of the field of this name."""
         return f"{self.where}.{name}" if self.where else name
 
     def missing(self, name: str) -> RequestError:
-        """The error of a field that is not there."""
+        """The error for a missing field."""
         param = self.place(name)
         return RequestError(
             f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
@@ -88,7 +86,7 @@ def given(value: object, where: str) -> RequestObject:
 
 
 def json_text(value: object) -> str:
-    """A value as JSON text; text stays as it is, and nothing is an empty object."""
+    """A value as JSON text; text stays as it is, and None is an empty object."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode({} if value is None else value).decode()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def check(request: SamplingParams) -> None:
-    """Refuse what no API can do, and what contradicts itself. Raises RequestError."""
+    """Refuse unsupported parameters and contradictions, for all APIs. Raises RequestError."""
     if request.skip_special_tokens is False:
         message = "Special tokens are never part of an answer. Use 'return_token_ids'."
         raise RequestError(message, param="skip_special_tokens")
@@ -35,12 +35,12 @@ def check(request: SamplingParams) -> None:
 
 
 def copies(request: SamplingParams) -> int:
-    """How often an answer of an API without items has each log probability: a whole one is built first."""
+    """How often an answer of an API without items holds each log probability: a full one is built first."""
     return 1 if isinstance(request, Request) and request.stream else 2
 
 
 def _check_remote(request: SamplingParams) -> None:
-    """The answer has to tell what another vLLM needs: only the full ones of two APIs do."""
+    """Refuse remote prefill if the answer cannot return its parameters: only full ones of two APIs can."""
     if not isinstance(request, Request) or request.stream:
         message = (
             "'do_remote_decode' is available in Chat Completions and Completions only, and not in streams: "
@@ -50,7 +50,7 @@ def _check_remote(request: SamplingParams) -> None:
 
 
 def token_limit(*wanted: int | None) -> int | None:
-    """The most tokens of an answer, by the first of these that was given; None for no limit."""
+    """The most tokens of an answer, from the first of these that is set; None for no limit."""
     for limit in wanted:
         if limit is not None:
             return None if limit in (0, -1) else limit
@@ -63,7 +63,7 @@ _UNSAID = (None,) * len(_SAME)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
-    """How tokens are drawn. `logprobs` is how many alternatives are wanted, None for no log probabilities."""
+    """The sampling parameters. `logprobs` is the number of alternatives, None for no log probabilities."""
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
@@ -89,7 +89,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
 
 
 def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tuple[T, ...]:
-    """A list, which may have come as text, with or without its brackets. Raises RequestError."""
+    """A list, which may be given as text, with or without brackets. Raises RequestError."""
     if isinstance(value, str):
         text = value.strip()
         try:
@@ -100,12 +100,12 @@ def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tup
 
 
 def _texts(value: str | list[str] | None) -> tuple[str, ...]:
-    """One text or several; empty ones say nothing."""
+    """One text or several, without empty ones."""
     return tuple(text for text in ((value,) if isinstance(value, str) else value or ()) if text)
 
 
 def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
-    """The same, with what only OpenAI's older APIs have."""
+    """The sampling parameters, with those of OpenAI's older APIs."""
     shared = shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs)
     if request.prompt_logprobs is None and not request.use_beam_search:
         return shared

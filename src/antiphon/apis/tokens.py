@@ -60,5 +60,5 @@ class _RequestType(Struct):
 
 
 def tokenize_type(body: bytes) -> type[TokenizeTextRequest] | type[TokenizeChatRequest]:
-    """Which of the two requests of /tokenize it is. Raises RequestError."""
+    """The type of a request to /tokenize. Raises RequestError."""
     return TokenizeTextRequest if decode(body, _RequestType).messages is UNSET else TokenizeChatRequest

@@ -1,4 +1,4 @@
-"""The schemas of functions: what is no JSON Schema is refused before a model is shown it."""
+"""The schemas of functions: invalid JSON Schemas are refused before a model is shown them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from antiphon.core.errors import RequestError
 
 MAX_MESSAGE = 300
-"""Characters of what is wrong with a schema: it may quote the schema."""
+"""The most characters of an error in a schema: it may quote the schema."""
 _DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
 
 def check_schema(schema: Mapping[str, Any], param: str) -> None:
-    """Raise RequestError, which blames the place, for what is a schema neither today nor in draft 4.
+    """Raise RequestError, which names the place, for a schema that is invalid today and in draft 4.
 
-    Schemas of draft 4 are still written, without saying so: `"exclusiveMinimum": true`.
+    Schemas of draft 4 are still in use, without a declaration: `"exclusiveMinimum": true`.
     """
     if not schema:
         return

@@ -1,7 +1,7 @@
-"""Embeddings, rankings and scores: requests → what is asked of a model, and what it gives → bodies.
+"""Embeddings, rankings and scores: requests → requests to a model, and its results → bodies.
 
-Embeddings are OpenAI's, with vLLM's ways to cut long inputs and those of other servers; rankings have the
-shape of Jina's and Cohere's API, which vLLM and llama-server have, too; scores are vLLM's.
+Embeddings are OpenAI's, with the options of vLLM and other servers for cutting long inputs; rankings have
+the form of Jina's and Cohere's API, as in vLLM and llama-server; scores are vLLM's.
 """
 
 from array import array
@@ -27,8 +27,8 @@ Inputs = Annotated[list[str | Count | list[Count]], Meta(min_length=1)]
 class EmbeddingsRequest(Struct, kw_only=True):
     """POST /v1/embeddings. `input` is a text or its token ids, or a list of either.
 
-    `truncate_prompt_tokens` (-1: what the model reads) and `truncation_side` are vLLM's; `truncate` is
-    Ollama's, a truth value, or Cohere's, the end that is cut.
+    `truncate_prompt_tokens` (-1: to what the model reads) and `truncation_side` are vLLM's; `truncate` is
+    Ollama's, a boolean, or Cohere's, the end that is cut.
     """
 
     model: str
@@ -62,7 +62,7 @@ class RerankRequest(Struct, kw_only=True):
 
 
 class ScoreRequest(Struct, kw_only=True):
-    """POST /score: a text with each of others, or each of some with that of the others at its place."""
+    """POST /score: a text with each of others, or texts with others pairwise."""
 
     model: str
     text_1: Document | Annotated[list[Document], Meta(min_length=1)]
@@ -126,7 +126,7 @@ class ScoreList(Struct, tag_field="object", tag="list"):
 
 
 class TranscriptionForm(Struct):
-    """POST /v1/audio/transcriptions: what is read of the form. All other fields are passed on."""
+    """POST /v1/audio/transcriptions: the fields of the form that are used. All others are passed on."""
 
     model: str = ""
     response_format: str = "json"
@@ -134,7 +134,7 @@ class TranscriptionForm(Struct):
 
 
 def accept_inputs(request: EmbeddingsRequest, limits: Limits) -> EmbeddingRequest:
-    """What the request asks of its model. Raises RequestError."""
+    """The request to the model. Raises RequestError."""
     if request.normalize is False or request.normalized is False:
         param = "normalize" if request.normalize is False else "normalized"
         raise RequestError("Vectors have the length 1 here. Leave it out.", param=param)
@@ -162,7 +162,7 @@ def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, 
 
 
 def _truncation(request: EmbeddingsRequest) -> tuple[int | None, bool]:
-    """How many tokens of an input are read at most, if it may be cut, and whether its end is kept."""
+    """The most tokens of an input, if it may be cut, and whether its end is kept."""
     most, side, way = request.truncate_prompt_tokens, request.truncation_side, request.truncate
     if way in (False, "NONE") and most is not None:
         message = "'truncate' says that nothing is cut. Leave one of them out."
@@ -222,7 +222,7 @@ def _check(limits: Limits, param: str, inputs: Sequence[str | tuple[int, ...]], 
 
 
 def embeddings_body(model: str, found: Embeddings, encoding: str | None) -> Iterator[bytes]:
-    """The body, in pieces: one for each vector, and what is around them."""
+    """The body, in pieces: one for each vector, and those between them."""
     begin = msgspec.json.encode({"object": "list", "model": model, "usage": _usage(found.tokens)})
     yield begin[:-1] + b',"data":['
     for index, vector in enumerate(found.vectors):

@@ -1,4 +1,4 @@
-"""Reads JSON bodies into wire types; what does not fit becomes a 400 that names the parameter."""
+"""Decodes JSON bodies into wire types; a type error becomes a 400 that names the parameter."""
 
 import re
 from array import array
@@ -20,7 +20,7 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _LONG = b"0" * 19
-"""As long as the greatest number of 64 bits, in a body that `_DIGITS` has made zeros and nothing else of."""
+"""As long as the largest 64-bit number, in a body where `_DIGITS` has turned all digits into zeros."""
 _UNNAMED = (Raw(b"null"), Raw(b'""'))
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
@@ -28,7 +28,7 @@ _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "bo
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
+def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
     body: bytes,
     type_: type[T],
     names: ParameterNames,
@@ -38,8 +38,8 @@ def decode_request(  # noqa: PLR0913, PLR0917 - what a body is read with
 ) -> T:
     """The body as a request for an answer, whose parameters have several names; see `fields`.
 
-    `names` gets those that were used. A model that is null or empty is what `unnamed` says, one that is left
-    out is `missing`. Raises RequestError, also above one of the `limits`.
+    `names` gets those that were used. A model that is null or empty becomes `unnamed`, a missing one
+    `missing`. Raises RequestError, also above one of the `limits`.
     """
     try:
         found = given = _decode_members(body)
@@ -69,15 +69,15 @@ def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
 
 @cache
 def prepare_types() -> None:
-    """Have msgspec read the annotations of all types that there are, before there are other threads.
+    """Make msgspec read the annotations of all types before there are other threads.
 
-    It reads those of a type when something is first decoded as one, and remembers the type before it has
-    read all: if another thread decodes then, the process ends (a segmentation fault of msgspec 0.22).
+    It reads those of a type at the first decoding, and registers the type before it has read all: if another
+    thread decodes then, the process crashes (a segmentation fault of msgspec 0.22).
     """
     kinds = [msgspec.Struct]
     for kind in kinds:
         kinds += kind.__subclasses__()
-        with suppress(TypeError, NameError):  # one that cannot be read, as it is never decoded
+        with suppress(TypeError, NameError):  # types that cannot be read are never decoded
             msgspec.json.Decoder(kind)
 
 
@@ -97,9 +97,9 @@ def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
 
 
 def unknown_members(body: bytes, type_: type[Any]) -> list[str]:
-    """What a body that was decoded as `type_` has besides its fields, at the top. Raises RequestError.
+    """The unknown top-level names of a body that was decoded as `type_`. Raises RequestError.
 
-    Names that are no fields were not read yet: they may not be UTF-8.
+    They were skipped before, so they may not be valid UTF-8.
     """
     try:
         members = _decode_members(body)
@@ -130,9 +130,9 @@ def _check_numbers(value: Any, where: str) -> None:
 
 
 def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:
-    """The error names the parameter that is wrong, in JSON's words: `Expected integer, got string`.
+    """An error that names the wrong parameter, in JSON's terms: `Expected integer, got string`.
 
-    `outer` is where the value stands that msgspec's `message` is about, `type_` what was expected of it.
+    `outer` is the place of the value that msgspec's `message` is about, `type_` its expected type.
     """
     where = _PATH.search(message)
     path = where["path"] if where else ""
@@ -161,7 +161,7 @@ def _known_values(type_: Any, path: str) -> str:
 
 
 def _inside(info: inspect.Type, step: str) -> Iterator[inspect.Type]:
-    """What stands in a type at one step of a path: a member, or `[` for the items of a list."""
+    """The type at one step of a path: a member, or `[` for the items of a list."""
     match info:
         case inspect.UnionType(types):
             for each in types:

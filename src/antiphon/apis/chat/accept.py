@@ -22,10 +22,10 @@ _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_se
 
 
 class Accepted(Struct, frozen=True):
-    """A request that can be answered: what to run, and how to show the answer.
+    """A request that can be answered: the turn, and how to present the answer.
 
-    `repairs` says what was repaired in the history, for the log. `store` and
-    `request_id` are the client's wishes.
+    `repairs` lists what was repaired in the history, for the log. `store` and `request_id` are parameters of
+    the request.
     """
 
     turn: Turn
@@ -56,14 +56,14 @@ NO_DEFAULTS = ServerDefaults()
 
 
 def accept(request: ChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> Accepted:
-    """What the request asks for, on behalf of `owner`. Raises RequestError."""
+    """The turn and presentation for a request of `owner`. Raises RequestError."""
     return accept_messages(request, request.messages, "messages", owner, defaults)
 
 
 def accept_messages(
     options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, defaults: ServerDefaults
 ) -> Accepted:
-    """What these options ask for in this conversation, which came as the parameter `where`."""
+    """The turn and presentation for these options and this conversation, which is parameter `where`."""
     check(options)
     if options.best_of not in (None, options.n or 1):
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
@@ -114,7 +114,7 @@ def accept_messages(
 def accept_batch(
     request: BatchChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS
 ) -> AcceptedBatch:
-    """What the request asks for, on behalf of `owner`. Raises RequestError."""
+    """The turns and presentation for a request of `owner`. Raises RequestError."""
     for name in _NOT_IN_BATCHES:
         if getattr(request, name):
             raise RequestError(f"'{name}' is not available in batches. Leave it out.", param=name)
@@ -133,7 +133,7 @@ def accept_batch(
 
 
 def _logprobs(options: ChatOptions) -> int | None:
-    """How many alternatives to each token are wanted, None for no log probabilities."""
+    """The number of alternatives to each token, None for no log probabilities."""
     if options.logprobs:
         return options.top_logprobs or 0
     if options.top_logprobs:
@@ -157,7 +157,7 @@ _presented = attrgetter("include_reasoning", "echo", "metadata")
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
-    """What the chat template gets beside the messages. The client's own variables win."""
+    """The variables of the chat template. The client's own have precedence."""
     values = variables(options.reasoning_effort, options.verbosity)
     if options.documents is not None:
         values["documents"] = options.documents
@@ -182,6 +182,6 @@ def _presentation(
 
 
 def _last_assistant_text(items: tuple[Item, ...] | list[Item]) -> str:
-    """What the assistant said last, if the conversation ends with that."""
+    """The last text of the assistant, if the conversation ends with it."""
     last = items[-1]
     return last.text if isinstance(last, Message) and last.role is Role.ASSISTANT else ""

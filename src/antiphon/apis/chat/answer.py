@@ -30,13 +30,13 @@ from antiphon.core.items import FunctionCall
 
 
 class Annotations:
-    """The citations in the content of one choice, which begins with a text of so many characters: `before`.
+    """The citations in the content of one choice. `before` is the length of the echoed text at its beginning.
 
-    Streams and full answers have them from the same events.
+    Streams and full answers get them from the same events.
     """
 
     def __init__(self, before: int) -> None:
-        self._citations: Citations | None = None  # without tools of the server there are none
+        self._citations: Citations | None = None  # None without server tools
         self._length = before
         self._messages = 0
 
@@ -54,7 +54,7 @@ class Annotations:
         return tuple(
             Annotation(UrlCitation(start + cited.start, start + cited.end, cited.url, cited.title))
             for cited in self._citations.find(text)
-            if cited.url  # OpenAI's messages have none for files
+            if cited.url  # OpenAI's messages have no citations of files
         )
 
 
@@ -80,7 +80,7 @@ class ChatCompletionBuilder(BodyProjection):
             self._scored = prompt_logprobs(self._envelope.prompts[0].tokens)
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
-        """Take the next events of a choice."""
+        """Process the next events of a choice."""
         state = self._choices[choice]
         state.push(events)
         for event in events:
@@ -167,9 +167,10 @@ def _show_prompt(
 
 
 def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> list[Raw]:
-    """An encoded `TokenLogprob` for each token, with as many alternatives as were asked for.
+    """An encoded `TokenLogprob` for each token, with the requested number of alternatives.
 
-    A full answer has them encoded as they come: all of them at its end would be long work at once.
+    In a full answer, each is encoded when its token arrives: encoding all at the end would block the event
+    loop.
     """
     name, most = namer(presentation), presentation.logprobs or 0
     return [

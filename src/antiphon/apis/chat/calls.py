@@ -1,7 +1,7 @@
-"""How a call is shown: as a function's, as a custom tool's, or as OpenAI did before there were tools.
+"""How a call is shown: as a function's, as a custom tool's, or in OpenAI's older form with one call.
 
-A stream shows the opening of a call, then its text in pieces; a full answer
-shows it whole. An encoder knows all three.
+A stream shows the opening of a call, then its text in pieces; a full answer shows it whole. An encoder does
+both.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from antiphon.core.items import FunctionCall
 
 
 class CallEncoder(Protocol):
-    """How one call is streamed, the `index`-th of its answer."""
+    """Encodes one call, number `index` of its answer."""
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """Id, type and name come once."""
+        """Id, type and name, which are sent once."""
         ...
 
     @staticmethod
@@ -35,7 +35,7 @@ class CallEncoder(Protocol):
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """Arguments, as they come → what they add to the text that is shown."""
+        """A function from a piece of the arguments to the text to show for it."""
         ...
 
 
@@ -80,7 +80,7 @@ class CustomEncoder:
 
 
 class LegacyEncoder:
-    """The call of an answer to a request with `functions`, which can have one only."""
+    """Encodes the call of an answer to a request with `functions`, which has at most one."""
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
@@ -113,7 +113,7 @@ def reason_shown(reason: str, presentation: PresentationOptions) -> str:
 def add_calls(
     message: AnswerMessage, calls: Sequence[FunctionCall], presentation: PresentationOptions
 ) -> None:
-    """Let the message of a full answer say what was called."""
+    """Add the call to the message of a full answer."""
     if presentation.legacy:
         for call in calls[:1]:
             message.function_call = FunctionFragment(call.name, call.arguments)

@@ -1,4 +1,4 @@
-"""What errors call the parameters of this API. Their bodies are those of `apis/errors.py`."""
+"""The names of parameters of this API in errors. The bodies of errors are those of `apis/errors.py`."""
 
 PARAMETERS = {
     "prefix": "response_prefix",

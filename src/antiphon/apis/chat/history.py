@@ -1,8 +1,7 @@
 """The messages of a request → the items of a conversation.
 
-What a client must do right is checked, and refused by name. What an earlier
-answer, or a client's record of it, got wrong is repaired and reported: a
-conversation goes on after a broken call, or it would be lost.
+Mistakes of the client are refused, by name. Mistakes in an earlier answer, or in a client's record of it,
+are repaired and reported: otherwise a conversation could not continue after a malformed call.
 """
 
 from collections.abc import Iterator
@@ -44,9 +43,9 @@ MEDIA = {
 
 
 class History:
-    """Reads messages, which came as the parameter `where`.
+    """Reads messages, which are in the parameter `where`.
 
-    `items` are what they say, `repairs` says what was repaired in them.
+    `items` are the result, `repairs` lists what was repaired.
     """
 
     def __init__(self, messages: list[RequestMessage], where: str = "messages") -> None:
@@ -131,7 +130,7 @@ class History:
         self.items.append(FunctionOutput(call_id, parts, message.name))
 
     def _unanswered(self, name: str | None) -> str | None:
-        """The first call that has no result yet, of that name if there is one."""
+        """The first call without a result, of this name if it is given."""
         named = (call_id for call_id, called in self._open.items() if called == name)
         return next(named, None) or next(iter(self._open), None)
 
@@ -140,7 +139,7 @@ class History:
 
 
 def _called(message: RequestMessage, where: str) -> Iterator[tuple[ToolCall, str]]:
-    """The calls of an answer, and where each stands."""
+    """The calls of an assistant's message, with their places."""
     for index, call in enumerate(message.tool_calls or ()):
         yield call, f"{where}.tool_calls[{index}]"
     if message.function_call is not None:
@@ -178,7 +177,7 @@ def _part(part: ContentPart, where: str) -> Part:
 
 
 def _medium(part: ContentPart, where: str) -> Attachment:
-    """A part that is no text. Its URL may stand by itself, as some clients send it."""
+    """A part that is not text. Its URL may be a plain string, as some clients send it."""
     value = getattr(part, part.type)
     whole = RequestObject({part.type: value}, where)
     kind = MEDIA[part.type]

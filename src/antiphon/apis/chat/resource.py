@@ -1,11 +1,10 @@
-"""The wire types of what Chat Completions answers.
+"""The wire types of the answers of Chat Completions.
 
 Names and meanings are those of OpenAI's OpenAPI document (CreateChatCompletionResponse,
-CreateChatCompletionStreamResponse). There is more than OpenAI's: `reasoning_content` and
-`reasoning`, the two names that clients know reasoning by; `stop_reason`, `token_ids` and the
-fields of the prompt as vLLM has them; `error` of a choice whose engine failed; `unmet`, the
-requirements that an answer does not meet; `generations`, the usage of each of several;
-`notes`, on what of a request has no effect.
+CreateChatCompletionStreamResponse). Additional fields are: `reasoning_content` and `reasoning`, the two
+names that clients use for reasoning; `stop_reason`, `token_ids` and the fields of the prompt, as in vLLM;
+`error` of a choice whose engine failed; `unmet`, the demands that an answer does not meet; `generations`,
+the usage of each of several; `notes`, on parts of a request without effect.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from antiphon.core.hosts import Note
 
 
 class TopLogprob(Struct):
-    """One of the most likely tokens. `bytes` are its own, also where they are no whole character."""
+    """One of the most likely tokens. `bytes` are its own, even if they are not a whole character."""
 
     token: str
     logprob: float
@@ -27,7 +26,7 @@ class TopLogprob(Struct):
 
 
 class TokenLogprob(Struct):
-    """A token of the answer, and the most likely ones in its place."""
+    """A token of the answer, and the most likely ones at its position."""
 
     token: str
     logprob: float
@@ -38,7 +37,7 @@ class TokenLogprob(Struct):
 class ChoiceLogprobs(Struct):
     """The log probabilities of a choice's text: encoded `TokenLogprob`s.
 
-    There are none of refusals: no model makes them apart.
+    There are none of refusals: open models do not mark these.
     """
 
     content: list[Raw]
@@ -60,7 +59,7 @@ class CustomFragment(Struct, omit_defaults=True):
 
 
 class ToolCallFragment(Struct):
-    """A call (in a full answer, without `index`) or the next piece of one."""
+    """A call (in a full answer, without `index`), or the next fragment of one."""
 
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
@@ -70,7 +69,7 @@ class ToolCallFragment(Struct):
 
 
 class UrlCitation(Struct):
-    """A page of the web that is cited: by the mark from `start_index` to `end_index` of the content."""
+    """A page of the web that is cited, with the mark from `start_index` to `end_index` of the content."""
 
     start_index: int
     end_index: int
@@ -85,7 +84,7 @@ class Annotation(Struct, tag_field="type", tag="url_citation"):
 
 
 class AnswerMessage(Struct):
-    """What the assistant said."""
+    """The assistant's message."""
 
     role: str
     content: str | None
@@ -130,7 +129,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
 
 
 class Delta(Struct):
-    """What a chunk adds to a choice's message. `role` comes first, and once."""
+    """The addition of a chunk to a choice's message. `role` is in the first chunk only."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -143,7 +142,7 @@ class Delta(Struct):
 
 
 class ChunkChoice(Struct):
-    """What a chunk adds to one choice."""
+    """The addition of a chunk to one choice."""
 
     index: int
     delta: Delta
@@ -157,7 +156,7 @@ class ChunkChoice(Struct):
 
 
 class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
-    """One event of a stream. `usage` is there, as null, if the client asked for usage at the end.
+    """One event of a stream. `usage` is null before the last, if the client requested usage.
 
     The first chunk has the `notes`.
     """

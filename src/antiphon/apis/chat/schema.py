@@ -1,8 +1,8 @@
-"""The wire types of what clients send to Chat Completions.
+"""The wire types of requests to Chat Completions.
 
-Names and meanings are those of OpenAI's OpenAPI document (CreateChatCompletionRequest)
-and, where that has none, vLLM's. History is read most leniently: what an earlier answer
-got wrong must not end a conversation.
+Names and meanings are those of OpenAI's OpenAPI document (CreateChatCompletionRequest), and vLLM's for
+parameters that it does not have. History is read most leniently: a mistake in an earlier answer must not end
+a conversation.
 """
 
 from typing import Annotated, Any, Literal
@@ -104,7 +104,7 @@ class GrammarInput(Struct, tag="grammar"):
 
 
 class RequestCustom(Struct):
-    """A custom tool: one that takes text as it is."""
+    """A custom tool: its input is text."""
 
     name: NonEmptyStr
     description: str | None = None
@@ -126,7 +126,7 @@ class NamedTool(Struct):
 
 
 class ToolReference(Struct):
-    """A tool, as a tool choice names it: one that the server runs by its type alone."""
+    """A tool in a tool choice: a server tool is named by its type alone."""
 
     type: str | None = None
     function: NamedTool | None = None
@@ -134,7 +134,7 @@ class ToolReference(Struct):
 
 
 class AllowedTools(Struct):
-    """The only tools that may be called, and whether one must be."""
+    """The only tools that may be called, and whether one must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[ToolReference], Meta(min_length=1)]
@@ -161,20 +161,20 @@ class WebSearchLocation(Struct):
 
 
 class UserLocation(Struct, tag="approximate"):
-    """The only way to say it."""
+    """The only type of location."""
 
     approximate: WebSearchLocation
 
 
 class WebSearchOptions(Struct):
-    """Asks for a search of the web, and says how."""
+    """Requests a search of the web, with settings."""
 
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: UserLocation | None = None
 
 
 class ChatOptions(Request, kw_only=True):
-    """Everything that a request may say but its messages."""
+    """All parameters of a request except the messages."""
 
     tools: list[Object] | None = None
     tool_choice: str | ToolChoiceObject | None = None

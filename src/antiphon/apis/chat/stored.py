@@ -1,7 +1,7 @@
-"""Stored chat completions: what is kept of a request, and how it is listed.
+"""Stored chat completions: what is stored of a request, and how it is listed.
 
-Shapes are those of OpenAI's OpenAPI document (ChatCompletionList,
-ChatCompletionMessageList, ChatCompletionDeleted).
+The forms are those of OpenAI's OpenAPI document (ChatCompletionList, ChatCompletionMessageList,
+ChatCompletionDeleted).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from antiphon.apis.responses.stored import StoredItem
 
 
 class StoredPart(Struct, tag_field="type", tag="text"):
-    """A text of a message that came in parts. Others are kept as they came."""
+    """A text in a message with parts. Other parts are stored unchanged."""
 
     text: str
 
 
 class StoredMessage(Struct):
-    """A message of the request. OpenAI has a name for its parts only if it came in parts."""
+    """A message of the request. `content_parts` is set only if it had parts."""
 
     id: str
     role: str
@@ -37,7 +37,7 @@ class StoredMessage(Struct):
 
 
 class StoredCompletionList(Struct, tag_field="object", tag="list"):
-    """A page of a list. Of an empty one both ids are empty."""
+    """A page of a list. If it is empty, so are both ids."""
 
     data: list[Raw]
     first_id: str
@@ -73,7 +73,7 @@ def page(entries: Sequence[tuple[str, bytes]], *, has_more: bool) -> bytes:
 
 
 def with_metadata(body: bytes, metadata: Mapping[str, str]) -> bytes:
-    """The body of a stored completion with other metadata."""
+    """The body of a stored completion, with this metadata."""
     fields = msgspec.json.decode(body, type=dict[str, Raw])
     return msgspec.json.encode(fields | {"metadata": Raw(msgspec.json.encode(metadata))})
 

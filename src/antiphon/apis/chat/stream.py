@@ -1,8 +1,8 @@
 """A turn's events → chat completion chunks.
 
-How chunks are written is known to `apis/chunks.py`; here it is what comes when: the
-role first, ids and names once, the finish reason in a chunk of its own, usage last. Where
-an answer has several messages, they are paragraphs of its one `content`.
+`apis/chunks.py` writes chunks; this module decides their order: the role first, ids and names once, the
+finish reason in a separate chunk, usage last. If an answer has several messages, they are paragraphs of its
+`content`.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ from antiphon.core.events import (
 
 
 class _ChoiceState:
-    """How far one choice got, and what its next pieces become."""
+    """The state of one choice, and the encoder of its next pieces."""
 
     __slots__ = (
         "annotations",
@@ -112,7 +112,7 @@ class ChatCompletionStream(StreamProjection):
         self._choices: list[_ChoiceState] = []
 
     def begin(self) -> list[bytes]:
-        """The first chunk of each choice: all at once and in order, for clients keep them in a list."""
+        """The first chunk of each choice: all at once and in order, because clients keep them in a list."""
         envelope, presentation = self._envelope, self._presentation
         self._chunks = chunks_for(
             _ChatChunkFactory(envelope, presentation), presentation, envelope.prompt_tokens
@@ -126,7 +126,7 @@ class ChatCompletionStream(StreamProjection):
         out: list[bytes] = []
         state = self._choices[choice]
         for event in events:
-            # The frequent ones first; the order of the others does not matter.
+            # Frequent events first; the order of the others does not matter.
             if type(event) is TextDelta:
                 state.has_content = True
                 out.append(state.content(event.text, event.tokens))
@@ -146,11 +146,11 @@ class ChatCompletionStream(StreamProjection):
         return state.content if state.has_content else None
 
     def finish(self) -> list[bytes]:
-        """What comes after the last chunk: usage, if it was asked for, and the end mark."""
+        """The events after the last chunk: usage, if it was requested, and the end mark."""
         return [*self._chunks.usage(state.usage for state in self._choices), DONE]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
-        """The first chunk of a choice tells the role; its content is not known yet."""
+        """The first chunk of a choice has only the role."""
         # As OpenAI's first chunk: with content and refusal, both null.
         role = ChunkChoice(choice, Delta(role=self._presentation.role, content=None, refusal=None))
         prompts = self._envelope.prompts
@@ -188,9 +188,9 @@ class ChatCompletionStream(StreamProjection):
             case TextEnded() | ReasoningEnded() | CallEnded() | Markup() | Malformed():
                 pass
             case ToolCallsPending() | ToolPrinted() | ToolResultReceived():
-                pass  # what the server's tools do is between the model and them
+                pass  # events between the model and the server tools
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                pass  # nothing of it is shown
+                pass  # not shown
             case _:
                 assert_never(event)
 
@@ -226,7 +226,7 @@ class ChatCompletionStream(StreamProjection):
 
 
 def _paragraph(state: _ChoiceState, event: TextStarted | ReasoningStarted) -> Iterator[bytes]:
-    """What stands between a message, or reasoning, and the one before it."""
+    """The separator between a message, or reasoning, and the one before it."""
     if isinstance(event, TextStarted):
         if state.messages:
             yield state.content(PARAGRAPH, ())
@@ -238,12 +238,12 @@ def _paragraph(state: _ChoiceState, event: TextStarted | ReasoningStarted) -> It
 
 
 def _no_text(arguments: str) -> str:
-    """Nothing of a call that the server answers is shown."""
+    """No text: calls of server tools are not shown."""
     return ""
 
 
 def _reasoning(names: tuple[str, ...], text: str) -> Delta:
-    """Reasoning, under the names that clients know it by."""
+    """Reasoning, under all of its names."""
     delta = Delta()
     for name in names:
         setattr(delta, name, text)

@@ -1,6 +1,6 @@
 """The tools of a request, and which of them an answer may or must call.
 
-A tool that the server runs is named by its type; the model may know it as several functions.
+A server tool is named by its type; the model may get it as several functions.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -33,7 +33,7 @@ from antiphon.core.hosts import DEFAULTS, Hosts, Note, unread
 from antiphon.core.turn import CallMode, Function, ToolChoice
 
 WEB_SEARCH = "web_search"
-"""What the older `web_search_options` ask for."""
+"""The tool that the older `web_search_options` request."""
 WEB_SEARCH_OPTIONS = "web_search_options"
 
 _READ = {
@@ -50,7 +50,7 @@ _UNKNOWN_CHOICE = (
 
 
 class _Names:
-    """What the model knows tools by: the client's, and those of the server by their type."""
+    """The model's names of tools: of the client's, and of server tools by their type."""
 
     def __init__(self, offered: Collection[Function]) -> None:
         self.clients = set[str]()
@@ -61,16 +61,16 @@ class _Names:
         self._remote = [(tool.name, tool.hosted) for tool in offered if tool.hosted and tool.hosted.label]
 
     def remote(self, label: str, action: str | None) -> Iterator[str]:
-        """What the model knows the tools of a remote server by: all, or the one that is named."""
+        """The model's names of the tools of a remote server: all, or the given one."""
         for name, hosted in self._remote:
             if hosted.label == label and action in (None, hosted.action):
                 yield name
 
 
 class Tools(Struct, frozen=True):
-    """What may be called. `custom` names custom tools; with `legacy` the request knows functions only.
+    """The tools that may be called. `custom` names custom tools; `legacy` requests have functions only.
 
-    `notes` are on what of the tools has no effect.
+    `notes` are on settings of tools without effect.
     """
 
     functions: tuple[Function, ...]
@@ -81,7 +81,7 @@ class Tools(Struct, frozen=True):
 
 
 NO_TOOLS = Tools((), ToolChoice())
-"""There are none to call."""
+"""Without tools."""
 
 _tool_options = attrgetter(
     "tools", "tool_choice", "parallel_tool_calls", "web_search_options", "functions", "function_call"
@@ -124,7 +124,7 @@ def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:
 
 
 def _read(tool: Object, where: str) -> RequestTool:
-    """The tool at `where`, as far as it is the client's. Raises RequestError."""
+    """The client's tool at `where`. Raises RequestError."""
     try:
         return msgspec.convert(tool, RequestTool)
     except msgspec.ValidationError as error:
@@ -132,7 +132,7 @@ def _read(tool: Object, where: str) -> RequestTool:
 
 
 def _notes(tools: Iterable[Object]) -> Iterator[Note]:
-    """Notes on what the client says of its own tools, and is not acted on."""
+    """Notes on settings of the client's own tools without effect."""
     for index, tool in enumerate(tools):
         kind, where = tool["type"], f"tools[{index}]"
         if kind in _READ:
@@ -141,7 +141,7 @@ def _notes(tools: Iterable[Object]) -> Iterator[Note]:
 
 
 def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
-    """The settings of the tool that the older way to ask for a search stands for."""
+    """The settings of the tool that `web_search_options` requests."""
     settings: dict[str, Any] = {"type": WEB_SEARCH}
     if options.search_context_size is not None:
         settings["search_context_size"] = options.search_context_size
@@ -151,7 +151,7 @@ def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
 
 
 def _legacy(request: ChatOptions) -> Tools:
-    """`functions` and `function_call`: tools as they were when an answer had one call at most."""
+    """`functions` and `function_call`: the older form, with at most one call in an answer."""
     for name in ("tools", "tool_choice", "web_search_options"):
         if getattr(request, name):
             message = (
@@ -177,7 +177,7 @@ def _legacy(request: ChatOptions) -> Tools:
 
 
 def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -> Iterator[Function]:
-    """The functions that the model is offered. No two have one name."""
+    """The functions that the model is offered, without duplicate names."""
     seen: set[str] = set()
     offers = [(f"tools[{index}]", tool) for index, tool in enumerate(given)]
     for where, functions in [
@@ -195,7 +195,7 @@ def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -
 
 
 def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, ...]:
-    """What the model is offered of a tool."""
+    """The functions that the model is offered for a tool."""
     if tool.type in ("function", "custom"):
         return (_function(tool, where),)
     return hosts.functions.get(where, ())
@@ -254,7 +254,7 @@ def _choice(wanted: str | ToolChoiceObject | None, offered: tuple[Function, ...]
 
 
 def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset[str]:
-    """What the model knows the one tool by that must be called."""
+    """The model's names of the tool that must be called."""
     match wanted:
         case ToolChoiceObject(type="function", function=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.function.name")})
@@ -272,7 +272,7 @@ def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset
 
 
 def _hosted(type_: str | None, offered: _Names, hosts: Hosts) -> frozenset[str]:
-    """What the model knows a tool of the server by: nothing, if it is not offered."""
+    """The model's names of a server tool: none, if it is not offered."""
     return frozenset(offered.hosted.get(hosts.type_of(type_ or ""), ()))
 
 
@@ -292,7 +292,7 @@ def _allowed(allowed: AllowedTools, offered: _Names, hosts: Hosts) -> Iterator[s
 
 
 def _known(name: str, offered: _Names, param: str) -> str:
-    """The name of one of the client's tools."""
+    """The name, if it is that of one of the client's tools."""
     if name not in offered.clients:
         raise RequestError(f"There is no tool with the name '{name}' in the request.", param=param)
     return name

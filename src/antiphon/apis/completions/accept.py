@@ -21,10 +21,10 @@ Prompt = str | tuple[int, ...]
 
 
 class ChoiceLayout(Struct, frozen=True):
-    """How the completions of several prompts are put together.
+    """How the completions of several prompts are arranged.
 
-    Each prompt has `best_of` completions, of which the best `n` are shown.
-    With `echo` each begins with its prompt.
+    Each prompt has `best_of` completions, of which the best `n` are shown. With `echo` each begins with its
+    prompt.
     """
 
     prompts: int
@@ -34,7 +34,7 @@ class ChoiceLayout(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """A request that can be answered: what to run, prompt by prompt, and how to show the answers.
+    """A request that can be answered: a turn for each prompt, and how to present the answers.
 
     The choices of the first turn come first: `index = prompt * layout.best_of + choice`.
     """
@@ -48,7 +48,7 @@ class Accepted(Struct, frozen=True):
 def accept(
     request: CompletionRequest, owner: str, defaults: PresentationOptions = DEFAULT_PRESENTATION
 ) -> Accepted:
-    """What the request asks for, on behalf of `owner`; `defaults` is the server's. Raises RequestError."""
+    """The turns for a request of `owner`; `defaults` is the server's presentation. Raises RequestError."""
     check(request)
     prompts = _prompts(request.prompt)
     layout = _layout(request, len(prompts))
@@ -82,7 +82,7 @@ def accept(
 
 
 def _suffix(request: CompletionRequest) -> str | None:
-    """What is behind the gap that the completion fills in."""
+    """The text after the gap that the completion fills."""
     if request.suffix is None or request.suffix == "":
         return None
     for param in ("echo", "truncate_prompt_tokens"):
@@ -109,7 +109,7 @@ def _layout(request: CompletionRequest, prompts: int) -> ChoiceLayout:
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> tuple[Prompt, ...]:
-    """The prompts, in whichever of four ways they were given."""
+    """The prompts, in any of four forms."""
     if isinstance(prompt, str):
         return (prompt,)
     kinds = {type(part) for part in prompt}

@@ -20,9 +20,10 @@ from antiphon.core.events import Event
 
 
 class EncodedToken(Struct, frozen=True, gc=False):
-    """A token as the lists of log probabilities have it, its alternatives encoded, and its characters.
+    """A token for the lists of log probabilities, with its encoded alternatives, and its number of characters.
 
-    A full answer has them made as they come: all of them at its end would be long work at once.
+    In a full answer, each is encoded when its token arrives: encoding all at the end would block the event
+    loop.
     """
 
     name: str
@@ -134,7 +135,7 @@ def echoed(
 
 
 def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> Iterator[EncodedToken]:
-    """The tokens as `completion_logprobs` takes them."""
+    """The tokens in the form that `completion_logprobs` takes."""
     name = namer(presentation)
     for token in tokens:
         logprob = None if token.logprob is None else logprob_of(token)
@@ -142,7 +143,7 @@ def shown_tokens(tokens: Iterable[Token], presentation: PresentationOptions) -> 
 
 
 def _top(token: Token, presentation: PresentationOptions) -> Raw | None:
-    """The most likely tokens, and the one that was drawn if it is not among them."""
+    """The most likely tokens, and the generated one if it is not among them."""
     if token.logprob is None or not presentation.logprobs:
         return None
     name = namer(presentation)

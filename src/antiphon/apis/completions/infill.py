@@ -1,7 +1,7 @@
-"""llama-server's `/infill`, which editors ask: a completion with a suffix, in other words.
+"""llama-server's `/infill`, for editors: a completion with a suffix, under other names.
 
-The request becomes one for a completion, so that there is one way to fill in; only the answer differs.
-Names and meanings are those of llama-server's documentation.
+The request is converted to one for a completion, so that there is one implementation; only the answer
+differs. Names and meanings are those of llama-server's documentation.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.events import Event, Finished, TextDelta
 
 _SNIPPET = "--- {} ---\n\n{}\n\n"
-"""How text of other files stands before that of the file."""
+"""The form of texts of other files, before that of the file."""
 
 _STOPS = {FinishReason.LENGTH: "limit", FinishReason.STOP: "eos"}
 
@@ -34,7 +34,7 @@ class InputExtra(Struct):
 
 
 class InfillRequest(Request, kw_only=True):
-    """POST /infill. Text between `input_prefix` and `input_suffix` is wanted; it begins with `prompt`.
+    """POST /infill. Generates the text between `input_prefix` and `input_suffix`; it begins with `prompt`.
 
     `samplers`, `t_max_prompt_ms`, `t_max_predict_ms` and `n_indent` have no effect: samplers have one order,
     and `n_predict` bounds an answer.
@@ -52,7 +52,7 @@ class InfillRequest(Request, kw_only=True):
 
 
 def completion_of(request: InfillRequest) -> CompletionRequest:
-    """The completion that is asked for. Raises RequestError."""
+    """The equivalent request for a completion. Raises RequestError."""
     if (request.n or 1) > 1:
         raise RequestError("There is one text for a gap here. Leave 'n' out.", param="n")
     shared = {name: getattr(request, name) for name in Request.__struct_fields__}
@@ -64,7 +64,7 @@ def completion_of(request: InfillRequest) -> CompletionRequest:
 
 
 class Infill(Struct):
-    """An answer, or a piece of one: `stop` says that it is the last, and only then is the rest there."""
+    """An answer, or a piece of one: the last piece has `stop`, and the other fields."""
 
     index: int
     content: str
@@ -116,7 +116,7 @@ class InfillBuilder(BodyProjection):
         self._result = ChoiceResult(None, list[Token]())
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
-        """Take the next events."""
+        """Process the next events."""
         self._result.push(events)
         return []
 
@@ -127,7 +127,7 @@ class InfillBuilder(BodyProjection):
 
 
 class InfillStream(StreamProjection):
-    """The answer in pieces. There is no mark behind the last."""
+    """The answer in pieces. There is no end mark."""
 
     def __init__(self, envelope: Envelope, fields: list[str] | None) -> None:
         super().__init__(envelope)
@@ -135,7 +135,7 @@ class InfillStream(StreamProjection):
         self._text: list[str] = []
 
     def begin(self) -> list[bytes]:
-        """Nothing comes before the text."""
+        """There is nothing before the text."""
         return []
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
@@ -150,14 +150,14 @@ class InfillStream(StreamProjection):
         return out
 
     def delta_encoder(self, choice: int, delta: type[Event]) -> None:
-        """Each event is kept for the last piece."""
+        """No encoder: each event is kept for the last piece."""
 
     def finish(self) -> list[bytes]:
-        """Nothing is sent after the last piece."""
+        """There is nothing after the last piece."""
         return []
 
     cancel = finish
 
     def fail(self, error: AntiphonError) -> list[bytes]:
-        """What ends a stream that failed."""
+        """The last event of a stream that failed."""
         return [encode_error(error)]

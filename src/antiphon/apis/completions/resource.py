@@ -1,4 +1,4 @@
-"""The wire types of what Completions answers.
+"""The wire types of the answers of Completions.
 
 Names and meanings are those of OpenAI's OpenAPI document (CreateCompletionResponse), with vLLM's additions.
 """
@@ -25,7 +25,7 @@ class CompletionLogprobs(Struct):
 
 
 class CompletionChoice(Struct):
-    """One completion, or what a chunk adds to it."""
+    """One completion, or the addition of a chunk to it."""
 
     index: int
     text: str

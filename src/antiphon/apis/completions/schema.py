@@ -1,4 +1,4 @@
-"""The wire types of what clients send to Completions.
+"""The wire types of requests to Completions.
 
 Names and meanings are those of OpenAI's OpenAPI document (CreateCompletionRequest), with vLLM's additions.
 """

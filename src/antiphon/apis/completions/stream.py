@@ -17,7 +17,7 @@ from antiphon.core.events import Event, Finished, ReasoningDelta, TextDelta, Usa
 
 
 class _ChoiceState(Struct):
-    """How far one choice got."""
+    """The state of one choice."""
 
     text: Piece
     usage: Usage = Usage()
@@ -54,7 +54,7 @@ class _CompletionChunkFactory:
         """Add the log probabilities of tokens whose alternatives are encoded already."""
         offset = self._offsets.get(part.index, 0)
         part.logprobs = completion_logprobs(tokens, offset)
-        # Not by the text of the part: its last characters may come with the next one.
+        # Not by the text of the part: its last characters may be in the next one.
         self._offsets[part.index] = offset + sum(token.characters for token in tokens)
 
 
@@ -78,7 +78,7 @@ class CompletionStream(StreamProjection):
         self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
     def begin(self) -> list[bytes]:
-        """Nothing comes before the first event of a choice."""
+        """There is nothing before the first event of a choice."""
         envelope, presentation = self._envelope, self._presentation
         self._factory = _CompletionChunkFactory(envelope, presentation)
         self._chunks = chunks_for(self._factory, presentation, envelope.prompt_tokens)
@@ -104,7 +104,7 @@ class CompletionStream(StreamProjection):
         return self._choices[choice].text if delta is TextDelta else None
 
     def finish(self) -> list[bytes]:
-        """What comes after the last chunk: usage, if it was asked for, and the end mark."""
+        """The events after the last chunk: usage, if it was requested, and the end mark."""
         return [*self._chunks.usage(state.usage for state in self._choices.values()), DONE]
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:

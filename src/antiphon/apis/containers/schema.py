@@ -24,7 +24,7 @@ class CreateContainer(Struct):
 
 
 class CreateContainerFile(Struct):
-    """The body of POST /v1/containers/ID/files, where it is JSON: a file that was uploaded is copied."""
+    """The body of POST /v1/containers/ID/files as JSON: an uploaded file is copied."""
 
     file_id: str
 
@@ -59,14 +59,14 @@ class ContainerFile(Struct, tag_field="object", tag="container.file", kw_only=Tr
 
 
 class DeletedContainer(Struct, tag_field="object", tag="container.deleted"):
-    """What is left of a deleted container."""
+    """The answer after a container was deleted."""
 
     id: str
     deleted: bool = True
 
 
 class DeletedContainerFile(Struct, tag_field="object", tag="container.file.deleted"):
-    """What is left of a deleted file."""
+    """The answer after a file was deleted."""
 
     id: str
     deleted: bool = True

@@ -1,4 +1,4 @@
-"""Items that are put into a conversation → items as they are stored. Every error names the parameter."""
+"""New items of a conversation → items as they are stored. Every error names the parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ def accept_items(
     unseal: Unseal,
     presenters: Presenters = DEFAULT_PRESENTERS,
 ) -> tuple[StoredItem, ...]:
-    """The items of a request, complete. Raises RequestError.
+    """The complete items of a request. Raises RequestError.
 
-    Their ids are made of `owner`, which has to be new for each request. What a
-    model could not be shown later is refused now.
+    Their ids are derived from `owner`, which has to be new for each request. Items that a model could not be
+    shown later are refused now.
     """
     given = parse_items(items or (), "items", presenters.readers)
     whole = complete(list(resolved(given, referred)), owner)

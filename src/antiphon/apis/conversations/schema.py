@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from antiphon.apis.request import Metadata
 
 MAX_NEW_ITEMS = 20
-"""The most items in one request, as OpenAI has it."""
+"""The most items in one request, as in OpenAI's API."""
 
 NewItems = Annotated[list[Any], Meta(max_length=MAX_NEW_ITEMS)]
 
@@ -45,7 +45,7 @@ class Conversation(Struct, tag_field="object", tag="conversation"):
 
 
 class DeletedConversation(Struct, tag_field="object", tag="conversation.deleted"):
-    """What is left of a deleted conversation."""
+    """The answer after a conversation was deleted."""
 
     id: str
     deleted: bool = True

@@ -1,1 +1,1 @@
-"""OpenAI Files: what clients upload."""
+"""OpenAI's Files API: uploaded files."""

@@ -9,33 +9,33 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 HOUR, DAY = 60 * 60, 24 * 60 * 60
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-"""What a file may be for, where lists are filtered by it. Nothing else is done differently for any."""
+"""The purposes of files, used as a filter of lists. They have no other effect."""
 REFUSED: Mapping[str, str] = {
     "batch": "Batches of files are not served. Use /v1/messages/batches, or background responses.",
     "fine-tune": "Models are not trained here.",
     "evals": "Answers are not evaluated here.",
 }
-"""Purposes that no file can be uploaded for, and what is said to who does."""
+"""Purposes that cannot be uploaded, and the remedy."""
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
 
 class ExpiresAfter(Struct, frozen=True):
-    """When a file goes by itself."""
+    """When a file is deleted automatically."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=HOUR, le=30 * DAY)]
 
 
 class CreateFile(Struct):
-    """The fields beside the file of POST /v1/files, as they are in a form: texts."""
+    """The fields of the form of POST /v1/files, besides the file."""
 
     purpose: Purpose
     expires_after: ExpiresAfter | None = None
 
 
 class File(Struct, tag_field="object", tag="file", kw_only=True):
-    """A file. It is processed as soon as it is there. One that never expires does not say when."""
+    """A file. It is processed when its upload is complete. `expires_at` is absent if it never expires."""
 
     id: str
     bytes: int
@@ -57,7 +57,7 @@ class CreateUpload(Struct):
 
 
 class AddUploadPart(Struct):
-    """The fields beside the data of POST /v1/uploads/{id}/parts: there are none."""
+    """The fields of the form of POST /v1/uploads/{id}/parts, besides the data: none."""
 
 
 class CompleteUpload(Struct):
@@ -89,7 +89,7 @@ class UploadPart(Struct, tag_field="object", tag="upload.part"):
 
 
 class DeletedFile(Struct, tag_field="object", tag="file"):
-    """What is left of a deleted file."""
+    """The answer after a file was deleted."""
 
     id: str
     deleted: bool = True

@@ -24,16 +24,16 @@ REFUSED: Mapping[str, str] = {
     "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
     "thread": "Conversations are not stored. Send all messages.",
 }
-"""Parameter → what to do instead."""
+"""Parameter → the remedy."""
 _CODES = {"thread": "thread_unsupported_request"}
-"""What clients know a refusal by: Anthropic's tool runner then sends all messages."""
+"""The codes of refusals: Anthropic's tool runner then sends all messages."""
 
 
 class MessageContext(Struct, frozen=True):
-    """The context in which a request is read. `owner` is the identity of its key.
+    """The context of a request. `owner` is the identity of its key.
 
-    `hosts` has the tools that the server runs, `unseal` opens what was sealed for this owner. `files` are the
-    texts of `cited_files`, by the places of their documents.
+    `hosts` has the server tools, `unseal` decrypts what was sealed for this owner. `files` are the texts of
+    `cited_files`, by the places of their documents.
     """
 
     owner: str = ""
@@ -120,7 +120,7 @@ def _variables(request: CountTokens) -> dict[str, Any]:
 
 
 def _ending(items: Sequence[Item]) -> PromptEnding:
-    """What the assistant has begun to say is continued."""
+    """Whether the answer continues a message of the assistant."""
     match items:
         case [*_, Message(role=Role.ASSISTANT)]:
             return PromptEnding.CONTINUED

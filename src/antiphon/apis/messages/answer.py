@@ -1,4 +1,4 @@
-"""The events of an answer → the body of the message. What a block is, streams and messages share."""
+"""The events of an answer → the body of the message. Streams and messages share the blocks."""
 
 import re
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 class Blocks:
-    """Makes the blocks of one answer, and counts what its end depends on."""
+    """Makes the blocks of one answer, and counts what its stop reason depends on."""
 
     def __init__(self, presentation: Presentation, seal: Seal) -> None:
         self.presentation = presentation
@@ -58,7 +58,7 @@ class Blocks:
         self._cites = CitationFinder(presentation.citable, seal)
 
     def text(self, text: str) -> TextBlock:
-        """The block of a text that is over, with what it cites."""
+        """The block of a complete text, with its citations."""
         return TextBlock(text, self._cites.find(text))
 
     def thinking(self, text: str) -> ThinkingBlock | None:
@@ -91,15 +91,15 @@ class Blocks:
         return block
 
     def stop(self, end: Finished) -> dict[str, Any]:
-        """The fields that say why the answer ended."""
+        """The fields with the reason for the end of the answer."""
         reason, sequence = self._reason(end)
         details = RefusalDetails() if reason == REFUSAL else None
         return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
 
     def _reason(self, end: Finished) -> tuple[str, str | None]:
-        """In one word, and the stop sequence that it ended with."""
+        """The stop reason, and the stop sequence that matched."""
         if end.reason is FinishReason.LENGTH:
-            # With a stop, it is the server that ended it, not the context.
+            # With a stop, the server ended it, and not the context.
             cut = end.stop is not None or end.usage.completion_tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
         if end.reason is FinishReason.CONTENT_FILTER:
@@ -133,7 +133,7 @@ class MessageBuilder(BodyProjection):
         self._end: Finished | None = None
 
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
-        """Take the next events. A message has one choice."""
+        """Process the next events. A message has one choice."""
         for event in events:
             match event:
                 case TextEnded(item=item) if item is not None:
@@ -169,9 +169,9 @@ class MessageBuilder(BodyProjection):
 
 
 def object_so_far(arguments: str) -> dict[str, Any]:
-    """The object that arguments are, or begin: of one that was cut, the members that are whole.
+    """The object in these arguments: if they were cut, its complete members.
 
-    Clients build the same of a stream. What is no object is an empty one.
+    Clients build the same object from a stream. If it is not an object, it is empty.
     """
     whole = object_in(arguments)
     if whole is not None:
@@ -180,7 +180,11 @@ def object_so_far(arguments: str) -> dict[str, Any]:
     JsonScanner(only_object=True).feed(arguments, 0, written)
     arguments = "".join(written)
     open_: list[str] = []
-    end, closing, key = 0, "", False  # of what is whole; the next string is a key
+    end, closing, key = (
+        0,
+        "",
+        False,
+    )  # of the complete part; the next string is a key
     for token in _TOKEN.finditer(arguments):
         sign = token["sign"]
         if sign in ("{", "["):

@@ -12,13 +12,13 @@ from antiphon.apis.request_object import Object
 from antiphon.core.errors import AntiphonError, RequestError
 
 MAX_REQUESTS = 100_000
-"""The most requests of one batch, as Anthropic has it."""
+"""The most requests of one batch, as in Anthropic's API."""
 LIFETIME = 24 * 60 * 60.0
-"""Seconds after which what was not answered has expired."""
+"""Seconds after which requests without an answer have expired."""
 
 
 class BatchRequest(Struct):
-    """One of the requests: what is wrong with it shows in its result."""
+    """One of the requests: its errors are in its result."""
 
     custom_id: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
     params: Object
@@ -31,7 +31,7 @@ class CreateMessageBatch(Struct):
 
 
 class RequestCounts(Struct, kw_only=True):
-    """How many requests came to which result. Until all have one, all are being processed."""
+    """The number of requests by result. All are counted as processing until each has a result."""
 
     processing: int = 0
     succeeded: int = 0
@@ -41,14 +41,14 @@ class RequestCounts(Struct, kw_only=True):
 
 
 class BatchState(Struct):
-    """What is stored of a batch beside its requests and results."""
+    """The stored state of a batch, besides its requests and results."""
 
     counts: RequestCounts
     ended_at: float | None = None
 
 
 class MessageBatch(Struct, tag_field="type", tag="message_batch", kw_only=True):
-    """A batch as it is now."""
+    """The current state of a batch."""
 
     id: str
     processing_status: str
@@ -77,7 +77,7 @@ class DeletedBatch(Struct, tag_field="type", tag="message_batch_deleted"):
 
 
 class BatchResult(NamedTuple):
-    """What a request came to: the field of the counts, and the line of JSON."""
+    """The result of a request: the name of its counter, and the line of JSON."""
 
     kind: str
     custom_id: str
@@ -85,7 +85,7 @@ class BatchResult(NamedTuple):
 
 
 class CallsBegun(NamedTuple):
-    """A request has begun so many calls of the server's tools, in all."""
+    """A request has begun this total number of calls of server tools."""
 
     custom_id: str
     calls: int
@@ -103,7 +103,7 @@ class _BegunLine(Struct):
 
 
 _BEGUN = b'{"calls_begun":'
-"""What such a line begins with, and no result does."""
+"""The beginning of such a line, which no result has."""
 
 
 def result_of(custom_id: str, kind: str, **fields: Any) -> BatchResult:
@@ -117,12 +117,12 @@ def error_result(custom_id: str, error: AntiphonError) -> BatchResult:
 
 
 def calls_begun(custom_id: str, count: int) -> CallsBegun:
-    """What is stored before the last of so many calls begins."""
+    """The line that is stored before the last of `count` calls begins."""
     return CallsBegun(custom_id, count, msgspec.json.encode(_BegunLine(count, custom_id)))
 
 
 def read_entry(line: bytes) -> BatchResult | CallsBegun:
-    """A line that is stored."""
+    """Parse a stored line."""
     if line.startswith(_BEGUN):
         begun = msgspec.json.decode(line, type=_BegunLine)
         return CallsBegun(begun.custom_id, begun.calls_begun, line)
@@ -136,7 +136,7 @@ def results_in(lines: bytes) -> bytes:
 
 
 def check_ids(batch: CreateMessageBatch) -> None:
-    """Raise RequestError if two requests have the same id: their results could not be told apart."""
+    """Raise RequestError if two requests have the same id: their results could not be assigned."""
     seen: set[str] = set()
     for index, request in enumerate(batch.requests):
         if request.custom_id in seen:
@@ -154,7 +154,7 @@ def timestamp(seconds: float) -> str:
 class BatchProjection:
     """Results → lines for the log, and the state of the batch. See `run.drive.Projection`.
 
-    What has no result when the batch ends gets one: it was cancelled, or failed with the batch.
+    Requests without a result when the batch ends get one: they were cancelled, or failed with the batch.
     """
 
     items: Sequence[Any] = ()
@@ -191,12 +191,12 @@ class BatchProjection:
         return []
 
     def fail(self, error: AntiphonError) -> list[bytes]:
-        """The others fail with the batch."""
+        """The remaining requests fail with the batch."""
         self.status = "failed"
         return self.push(0, [error_result(custom_id, error) for custom_id in self._left])
 
     def cancel(self) -> list[bytes]:
-        """The others are not answered any more."""
+        """The remaining requests are cancelled."""
         self.status = "cancelled"
         return self.push(0, [result_of(custom_id, "canceled") for custom_id in self._left])
 

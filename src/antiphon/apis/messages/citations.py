@@ -1,8 +1,9 @@
-"""What an answer cites: documents and search results of its request, and pages that the server found.
+"""Citations: of documents and search results of the request, and of pages that the server found.
 
 A document whose `citations` are enabled is shown in numbered pieces, under a name by which models cite them:
 `【doc0†L2-L4】`. Pages of the web have marks of the same form (`core/citations.py`). Marks stay in the text,
-and the block with the text has a citation for each, in their order. A mark of nothing that was shown is text.
+and the block with the text has a citation for each, in their order. A mark that refers to nothing that was
+shown is plain text.
 """
 
 import re
@@ -29,23 +30,23 @@ MAX_QUOTE = 150
 
 MAX_PIECES = 10_000
 MAX_CUT = 1_000_000
-"""Pieces of one text, and characters that are cut into them. What is left of a longer one is the last."""
+"""The most pieces of one text, and characters that are split. The rest of a longer text is the last piece."""
 MAX_QUOTED = 256 * 1024
-"""Characters that the citations of one answer quote of the request. What would be more is not cited."""
+"""The most characters of the request that the citations of one answer quote. Further marks are not cited."""
 
 _END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n\s*")  # the three are those of Chinese and Japanese
 _MARK = re.compile(r"【doc(\d{1,6})†[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?】")
 
 
 class FileText(Struct, frozen=True):
-    """What a file says: pages, if it is `paged`; else they are one text."""
+    """The text of a file: its pages if `paged`, otherwise one text."""
 
     pages: Sequence[str]
     paged: bool
 
 
 class Heading(Struct, frozen=True):
-    """Which document it is: `index` counts all documents. One that is a stored file has its id."""
+    """Identifies a document: `index` counts all documents. `file_id` is that of a stored file."""
 
     index: int
     title: str | None
@@ -76,7 +77,7 @@ class PagedDocument(Struct, frozen=True):
 
 
 class TextDocument(Struct, frozen=True):
-    """A document that is one text. Its pieces make it up: they begin at `starts`, whose last is the end."""
+    """A document with one text. Its pieces begin at `starts`, whose last entry is the end of the text."""
 
     heading: Heading
     pieces: Sequence[str]
@@ -105,20 +106,20 @@ Citable = TextDocument | PagedDocument | BlockDocument | CitableSearchResult
 
 
 def text_document(heading: Heading, text: str) -> TextDocument:
-    """A document that is one text: its pieces are sentences, or lines, each with the space behind it."""
+    """A document with one text: its pieces are sentences, or lines, each with the space after it."""
     ends = [found.end() for found in islice(_END.finditer(text, 0, MAX_CUT), MAX_PIECES - 1)]
     starts = [0, *ends, *([len(text)] if [0, *ends][-1] < len(text) else [])]
     return TextDocument(heading, [text[start:end] for start, end in pairwise(starts)], starts)
 
 
 def shown(pieces: Sequence[str], number: int) -> str:
-    """What a model is shown of what may be cited, which is the one of this number."""
+    """The numbered pieces of the citable text with this number, for the model."""
     how = f"Cite what you take from it by its lines, as in 【doc{number}†L0】 or 【doc{number}†L0-L1】."
     return "\n".join((how, *(f"L{line}: {piece.rstrip()}" for line, piece in enumerate(pieces))))
 
 
 class CitationFinder:
-    """Finds the citations of one answer: of what its request has, and of what is found meanwhile."""
+    """Finds the citations of one answer: of parts of its request, and of results of server tools."""
 
     def __init__(self, given: Sequence[Citable], seal: Seal) -> None:
         self._given = given
@@ -127,7 +128,7 @@ class CitationFinder:
         self._seal = seal
 
     def add(self, result: ToolResult) -> None:
-        """A call was run: what it has shown can be cited from now on."""
+        """Add the results of a call: they can be cited from now on."""
         self._found.add(result)
 
     def find(self, text: str) -> tuple[Citation, ...]:
@@ -138,7 +139,7 @@ class CitationFinder:
 
     def _pages(self, text: str) -> Iterator[tuple[int, Citation]]:
         for cited in self._found.find(text):
-            if cited.url:  # Anthropic has none for files
+            if cited.url:  # Anthropic has no citations of such files
                 mark = self._seal(text[cited.start : cited.end])
                 yield cited.start, WebLocation(cited.quote[:MAX_QUOTE], cited.url, cited.title, mark)
 

@@ -1,4 +1,4 @@
-"""Tools that a client runs and does not describe: Anthropic's models know them by their type.
+"""Tools that a client runs without describing them: Anthropic's models know them by their type.
 
 Other models are offered a function with the published fields of the tool.
 """
@@ -17,7 +17,7 @@ _ACTIONS = [
 
 
 class ClientTool(NamedTuple):
-    """What a model is shown of such a tool."""
+    """The function that models are offered for such a tool."""
 
     description: str
     parameters: Mapping[str, Any]

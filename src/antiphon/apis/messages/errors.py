@@ -1,4 +1,4 @@
-"""Errors, in Anthropic's shape, and what they call the parameters of this API."""
+"""Errors in Anthropic's form, and the names of parameters of this API."""
 
 import msgspec
 from msgspec import UNSET
@@ -28,11 +28,11 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Status → type, where it is neither a wrong request's nor the server's own fault."""
+"""Status → type, for statuses that are neither a wrong request nor a failure of the server."""
 
 
 def error_type(status: int) -> str:
-    """What Anthropic calls errors of a status."""
+    """Anthropic's type of errors with a status."""
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 

@@ -1,8 +1,8 @@
 """The messages of a request → the items of a conversation. Every error names the block.
 
-Blocks stay in their order, but results come before what a user says beside them. Neighbouring
-texts of one role are one message. Instructions stay where they are: moved to the
-front, each new one would change the beginning of the prompt, which engines keep.
+Blocks keep their order, but results precede the user's text in the same message. Neighbouring texts of one
+role are one message. Instructions keep their place: moved to the front, each new one would change the
+beginning of the prompt, which engines cache.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,15 +45,15 @@ from antiphon.core.items import (
 BILLING = "x-anthropic-billing-header:"
 """A line that Claude Code writes before its instructions. Parts of it change with each request."""
 Unseal = Callable[[str], str | None]
-"""The text that was sealed, None if it was not sealed here, or for someone else."""
+"""Decrypts a text; None if it was sealed on another server, or for another owner."""
 
 
 def sealed_elsewhere(_: str) -> None:
-    """Nothing was sealed by a server without keys."""
+    """For a server without keys: it has sealed nothing."""
 
 
 class HistoryOptions(Struct, frozen=True):
-    """What messages are read with: `unseal` opens what this server has sealed for this client.
+    """The settings for reading messages: `unseal` decrypts what this server has sealed for this client.
 
     `files` are the texts of `cited_files`, by the places of their documents.
     """
@@ -66,7 +66,7 @@ class HistoryOptions(Struct, frozen=True):
 class History:
     """Reads the instructions and messages of a request.
 
-    `items` are what they say, `citable` what of it may be cited.
+    `items` are the result, `citable` are the parts that may be cited.
     """
 
     def __init__(
@@ -109,7 +109,10 @@ class History:
             raise RequestError(f"Invalid value for '{where}': It may not be empty.", param=where)
 
     def _say(self, role: Role, part: Part, *, begin: bool) -> None:
-        """Add a part, to the last message if that is of the same role. Messages of the system stay apart."""
+        """Add a part, to the last message if that is of the same role.
+
+        Messages of the system are not joined.
+        """
         last = self.items[-1] if self.items else None
         if isinstance(last, Message) and last.role is role and not (begin and role is Role.SYSTEM):
             self.items[-1] = Message(role, (*last.parts, part))
@@ -154,12 +157,12 @@ class History:
         yield TextPart(_tagged("search_result", title, source, *texts))
 
     def _cite(self, citable: Citable) -> str:
-        """What is shown of it."""
+        """The text that the model is shown."""
         self.citable.append(citable)
         return shown(citable.pieces, len(self.citable) - 1)
 
     def _thinking(self, block: RequestObject) -> Iterator[Reasoning]:
-        """Reasoning. A signature of this server's holds the text; others are taken for what they say."""
+        """Reasoning. A signature of this server holds the text; with others, the plain text is used."""
         text = block.text("thinking")
         sealed = self._reading.unseal(block.text_or_none("signature") or "")
         if sealed is not None and text not in ("", sealed):
@@ -169,7 +172,7 @@ class History:
             yield Reasoning(sealed or text)
 
     def _redacted(self, block: RequestObject) -> Iterator[Reasoning]:
-        """Reasoning that this server has sealed. Nobody can read that of others."""
+        """Reasoning that this server has sealed. That of other servers cannot be read."""
         text = self._reading.unseal(block.text("data"))
         if text:
             yield Reasoning(text)
@@ -267,7 +270,7 @@ def _citable(block: RequestObject, heading: Heading, files: Mapping[str, FileTex
 
 
 def _document_parts(block: RequestObject) -> Iterator[Part]:
-    """What is in a document."""
+    """The parts of a document."""
     source = block.object_or_none("source")
     match source.value if source else {}:
         case {"type": "text"}:
@@ -285,7 +288,7 @@ def _document_parts(block: RequestObject) -> Iterator[Part]:
 
 
 def _sourced(kind: MediaKind, block: RequestObject) -> Attachment:
-    """What the source of a block has: base64, a URL or the id of a file."""
+    """The attachment from the source of a block: base64, a URL or the id of a file."""
     source = block.object_or_none("source")
     if source is None:
         raise block.missing("source")
@@ -326,9 +329,9 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         **dict.fromkeys(RESULTS, History._server_result),
     },
 }
-"""Role → type of block → what reads it."""
+"""Role → type of block → its reader."""
 _RESULT_PARTS: Mapping[str, Reader] = {
     **_CONTEXT,
     "tool_reference": History._tool_reference,
 }
-"""What the content of a result may have."""
+"""The types of content that a result may have."""

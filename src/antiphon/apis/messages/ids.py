@@ -1,4 +1,4 @@
-"""The ids of calls: Anthropic's clients get them with a prefix, models with the one of their family."""
+"""The ids of calls: clients get them with Anthropic's prefix, models with that of their family."""
 
 TOOL_USE = "toolu_"
 SERVER_TOOL_USE = "srvtoolu_"

@@ -1,7 +1,7 @@
-"""MCP servers as the Messages API has them: `mcp_servers`, and which of their tools `mcp_toolset`s enable.
+"""MCP servers in the Messages API: `mcp_servers`, and which of their tools `mcp_toolset`s enable.
 
-Its older form has no toolsets: there all tools of a server are enabled, or those of its `tool_configuration`.
-Nothing is approved in this API: whoever names a server allows its tools to be called.
+The older form has no toolsets: all tools of a server are enabled, or those of its `tool_configuration`. This
+API has no approvals: a client that names a server allows calls of its tools.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from antiphon.core.errors import RequestError
 TOOLSET = "mcp_toolset"
 TOKEN = "authorization_token"  # noqa: S105 - the name of a parameter
 _NAMES = {"server_url": "url", "authorization": TOKEN, "server_label": "name"}
-"""What the tool `mcp` calls its settings → what they are called here."""
+"""The tool `mcp`'s names of settings → the names in this API."""
 
 
 def mcp_settings(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> dict[str, Object]:
@@ -34,7 +34,10 @@ def mcp_settings(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> 
 
 
 def toolset_places(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -> Mapping[str, str]:
-    """Place of each toolset → that of its server; its own, if that is the operator's. Raises RequestError."""
+    """Place of each toolset → that of its server; its own, if the server is the operator's.
+
+    Raises RequestError.
+    """
     named, found = _servers(servers), dict[str, str]()
     for where, toolset in _toolsets(tools).items():
         server = named.get(toolset.named("mcp_server_name"))
@@ -53,7 +56,7 @@ def is_enabled(toolset: RequestObject, name: str) -> bool:
 
 
 def rename(error: RequestError) -> RequestError:
-    """The error with the name of a setting that this API has for it."""
+    """The error with this API's name of a setting."""
     where, _, name = (error.param or "").rpartition(".")
     if where.startswith("mcp_servers[") and name in _NAMES:
         error.param = f"{where}.{_NAMES[name]}"

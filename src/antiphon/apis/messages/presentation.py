@@ -9,7 +9,7 @@ from antiphon.apis.messages.tools import Tools
 
 
 class ThinkingShown(Enum):
-    """What is shown of the reasoning."""
+    """The form in which reasoning is shown."""
 
     NOTHING = auto()
     SIGNATURE = auto()
@@ -18,10 +18,10 @@ class ThinkingShown(Enum):
 
 
 class Presentation(Struct, frozen=True):
-    """`max_tokens` tells an answer that was cut by the client's limit from one that filled the context.
+    """`max_tokens` distinguishes an answer that the client's limit has cut from one that filled the context.
 
-    `edits_context`: the client wants to know what was done to the conversation. `citable` is what of the
-    request may be cited.
+    `edits_context`: the client wants a report of changes of the conversation. `citable` are the parts of the
+    request that may be cited.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL

@@ -1,4 +1,4 @@
-"""The wire types of what the Messages API answers: messages, their content, and the events of a stream."""
+"""The wire types of the answers of the Messages API: messages, their content, and the events of a stream."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from antiphon.core.hosts import Note
 
 
 class CharLocation(Struct, tag_field="type", tag="char_location"):
-    """A part of a document that is one text: `cited_text` is what stands from `start_char_index` on."""
+    """A part of a document with one text: `cited_text` begins at `start_char_index`."""
 
     cited_text: str
     document_index: int
@@ -22,7 +22,7 @@ class CharLocation(Struct, tag_field="type", tag="char_location"):
 
 
 class PageLocation(Struct, tag_field="type", tag="page_location"):
-    """Pages of a document, counted from 1; `end_page_number` is that behind the last."""
+    """Pages of a document, counted from 1; `end_page_number` is the one after the last."""
 
     cited_text: str
     document_index: int
@@ -67,7 +67,7 @@ Citation = CharLocation | PageLocation | BlockLocation | SearchResultLocation | 
 
 
 class TextBlock(Struct, tag_field="type", tag="text"):
-    """Visible text, and what it cites."""
+    """Visible text, and its citations."""
 
     text: str
     citations: tuple[Citation, ...] = ()
@@ -143,7 +143,7 @@ CallBlock = ToolUseBlock | ServerToolUseBlock | McpToolUseBlock
 
 
 class CacheCreation(Struct, frozen=True):
-    """What engines keep of a prompt is not counted."""
+    """Cached parts of prompts are not counted."""
 
     ephemeral_5m_input_tokens: int = 0
     ephemeral_1h_input_tokens: int = 0
@@ -174,7 +174,7 @@ class DeltaUsage(Struct, kw_only=True):
 
 
 class MessageUsage(DeltaUsage, kw_only=True):
-    """The same, with what does not change."""
+    """The usage with the fields that do not change."""
 
     cache_creation: CacheCreation = CacheCreation()
     service_tier: str = "standard"
@@ -182,7 +182,7 @@ class MessageUsage(DeltaUsage, kw_only=True):
 
 
 def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) -> dict[str, Any]:
-    """The fields of `DeltaUsage`, for an answer to a first prompt of so many tokens."""
+    """The fields of `DeltaUsage`, for an answer whose first prompt had this number of tokens."""
     whole = prompt_tokens + usage.prompt_tokens + usage.media_tokens
     cached = min(usage.cached_tokens, whole)
     return {
@@ -198,13 +198,13 @@ def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) 
 
 
 class ContextManagement(Struct, frozen=True):
-    """What was done to a conversation that grew: nothing."""
+    """The changes of a conversation that grew: none."""
 
     applied_edits: tuple[()] = ()
 
 
 class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
-    """An answer was filtered. Whoever did that does not say why."""
+    """An answer was filtered. The filter gives no reason."""
 
     category: None = None
     explanation: None = None
@@ -213,7 +213,7 @@ class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
 class Message(Struct, tag_field="type", tag="message", kw_only=True):
     """An answer. `unmet` names the demands that it does not meet, `generations` the usage of each of several.
 
-    `notes` are on what of the request has no effect.
+    `notes` are on parts of the request without effect.
     """
 
     id: str
@@ -279,7 +279,7 @@ class InputJsonDelta(Struct, tag_field="type", tag="input_json_delta"):
 
 
 class CitationsDelta(Struct, tag_field="type", tag="citations_delta"):
-    """What the text of a block cites."""
+    """A citation of the text of a block."""
 
     citation: Citation
 
@@ -317,20 +317,20 @@ class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):
 
 
 class MessageStop(Struct, tag_field="type", tag="message_stop"):
-    """Nothing follows."""
+    """The last event."""
 
 
 # Errors
 
 
 class ErrorDetails(Struct):
-    """The error in one word."""
+    """The type of an error, and its message."""
 
     error_code: str
 
 
 class ErrorPayload(Struct):
-    """What went wrong."""
+    """An error."""
 
     type: str
     message: str

@@ -1,8 +1,8 @@
-"""The wire types of what clients send to the Messages API.
+"""The wire types of requests to the Messages API.
 
-Requests are read leniently: unknown fields are ignored, null means absent. Names and
-meanings are Anthropic's; beside them are the parameters that all APIs share
-(`SamplingParams`). Content blocks and tools stay JSON here: see `apis/request_object.py`.
+Requests are read leniently: unknown fields are ignored, null means absent. Names and meanings are
+Anthropic's; in addition there are the parameters that all APIs share (`SamplingParams`). Content blocks and
+tools stay JSON here: see `apis/request_object.py`.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from antiphon.apis.request import AtLeastOne, MediaFallback, NonEmptyStr, Sampli
 from antiphon.apis.request_object import Object
 
 MAX_MESSAGES = 100_000
-"""The most messages of one request, as Anthropic has it."""
+"""The most messages of one request, as in Anthropic's API."""
 
 
 class RequestMessage(Struct):
@@ -32,7 +32,7 @@ class Thinking(Struct):
 
 
 class OutputFormat(Struct):
-    """What the text has to look like."""
+    """The required form of the text."""
 
     type: Literal["json_schema"]
     schema: Object
@@ -54,7 +54,7 @@ class ToolChoiceObject(Struct):
 
 
 class CountTokens(SamplingParams, kw_only=True):
-    """POST /v1/messages/count_tokens, and what it has in common with a request for an answer."""
+    """POST /v1/messages/count_tokens, and the common fields of this and of requests for an answer."""
 
     model: NonEmptyStr
     messages: Annotated[list[RequestMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]

@@ -1,7 +1,7 @@
-"""Tools that the server runs, as the Messages API knows them: in requests, in answers, and read back.
+"""Server tools in the Messages API: in requests, in answers, and read back.
 
-What the model was shown of a result goes back to it when the client sends the result again.
-Where Anthropic's block has no place for text, it is sealed in a field that is opaque to clients.
+The text that the model was shown of a result is shown again when the client sends the result back. If
+Anthropic's block has no field for it, it is sealed in a field that is opaque to clients.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -34,13 +34,13 @@ from antiphon.core.turn import Function, Hosted
 Seal = Callable[[str], str]
 Unseal = Callable[[str], str | None]
 Offered = Callable[[str, str | None], Function | None]
-"""Type of a tool of the server, and what it does → what the model is offered of it."""
+"""Type and action of a server tool → the function that the model is offered."""
 
 
 class ToolMapping(NamedTuple):
-    """Which tools of the server may stand for one of Anthropic's: the first that there is.
+    """The server tools that can implement one of Anthropic's: the first available one is used.
 
-    `actions` are what is offered of it, None for all.
+    `actions` are the ones to offer, None for all.
     """
 
     types: tuple[str, ...]
@@ -52,14 +52,14 @@ SERVER_TOOLS: Mapping[str, ToolMapping] = {
     "web_fetch": ToolMapping((web_search.TOOL,), frozenset({"open", "find"})),
     "code_execution": ToolMapping((code_interpreter.TOOL, shell.TOOL)),
 }
-"""Type, without its date → what stands for it."""
+"""Type, without its date → the tools that implement it."""
 
 _BLOCKS: Mapping[str, Mapping[str | None, str]] = {
     web_search.TOOL: {"search": "web_search", "open": "web_fetch", "find": "web_fetch"},
     code_interpreter.TOOL: {None: "code_execution"},
     shell.TOOL: {None: "bash_code_execution"},
 }
-"""Tool of the server → what the model does with it (None: whatever it is) → the name of the call's block."""
+"""Server tool → its action (None: any) → the name of the call's block."""
 _ELSEWHERE = ("text_editor_code_execution", "tool_search")  # in conversations that began at Anthropic
 _NAMES = (*(name for names in _BLOCKS.values() for name in names.values()), *_ELSEWHERE)
 RESULTS = tuple(f"{name}_tool_result" for name in _NAMES)
@@ -68,7 +68,7 @@ _FAILED = "unavailable"
 
 
 def own_settings(tool: RequestObject, kind: str, served: Container[str]) -> Object:
-    """The settings of the server's own tool that stands for one of Anthropic's. Raises RequestError."""
+    """The settings of the server tool that implements one of Anthropic's. Raises RequestError."""
     types = SERVER_TOOLS[kind].types
     type_ = next((type_ for type_ in types if type_ in served), types[0])
     if type_ != web_search.TOOL:
@@ -87,7 +87,7 @@ def own_settings(tool: RequestObject, kind: str, served: Container[str]) -> Obje
 
 
 def is_known(function: Function) -> bool:
-    """Anthropic has blocks for what this function does."""
+    """Whether Anthropic has blocks for this function."""
     return _block_name(_hosted(function)) is not None
 
 
@@ -121,7 +121,7 @@ def shown_result(
 def _searched(result: ToolResult, seal: Seal) -> Any:
     if result.failed or not isinstance(result.details, SearchDetails):
         return {"type": "web_search_tool_result_error", "error_code": _FAILED}
-    # Each page is listed; what the model was shown of all of them is in the first.
+    # Each page is listed; the first one has the text that the model was shown of all.
     pages = zip_longest(result.details.sources, result.details.titles)
     return [
         {
@@ -176,7 +176,7 @@ _CONTENT: Mapping[str, Callable[[ToolResult, Seal], Any]] = {
 def read_call(
     block: RequestObject, call_id: str, offered: Callable[[str, str | None], Function | None]
 ) -> FunctionCall:
-    """A call, by the function that the model knows the tool by; without one, by the block's name."""
+    """A call, of the model's function for the tool; without one, under the name of the block."""
     name, input_ = block.named("name"), block.object_or_none("input")
     arguments = dict(input_.value) if input_ else {}
     of = [(tool, action) for tool, names in _BLOCKS.items() for action in names if names[action] == name]
@@ -195,7 +195,7 @@ def read_call(
 
 
 def read_result(block: RequestObject, unseal: Unseal) -> str:
-    """What the model is shown of a result, which came as a block of its tool."""
+    """The text for the model of a result, which is a block of its tool."""
     content = block.value.get("content")
     if block.value["type"] == "web_search_tool_result" and isinstance(content, list):
         return "\n".join(filter(None, (_found(page, unseal) for page in block.objects("content"))))
@@ -212,7 +212,7 @@ def read_result(block: RequestObject, unseal: Unseal) -> str:
 
 
 def _found(page: RequestObject, unseal: Unseal) -> str:
-    """What the model was shown of a page that was found; its title and address, if that was elsewhere."""
+    """The text for the model of a page that was found; title and address, if another server found it."""
     text = unseal(page.text_or_none("encrypted_content") or "")
     if text is not None:
         return text
@@ -220,7 +220,7 @@ def _found(page: RequestObject, unseal: Unseal) -> str:
 
 
 def _block_name(hosted: Hosted) -> str | None:
-    """What Anthropic calls what a function does, if it knows such tools."""
+    """Anthropic's name for a function, if it has such a tool."""
     names = _BLOCKS.get(hosted.type, {})
     return names.get(None) or names.get(hosted.action)
 

@@ -1,11 +1,10 @@
 """A turn's events → the events of a stream.
 
-Blocks follow each other, numbered without gaps; each is opened, gets its deltas and is closed.
-Calls that the server answers, and their results, come whole. What the answer used is known at its
-end: the first event counts the prompt, the last but one everything. Events are made as they are
-sent: so deltas, of which there are one or more for each token, are framed once for each block. Clients
-parse the input of a call while it comes, and fail on anything but JSON: what the model wrote instead
-is not sent.
+Blocks follow each other, numbered without gaps; each is opened, gets its deltas and is closed. Calls of
+server tools, and their results, are sent whole. The usage is known at the end: the first event counts the
+prompt, the last but one everything. Events are encoded when they are sent: deltas, of which there are one or
+more for each token, with a frame that is made once per block. Clients parse the input of a call while it
+arrives, and fail on anything but JSON, so other text is not sent.
 """
 
 import secrets
@@ -61,7 +60,7 @@ from antiphon.core.events import (
 )
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-"""What a stream sends when there is nothing to send."""
+"""The event that keeps a connection alive."""
 
 _MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
 _ENCODED_MARK = msgspec.json.encode(_MARK)
@@ -79,8 +78,8 @@ class MessageStream(StreamProjection):
         super().__init__(envelope)
         self._blocks = Blocks(presentation, seal)
         self._shown = presentation.thinking
-        self._index = 0  # of the next block, or of the one that is open
-        self._frame: list[bytes] | None = None  # what is around the text of deltas that are shown
+        self._index = 0  # of the next block, or of the open one
+        self._frame: list[bytes] | None = None  # the bytes around the text of visible deltas
         self._calling = False  # the open block is a call
         self._end: Finished | None = None
 
@@ -152,7 +151,7 @@ class MessageStream(StreamProjection):
                 self._calling = True
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
-        """A call is over. One that the server answers is shown now, in the same form as any."""
+        """A call has ended. That of a server tool is shown now, in the same form as any."""
         block = self._blocks.call(event)
         if not isinstance(block, ToolUseBlock):
             self._open(msgspec.structs.replace(block, input={}), None, out)
@@ -171,7 +170,7 @@ class MessageStream(StreamProjection):
         self._frame, self._calling = None, False
 
     def finish(self) -> list[bytes]:
-        """Why the answer ended, and what it used."""
+        """The events with the stop reason and the usage."""
         end = self._end
         if end is None:
             raise RuntimeError("a message has no end before it is finished")
@@ -187,9 +186,9 @@ class MessageStream(StreamProjection):
         return [_event(delta), _event(MessageStop())]
 
     def fail(self, error: AntiphonError) -> list[bytes]:
-        """A stream that failed ends with the error: a client would take one that breaks off for whole."""
+        """A stream that failed ends with the error: clients take one without an end for complete."""
         return [framed(encode_error(error))]
 
     def cancel(self) -> list[bytes]:
-        """Nobody can cancel a message but by leaving."""
+        """Nothing: a message is only cancelled by disconnecting."""
         return []

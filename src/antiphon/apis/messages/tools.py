@@ -1,7 +1,7 @@
 """The tools of a request, and which of them an answer may or must call.
 
-Types of tools end with the date of their version, which does not matter here. Tools that the
-server runs have other types than in the Responses API: `server_tools.py` knows both.
+Types of tools end with the date of their version, which does not matter here. Server tools have other types
+than in the Responses API: `server_tools.py` maps them.
 """
 
 import re
@@ -22,7 +22,7 @@ from antiphon.core.turn import CallMode, Function, ToolChoice
 
 CUSTOM = "custom"
 TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
-"""They find tools that the model has not been shown yet. Here it is shown all of them."""
+"""Tools that find further tools. Here the model is shown all tools from the beginning."""
 
 _EVERY = ("type", "name", "cache_control", "allowed_callers")
 _DISPLAY = ("display_width_px", "display_height_px")
@@ -44,7 +44,7 @@ _CALLING = {"auto": CallMode.AUTO, "any": CallMode.REQUIRED, "tool": CallMode.RE
 
 
 class Tools(Struct, frozen=True):
-    """What the model is offered. `names` are what the client calls each tool → what the model does."""
+    """The tools that the model is offered. `names` maps the client's names to the model's."""
 
     functions: tuple[Function, ...] = ()
     names: Mapping[str, frozenset[str]] = {}
@@ -52,7 +52,7 @@ class Tools(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
     def hosted(self, tool: str, action: str | None) -> Function | None:
-        """What the model is offered for something that a tool of the server does."""
+        """The function that the model is offered for an action of a server tool."""
         for function in self.functions:
             hosted = function.hosted
             if hosted and tool in (hosted.type, hosted.label) and action in (None, hosted.action):
@@ -128,7 +128,7 @@ def _in_toolset(function: Function, places: Mapping[str, str]) -> bool:
 
 
 def _offered(tool: RequestObject, places: Mapping[str, str], hosts: Hosts) -> Iterator[Function]:
-    """What the model is offered of a tool."""
+    """The functions that the model is offered for a tool."""
     kind = _kind(tool)
     if kind == CUSTOM:
         yield _custom(tool)
@@ -170,7 +170,7 @@ def _custom(tool: RequestObject) -> Function:
 
 
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:
-    """The most calls of the server's tools: each may say how often it may be used."""
+    """The most calls of server tools: the total of the limits of the tools."""
     uses = [(index, tools[index].get("max_uses")) for index in range(len(tools))]
     hosted = [(index, most) for index, most in uses if hosts.functions.get(f"tools[{index}]")]
     limited = [(index, most) for index, most in hosted if most is not None]

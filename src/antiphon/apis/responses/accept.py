@@ -1,4 +1,4 @@
-"""A request → a turn, and what the response returns of the request. Every error names the parameter."""
+"""A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,8 +31,8 @@ from antiphon.core.turn import PromptEnding, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 TOLD = 7
-"""How often a response has a log probability: in an event as it is written, at the end of its text, of its
-part, of its item and of the response; and as the item and the response are stored."""
+"""How often a response holds a log probability: in an event when it is generated, at the end of its text, of
+its part, of its item and of the response; and in the stored item and the stored response."""
 SEALED_REASONING = "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGS,
@@ -45,24 +45,27 @@ INCLUDABLE = (
     SOURCES,
     RESULTS,
 )
-"""The values of `include`. Of those without a name here, outputs of code always are, others never."""
+"""The values of `include`.
+
+Values without a name here have no effect: the output is always included, or never.
+"""
 
 
 def _sealed_elsewhere(_: str) -> None:
-    """Nothing was sealed by a server without keys."""
+    """For a server without keys: it has sealed nothing."""
 
 
 NO_SIGNER = Signer(str, lambda _text, _signature: False)
-"""Of a server without keys: nothing is signed."""
+"""For a server without keys: nothing is signed."""
 
 
 class ResponseContext(Struct, frozen=True):
-    """The context in which a request is read. `id` is that of the new response.
+    """The context of a request. `id` is that of the new response.
 
-    `owner` the identity of the request's key. `history` are the payloads of the items before its input,
-    oldest first, `referred` those of the items that its input refers to, by id. `raw_reasoning` is how
-    reasoning is shown if no summary is requested. `hosts` has the tools that the server runs, `presenters`
-    what shows their calls. `defaults` is the sampling of the model where the request says nothing.
+    `owner` is the identity of the request's key. `history` are the payloads of the items before its input,
+    oldest first, `referred` those of the items that its input refers to, by id. `raw_reasoning` is the form
+    of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their calls.
+    `defaults` is the sampling of the model for parameters that the request does not set.
     """
 
     id: str
@@ -86,7 +89,7 @@ PARAMETERS = {
     "template": "chat_template",
     "tool_limit": "max_tool_calls",
 }
-"""What this API calls what errors blame; see `Turn.parameters`."""
+"""This API's names of parameters in errors; see `Turn.parameters`."""
 
 
 class ConversationItems(NamedTuple):
@@ -98,13 +101,12 @@ class ConversationItems(NamedTuple):
 
 
 class Accepted(Struct, frozen=True):
-    """A request that is understood.
+    """A request that was read and checked.
 
-    `items` are those of its input, as they are stored. `compacts` says that
-    the client wants a compaction in the place of an answer, `compact_from`
-    that one is due before the answer if the prompt has so many tokens. `include` is what
-    else is wanted, `reasoning` how reasoning is shown, None to hide it. With `messages` the response has what
-    the model read and wrote.
+    `items` are those of its input, as they are stored. `compacts`: the client wants a compaction instead of
+    an answer. `compact_from`: the number of tokens of the prompt from which on there is a compaction before
+    the answer. `include` lists further fields to return, `reasoning` is the form of reasoning, None to hide
+    it. With `messages` the response has the texts that the model read and wrote.
     """
 
     id: str
@@ -215,12 +217,12 @@ def _turn(
 
 
 def _instructions(request: PromptParams) -> tuple[Item, ...]:
-    """They come first, and are never those of an earlier response."""
+    """The instructions, which come first. Those of earlier responses are not used."""
     return (Message(Role.SYSTEM, (TextPart(request.instructions),)),) if request.instructions else ()
 
 
 def _ending(items: Sequence[Item]) -> PromptEnding:
-    """A message of the assistant's that is not whole is continued."""
+    """Whether the answer continues an incomplete message of the assistant."""
     match items:
         case [*_, Message(role=Role.ASSISTANT, status=Status.INCOMPLETE)]:
             return PromptEnding.CONTINUED
@@ -237,11 +239,11 @@ def _variables(request: PromptParams) -> dict[str, Any]:
     return values | (request.chat_template_kwargs or {})
 
 
-# What is refused
+# Refusals
 
 
 def _refuse(request: CreateResponse) -> None:
-    """Refuse what contradicts itself, and what Antiphon cannot do."""
+    """Refuse contradictions, and unsupported parameters."""
     check_conflicts(request)
     check(request)
     if request.background and request.store is False:
@@ -255,7 +257,7 @@ def _refuse(request: CreateResponse) -> None:
 
 
 def check_conflicts(request: PromptParams) -> None:
-    """What contradicts itself, whatever the history. Raises RequestError."""
+    """Refuse contradictions that do not depend on the history. Raises RequestError."""
     earlier = request.previous_response_id is not None
     if earlier and request.conversation is not None:
         message = "'conversation' and 'previous_response_id' cannot both be used. Leave one of them out."

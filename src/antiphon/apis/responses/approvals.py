@@ -1,8 +1,8 @@
-"""Calls that a client has to approve: what it is asked, and what its answers are worth.
+"""Calls that a client has to approve: the requests, and their answers.
 
 The id of an `mcp_approval_request` is signed: it proves that this server asked this owner about this very
-call, of this tool, with these arguments, on this server. Clients may keep the item themselves, so nothing in
-it is believed otherwise. That a request is answered once only is for the store to see (`AnsweredApproval`).
+call, of this tool, with these arguments, on this server. Clients may keep the item themselves, so nothing
+else in it is trusted. The store ensures that a request is answered only once (`AnsweredApproval`).
 """
 
 import time
@@ -35,7 +35,7 @@ _LOST = "The user approved this call, but it is not known whether it was run."
 
 
 class AnsweredApproval(Struct, frozen=True):
-    """A request that a client answers now, where the answer stands, and until when it could be."""
+    """A request that a client answers now, the place of the answer, and its deadline."""
 
     id: str
     where: str
@@ -43,7 +43,7 @@ class AnsweredApproval(Struct, frozen=True):
 
 
 class ConversationApprovals(Struct, frozen=True):
-    """What a conversation has of requests: id → what a model is shown; the calls to run; the new answers."""
+    """The approvals of a conversation: request id → items for the model; calls to run; new answers."""
 
     shown: Mapping[str, tuple[Item, ...]] = {}
     approved: tuple[FunctionCall, ...] = ()
@@ -51,7 +51,7 @@ class ConversationApprovals(Struct, frozen=True):
 
 
 class ApprovalRequestItem(Struct, tag_field="type", tag=REQUEST):
-    """A call that the client is asked to approve."""
+    """A call that needs the client's approval."""
 
     id: str
     server_label: str
@@ -60,7 +60,7 @@ class ApprovalRequestItem(Struct, tag_field="type", tag=REQUEST):
 
 
 class OpenApproval(OpenItem):
-    """A call that is not run before the client has approved it. Nothing is shown before it is whole."""
+    """A call that is not run before the client has approved it. It is shown when it is complete."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class OpenApproval(OpenItem):
         return ApprovalRequestItem(self.position.id, self._hosted.server, self._hosted.action, self.text)
 
     def end(self, item: items.Item) -> list[bytes]:
-        """All arguments, and the id that is signed for them."""
+        """All arguments, and the id, which is signed for them."""
         assert isinstance(item, FunctionCall)
         self.text = item.arguments
         nonce = f"{self._created_at:0{_TIME}x}" + self.position.id.rpartition("_")[2][:_NONCE]
@@ -102,7 +102,7 @@ def _signed_text(nonce: str, hosted: Hosted, arguments: str) -> str:
 def approvals(
     history: Iterable[RequestObject], given: Iterable[RequestObject], tools: Toolbox, signer: Signer
 ) -> ConversationApprovals:
-    """What the conversation has of them. Raises RequestError for an answer that counts for nothing."""
+    """The approvals of a conversation. Raises RequestError for an invalid answer."""
     before, new = [*history], [*given]
     requests = {_id(item): item for item in (*before, *new) if item.value["type"] == REQUEST}
     run = {
@@ -198,5 +198,5 @@ def _answers(item: RequestObject) -> str:
 
 
 def is_approved(call_id: str) -> bool:
-    """Whether a call is one that the client has approved: such calls have the ids of their requests."""
+    """Whether the client has approved this call: such calls have the ids of their requests."""
     return call_id.startswith(_PREFIX)

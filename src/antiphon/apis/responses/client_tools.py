@@ -1,9 +1,9 @@
-"""Tools that the client runs and does not describe: a computer, a shell, an editor of files.
+"""Tools that the client runs without describing them: a computer, a shell, an editor of files.
 
 OpenAI's models were trained with them; others are offered a function, with the published fields as its
-parameters. What the model writes is shown as an item of the tool's own, whole, which the client answers with
-an item of its own. Of arguments that are none of the tool's the item has what does no harm (a look at the
-screen, no command, a change of no file), and is incomplete.
+parameters. The call is shown as an item of the tool's own type, when it is complete, and the client answers
+it with another item. If the arguments do not fit the tool, the item has harmless ones (a screenshot, no
+command, an empty patch), and is incomplete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from antiphon.core.hosts import Note, unread
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, MediaKind, TextPart, object_in
 from antiphon.core.turn import Function
 
-# What models write
+# Arguments of models
 
 Keys = list[str] | None
 
@@ -77,7 +77,7 @@ class Move(Struct, tag="move"):
 
 
 class Screenshot(Struct, tag="screenshot"):
-    """A look at the screen."""
+    """Take a picture of the screen."""
 
 
 class Scroll(Struct, tag="scroll"):
@@ -91,7 +91,7 @@ class Scroll(Struct, tag="scroll"):
 
 
 class Type(Struct, tag="type"):
-    """A text that is typed."""
+    """Type a text."""
 
     text: str
 
@@ -104,13 +104,13 @@ Action = Click | DoubleClick | Drag | Keypress | Move | Screenshot | Scroll | Ty
 
 
 class Actions(Struct):
-    """What is done, one after the other."""
+    """Actions, one after the other."""
 
     actions: list[Action]
 
 
 class OneAction(Struct):
-    """What is done."""
+    """One action."""
 
     action: Action
 
@@ -153,7 +153,7 @@ class DeleteFileOperation(Struct, tag="delete_file"):
 
 
 class Patch(Struct):
-    """What becomes of a file."""
+    """A change of one file."""
 
     operation: CreateFileOperation | UpdateFileOperation | DeleteFileOperation
 
@@ -162,7 +162,7 @@ class Patch(Struct):
 
 
 class ComputerCallItem(Struct, tag_field="type", tag="computer_call"):
-    """Actions on a screen: one, or several, as the tool has them."""
+    """Actions on a screen: one, or several, depending on the tool."""
 
     id: str
     status: str
@@ -177,7 +177,7 @@ class Exec(Command, tag_field="type", tag="exec"):
 
 
 class LocalShellCallItem(Struct, tag_field="type", tag="local_shell_call"):
-    """A program that is to be run."""
+    """A program to run."""
 
     id: str
     status: str
@@ -212,10 +212,10 @@ class ApplyPatchItem(Struct, tag_field="type", tag="apply_patch_call"):
 
 
 class ClientTool(Struct, frozen=True):
-    """Such a tool: what models know it by, what they write (`arguments`), and the item of a call.
+    """A tool of the client: its function for models, the type of `arguments`, and the item of a call.
 
-    `item` is made of an id, a status, the call's id and the arguments, of which there may be `none`.
-    `read` are the members of the tool that are acted on, `incomplete` is the status of what is not whole.
+    `item` makes an item from an id, a status, the call's id and the arguments; `none` replaces unfitting
+    ones. `read` are the supported settings of the tool, `incomplete` is the status of an incomplete call.
     """
 
     name: str
@@ -228,18 +228,18 @@ class ClientTool(Struct, frozen=True):
     incomplete: str = INCOMPLETE
 
     def function(self, tool: RequestObject) -> Function:
-        """What the model is offered."""
+        """The function that the model is offered."""
         return Function(self.name, self._about(tool), _schema(self.arguments), source=tool.where)
 
     def notes(self, tool: RequestObject) -> Iterator[Note]:
-        """Notes on what has no effect."""
+        """Notes on settings without effect."""
         yield from unread(tool.value, tool.where, self.read)
         environment = tool.value.get("environment")
         if isinstance(environment, dict):
             yield from unread(environment, tool.place("environment"), ("type",))
 
     def parsed(self, arguments: str) -> Any:
-        """What the model wrote; None if that is nothing of the tool's."""
+        """The decoded arguments; None if they do not fit the tool."""
         try:
             return msgspec.convert(object_in(arguments), self.arguments, strict=False)
         except msgspec.ValidationError:
@@ -294,7 +294,7 @@ _APPLY_PATCH = ClientTool(
     "apply_patch_call",
     lambda id_, status, call_id, given: ApplyPatchItem(id_, status, call_id, given.operation),
     Patch(UpdateFileOperation("", "")),
-    incomplete=IN_PROGRESS,  # its specification has no other
+    incomplete=IN_PROGRESS,  # its specification has no other status
 )
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "computer": msgspec.structs.replace(
@@ -310,12 +310,12 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "apply_patch": _APPLY_PATCH,
     "shell": _SHELL,
 }
-"""Type → the tool. A shell is the client's where its environment says so."""
+"""Type → the tool. A shell is the client's if its environment is `local`."""
 _COMPUTER_FIELDS = ("action", "actions")
 
 
 def client_tool(tool: Mapping[str, Any]) -> ClientTool | None:
-    """The tool of the client's that one of a request is, if it is one."""
+    """The client's tool of this type, if the tool of a request is one."""
     type_, environment = tool.get("type"), tool.get("environment")
     found = CLIENT_TOOLS.get(type_) if isinstance(type_, str) else None
     if found is _SHELL and not (isinstance(environment, dict) and environment.get("type") == "local"):
@@ -341,7 +341,7 @@ def _schema(type_: Any) -> dict[str, Any]:
 
 
 class OpenClientCall(OpenItem):
-    """A call of such a tool. Nothing is shown of it before it is whole."""
+    """A call of such a tool. It is shown when it is complete."""
 
     def __init__(
         self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: ClientTool
@@ -355,7 +355,7 @@ class OpenClientCall(OpenItem):
         given = self._tool.parsed(self.text)
         if given is None:
             given, status = self._tool.none, INCOMPLETE
-        if status == IN_PROGRESS and isinstance(given, CommandLines):  # before they are streamed
+        if status == IN_PROGRESS and isinstance(given, CommandLines):  # they are streamed later
             given = msgspec.structs.replace(given, commands=[])
         shown = self._tool.incomplete if status == INCOMPLETE else status
         return self._tool.item(self.position.id, shown, self._call_id, given)
@@ -393,7 +393,7 @@ def read_computer_call(item: RequestObject) -> Iterator[Item]:
 
 
 def read_screenshot(item: RequestObject) -> Iterator[Item]:
-    """What the screen showed, of which clients may send nothing any more."""
+    """A picture of the screen; clients may leave it out."""
     shown = item.object_or_none("output") or RequestObject({}, item.place("output"))
     if shown.value.get("file_id") is not None:
         part: Any = stored(MediaKind.IMAGE, shown, shown.where)

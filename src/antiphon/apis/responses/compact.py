@@ -1,8 +1,8 @@
-"""Makes a conversation short: the model summarises it, and the summary stands for it.
+"""Compacts a conversation: the model summarises it, and the summary replaces it.
 
-Messages to the model are kept word for word. Its reasoning, messages and calls, and
-the results of its tools, become a summary that the client keeps as a sealed item, and
-that the model is shown when the item comes back.
+Messages to the model are kept word for word. Its reasoning, messages and calls, and the results of its
+tools, become a summary that the client keeps as a sealed item, and that the model is shown when the item is
+sent back.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ decisions that matter, and what is left to do. Write nothing else."""
 
 
 class AcceptedCompaction(Struct, frozen=True):
-    """A request to make a conversation short: the turn that summarises it, and the items that are kept."""
+    """A request for a compaction: the turn that summarises the conversation, and the items that are kept."""
 
     id: str
     turn: Turn
@@ -37,7 +37,7 @@ class AcceptedCompaction(Struct, frozen=True):
 
 def accept_compact(request: CompactRequest, context: ResponseContext) -> AcceptedCompaction:
     """The request as a turn. Raises RequestError."""
-    turn = summary_turn(prompting(request, context))  # which finds what is wrong with the items
+    turn = summary_turn(prompting(request, context))  # also checks the items
     history, items, _ = parse_conversation(request, context)
     kept = tuple(
         msgspec.json.encode(item.value)
@@ -48,7 +48,7 @@ def accept_compact(request: CompactRequest, context: ResponseContext) -> Accepte
 
 
 def summary_turn(turn: Turn) -> Turn:
-    """The turn that has the model summarise the conversation of this one."""
+    """The turn that makes the model summarise the conversation of this one."""
     request = Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
     return msgspec.structs.replace(
         turn,
@@ -75,7 +75,7 @@ def compaction_fields(summary: str, seal: Seal) -> Mapping[str, str]:
 def compaction_body(
     accepted: AcceptedCompaction, fields: Mapping[str, str], created_at: int, prompt_tokens: int, usage: Usage
 ) -> bytes:
-    """The body of the answer: what to send in the place of the conversation."""
+    """The body of the answer: the items that replace the conversation."""
     item = {
         "type": "compaction",
         "id": item_id("compaction", accepted.id, f"output.{len(accepted.kept)}"),

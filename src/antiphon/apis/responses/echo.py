@@ -1,4 +1,4 @@
-"""The request's settings in its response: every setting, those that were not given with their defaults."""
+"""The request's settings in its response: every setting, with defaults for those that were not given."""
 
 from collections.abc import Mapping
 from typing import TypeVar

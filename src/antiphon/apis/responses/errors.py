@@ -1,6 +1,6 @@
-"""Errors as this API has them beside the bodies of `apis/errors.py`: in responses, streams and sockets.
+"""This API's own forms of errors, besides the bodies of `apis/errors.py`: in responses, streams and sockets.
 
-Events have both specifications in one: OpenAI's fields, and Open Responses' `error`.
+Events combine both specifications: OpenAI's fields, and Open Responses' `error`.
 """
 
 import msgspec
@@ -29,7 +29,7 @@ class ErrorEvent(Struct, tag_field="type", tag="error"):
 
 
 class SocketError(ErrorEvent, tag="error"):
-    """The same on a WebSocket, where the HTTP status has no other place. It is no part of a stream."""
+    """The event on a WebSocket, with the HTTP status in it. It is not part of a stream."""
 
     status: int
 
@@ -48,9 +48,10 @@ def encode_socket_error(error: AntiphonError) -> bytes:
 
 
 def encode_stream_error(error: AntiphonError) -> bytes:
-    """The last event for the reader of a stored stream that cannot be read on.
+    """The last event for the reader of a stored stream that cannot be read further.
 
-    It has no sequence number, for it is no event of the response: a reader resumes after the last that is.
+    It has no sequence number, because it is not an event of the response: a reader resumes after the last
+    one with a number.
     """
     code, message, param, payload = error_fields(error)
     fields = {"code": code, "message": message, "param": param, "error": payload}
@@ -58,7 +59,7 @@ def encode_stream_error(error: AntiphonError) -> bytes:
 
 
 def response_error_code(error: AntiphonError) -> str:
-    """The code of a failed response, of those that OpenAI's document knows."""
+    """The code of a failed response, one of those in OpenAI's document."""
     match error:
         case EngineBusyError():
             return "rate_limit_exceeded"

@@ -1,8 +1,9 @@
 """The wire events of a response's stream: one table of their types and fields.
 
 `type` is the first key of each and the sequence number, counted from 0 without gaps, the second: framing
-reads the one, and frequent events are cut at the other. An event is made with its sequence number and its
-fields, in their order. Those of a call that the server runs are in the module of its presenter.
+reads the first, and the frames of frequent events are split at the second. An event is made with its
+sequence number and its fields, in their order. The events of calls of server tools are in the modules of
+their presenters.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,11 @@ LOGPROBS = ("logprobs", Any, ())
 
 
 def event(type_: str, *fields: str | tuple[str, Any, Any]) -> Event:
-    """An event of this type, with these fields behind its number; some have a type and a default."""
+    """An event of this type, with these fields after its number; some have a type and a default."""
     return defstruct(type_, ["sequence_number", *fields], tag_field="type", tag=type_)
 
 
-# The response: it begins, `created` being the first event of all, and ends with one of the last three.
+# The response: `created` is the first event, and one of the last three is the last.
 Created = event("response.created", "response")
 Queued = event("response.queued", "response")
 InProgress = event("response.in_progress", "response")
@@ -57,14 +58,14 @@ ArgumentsDone = event("response.function_call_arguments.done", *CALL, "name", "a
 InputDelta = event("response.custom_tool_call_input.delta", *CALL, "delta")
 InputDone = event("response.custom_tool_call_input.done", *CALL, "input")
 
-# A command has no id: it is found by the index of its item, and its own
+# A command has no id: it is identified by the index of its item, and its own
 CommandAdded = event("response.shell_call_command.added", *ITEM, "command_index", "command")
 CommandDelta = event("response.shell_call_command.delta", *ITEM, "command_index", "delta")
 CommandDone = event("response.shell_call_command.done", *ITEM, "command_index", "command")
 
 
 class StageEvent(Struct):
-    """A call that the server runs has come to the stage that its type names."""
+    """A call of a server tool has reached the stage in its type."""
 
     type: str
     sequence_number: int

@@ -1,4 +1,4 @@
-"""What the text of an answer has to look like: `text.format`."""
+"""The required form of the text of an answer: `text.format`."""
 
 from antiphon.apis.formats import Named
 from antiphon.apis.request_object import Object, RequestObject
@@ -37,7 +37,7 @@ def echo_format(text: TextOptions | None) -> Object:
     wanted = (text.format if text else None) or PLAIN
     if wanted["type"] != "json_schema":
         return wanted
-    # OpenAI knows no null here, and Open Responses wants the field: an empty text is right in both.
+    # OpenAI does not allow null here, and Open Responses requires the field: an empty text is valid in both.
     return {"description": "", "strict": False} | {
         name: value for name, value in wanted.items() if value is not None
     }

@@ -1,9 +1,8 @@
 """Stored items → the conversation that the model is shown.
 
-Messages, reasoning and calls are shown as they were. Calls that a server ran are
-shown as its presenters read them back: under the name that the model knows such a
-tool by, if it is offered one. Items without text for it (pictures that were made) are not shown,
-and neither is what stands before a compaction, except for messages to the model.
+Messages, reasoning and calls are shown unchanged. Calls of server tools are read back by their presenters:
+under the model's name of the tool, if it is offered. Items without text for the model (generated pictures)
+are not shown, and items before a compaction only if they are messages to the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,10 +19,10 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
-"""Stands before the summary that a compaction left."""
+"""The text before the summary of a compaction."""
 
 Unseal = Callable[[str], str | None]
-"""The text that was sealed, None if it was not sealed here, or for someone else."""
+"""Decrypts a text; None if it was sealed on another server, or for another owner."""
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
@@ -34,7 +33,7 @@ Reader = Callable[[RequestObject, Unseal], Iterator[Item]]
 
 
 class SummaryMessage(Message, frozen=True):
-    """What a compaction left of the conversation before it."""
+    """The summary that replaces the conversation before a compaction."""
 
 
 def to_core(
@@ -44,9 +43,9 @@ def to_core(
     presenters: Presenters = DEFAULT_PRESENTERS,
     asked: Mapping[str, tuple[Item, ...]] = MappingProxyType({}),
 ) -> tuple[Item, ...]:
-    """What a model with these tools is shown of the items. Raises RequestError, naming the item.
+    """The conversation for a model with these tools. Raises RequestError, naming the item.
 
-    `asked` is what it is shown of requests for an approval, by their ids.
+    `asked` are the items for requests for an approval, by their ids.
     """
     shown: list[Item] = []
     for item in items:
@@ -63,9 +62,9 @@ def to_core(
 
 
 def summarized(items: Sequence[Item], summary: str) -> list[Item]:
-    """A conversation with a summary of it instead of all but the messages to the model.
+    """A conversation in which a summary replaces all but the messages to the model.
 
-    It stands after the last of the items that it replaces: what follows may still need an answer.
+    It has the place of the last item that it replaces: the following items may still need an answer.
     """
     stays = [_is_to_model(item) for item in items]
     place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
@@ -74,7 +73,7 @@ def summarized(items: Sequence[Item], summary: str) -> list[Item]:
 
 
 def _is_to_model(item: Item) -> bool:
-    """A compaction keeps it word for word. An earlier summary is part of the new one."""
+    """Whether a compaction keeps it word for word. An earlier summary becomes part of the new one."""
     return (
         isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, SummaryMessage)
     )

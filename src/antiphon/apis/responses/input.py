@@ -1,8 +1,8 @@
 """The input of a request → items as they are stored.
 
-What the specifications require of an item that is listed, and clients leave
-out, is filled in: ids, statuses, content as parts. All else stays as it was
-given, so an item that no model sees here still is what the client sent.
+Fields that the specifications require of listed items, and that clients leave out, are filled in: ids,
+statuses, content as parts. All else stays unchanged, so that an item that is never shown to a model here
+stays as the client sent it.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from antiphon.core.errors import NotFoundError
 from antiphon.core.hosts import ListedTool, Listing
 
 MAX_ID = 256
-"""Characters in the id that a client gives to an item: databases keep ids in an index."""
+"""The most characters in an item id of a client: databases keep ids in an index."""
 
 TRIGGER = "compaction_trigger"
-"""Requests a compaction. It is no part of the conversation."""
+"""Requests a compaction. It is not part of the conversation."""
 
 _NULLS_DROPPED = frozenset(
     {
@@ -46,7 +46,7 @@ def parse_input(input_: str | list[Any] | None, own_types: Container[str] = ()) 
 
 
 def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()) -> list[RequestObject]:
-    """Items, each of a type that is in a specification, or one of the server's own. Raises RequestError."""
+    """Items, each of a type in a specification, or one of the server's own. Raises RequestError."""
     return [_typed(given(item, f"{where}[{index}]"), own_types) for index, item in enumerate(items)]
 
 
@@ -60,12 +60,12 @@ def _typed(item: RequestObject, own_types: Container[str]) -> RequestObject:
 
 
 def _implied_type(item: Mapping[str, Any]) -> str:
-    """The type of an item without one: it may be left out of a message and of a reference."""
+    """The type of an item without one: messages and references may leave it out."""
     return "message" if "role" in item else REFERENCE
 
 
 def references(items: str | list[Any] | None) -> list[str]:
-    """The ids of the stored items that these items refer to. What is wrong with them is found later."""
+    """The ids of the stored items that these items refer to. Errors in them are found later."""
     named = [
         item.get("id") for item in _objects(items) if (item.get("type") or _implied_type(item)) == REFERENCE
     ]
@@ -86,7 +86,7 @@ def resolved(items: list[RequestObject], referred: Mapping[str, bytes]) -> Itera
 
 
 def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> Mapping[str, Listing]:
-    """What remote servers listed earlier in a conversation, by label: they are not asked again."""
+    """The listings of remote servers in a conversation, by label: these servers are not asked again."""
     payloads = [payload for payload in history if b'"mcp_list_tools"' in payload]
     items = [msgspec.json.decode(payload) for payload in payloads]
     items += _objects(given)
@@ -105,12 +105,12 @@ def last_container(history: Sequence[bytes], given: str | list[Any] | None) -> s
 
 
 def _objects(items: str | list[Any] | None) -> list[Any]:
-    """Those of the items that are objects. A text has none: it is not looked through by its characters."""
+    """The objects among the items; none in a text."""
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def listing_of(item: Object, *, known: bool) -> Listing | None:
-    """The listing that an item is, if it is a sound one."""
+    """The item as a listing, if it is a valid one."""
     if item.get("type") != "mcp_list_tools":
         return None
     try:
@@ -127,7 +127,7 @@ class _ListedItem(Struct):
 
 
 def complete(items: list[RequestObject], owner: str) -> list[RequestObject]:
-    """The items with all that a stored item needs; `owner` is the id of what they belong to."""
+    """The items with all fields of stored items; `owner` is the id of the object that they belong to."""
     return [
         RequestObject(_complete(item, item_id(item.value["type"], owner, f"input.{index}")), item.where)
         for index, item in enumerate(items)
@@ -136,7 +136,7 @@ def complete(items: list[RequestObject], owner: str) -> list[RequestObject]:
 
 
 def to_stored(items: list[RequestObject]) -> tuple[StoredItem, ...]:
-    """Complete items as the store takes them."""
+    """Complete items in the form of the store."""
     return tuple(_stored(item.value, msgspec.json.encode(item.value)) for item in items)
 
 
@@ -179,7 +179,7 @@ def _defaults(type_: str) -> Object:
 
 
 def _content(message: RequestObject) -> list[Object]:
-    """The content of a message as parts, with what its parts need."""
+    """The content of a message as parts, with all required fields."""
     content = message.value.get("content")
     said_by_model = message.value.get("role") == "assistant"
     if isinstance(content, str):

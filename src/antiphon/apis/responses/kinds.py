@@ -1,7 +1,7 @@
-"""The types of items there are, in either specification, and what their ids begin with.
+"""The types of items in both specifications, and the prefixes of their ids.
 
-Ids are derived, not random: a response that is replayed after a crash gives its items
-the ids that its readers have seen.
+Ids are derived, not random: a response that is replayed after a crash gives its items the ids that its
+readers have got.
 """
 
 from hashlib import sha256
@@ -13,7 +13,7 @@ ID_DIGITS = 48
 
 
 class ItemKind(Struct, frozen=True):
-    """A type of item: what its ids begin with, and whether its specification gives it a status."""
+    """A type of item: the prefix of its ids, and whether its specification gives it a status."""
 
     prefix: str
     has_status: bool = True
@@ -64,19 +64,19 @@ CORE_TYPES = frozenset(
         "item_reference",
     }
 )
-"""Types that mean the same with every server: what is left are calls and results of some tool."""
+"""Types with the same meaning on every server: the others are calls and results of tools."""
 
 REFERENCE = "item_reference"
-"""Stands for an item that is stored: never stored itself."""
+"""Refers to a stored item; it is not stored itself."""
 
 
 def kind_of(type_: str) -> ItemKind:
-    """The kind of items of this type. Ids of one that is in no specification begin with the type."""
+    """The kind of items of this type. For an unknown type, the prefix of ids is the type."""
     return KINDS.get(type_) or ItemKind(type_)
 
 
 def item_id(type_: str, owner: str, place: str) -> str:
-    """The id of the item at this place of what `owner` is the id of."""
+    """The id of the item at this place in the object with the id `owner`."""
     return f"{kind_of(type_).prefix}_{_digest(owner, place)}"
 
 

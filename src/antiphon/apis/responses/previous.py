@@ -1,4 +1,4 @@
-"""`previous_input_messages`: a conversation before the input, as messages, in the place of stored items.
+"""`previous_input_messages`: the conversation before the input, as messages instead of stored items.
 
 They are vLLM's: messages of harmony, which have a channel and a recipient, or of Chat Completions. They
 become items of the input, and are stored with it.
@@ -15,7 +15,7 @@ _SPACE = "functions."
 
 
 def previous_items(messages: list[Any] | None) -> Iterator[RequestObject]:
-    """The items that these messages stand for. Raises RequestError."""
+    """The items for these messages. Raises RequestError."""
     unanswered: list[str] = []  # ids of calls, oldest first
     for index, message in enumerate(messages or ()):
         where = given(message, f"{PARAMETER}[{index}]")

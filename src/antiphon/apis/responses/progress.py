@@ -1,4 +1,4 @@
-"""The items of a response that is still being answered, made of its wire events: each as far as it goes."""
+"""The items of a response that is in progress, built from its wire events."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +26,7 @@ _FIELDS = {
 
 
 class _Event(Struct):
-    """What such an event has: of `item`, `part` and `delta` one. What may be much is not read."""
+    """Fields of such events: one of `item`, `part` and `delta` is set. Large fields are not decoded."""
 
     output_index: int
     item: Raw = Raw(b"{}")
@@ -39,7 +39,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 def output_so_far(lines: Iterable[bytes]) -> list[Raw | dict[str, Any]]:
-    """The items: those that are done as they are, encoded; the others are in progress."""
+    """The items: complete ones in encoded form; the others are in progress."""
     done: dict[int, Raw] = {}
     begun: dict[int, dict[str, Any]] = {}
     texts: dict[tuple[int, str], list[str]] = {}

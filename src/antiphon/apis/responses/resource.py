@@ -1,8 +1,7 @@
-"""The wire types of what Antiphon answers: the response object, its items and their parts.
+"""The wire types of answers: the response object, its items and their parts.
 
-Every field that either specification requires is there, null where it may be.
-Fields that only one of them knows, and knows no null for, are left out when
-there is nothing to say.
+Every field that either specification requires is present, null if allowed. Fields of only one specification
+that must not be null are left out if they have no value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ class TopLogProb(Struct, gc=False):
 
 
 class LogProb(TopLogProb, gc=False):
-    """A token of the text, and what might have stood there."""
+    """A token of the text, and the candidates at its position."""
 
     top_logprobs: list[TopLogProb]
 
@@ -57,7 +56,7 @@ class SummaryText(Struct, tag_field="type", tag="summary_text"):
 
 
 class OutputMessage(Struct, tag_field="type", tag="message"):
-    """A message by the model. `phase` is there if the model has one."""
+    """A message by the model. `phase` is set if the model has one."""
 
     id: str
     status: str
@@ -88,7 +87,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
-    """A custom tool that the model wants called, with text as it is."""
+    """A call of a custom tool, whose input is text."""
 
     id: str
     status: str
@@ -99,7 +98,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
 
 
 class ListedToolEntry(Struct, omit_defaults=True):
-    """A tool of a remote server. What is null is left out: clients read it so."""
+    """A tool of a remote server. Null fields are left out, as clients expect."""
 
     name: str
     input_schema: Mapping[str, Any]
@@ -113,7 +112,10 @@ class ListedToolEntry(Struct, omit_defaults=True):
 
 
 class ListToolsItem(Struct, tag_field="type", tag="mcp_list_tools"):
-    """What a remote server says that it has, or why it does not. Clients take no error that is null."""
+    """The tools of a remote server, or why they could not be listed.
+
+    Clients do not accept an error of null.
+    """
 
     id: str
     server_label: str
@@ -127,7 +129,7 @@ class ListToolsItem(Struct, tag_field="type", tag="mcp_list_tools"):
 class InputTokensDetails(Struct):
     """`cached_tokens` are those that the engine did not have to compute.
 
-    `cache_write_tokens` is required by OpenAI's document; nothing here is charged for being kept.
+    `cache_write_tokens` is required by OpenAI's document; it is 0, because there is no charge for caching.
     """
 
     cached_tokens: int
@@ -151,7 +153,7 @@ class ResponseUsage(Struct):
 
 
 def usage_of(prompt_tokens: int, usage: events.Usage) -> ResponseUsage:
-    """The usage of a response whose first prompts had so many tokens."""
+    """The usage of a response whose first prompts had this number of tokens."""
     prompts = prompt_tokens + usage.prompt_tokens + usage.media_tokens
     output = usage.completion_tokens
     return ResponseUsage(
@@ -164,7 +166,7 @@ def usage_of(prompt_tokens: int, usage: events.Usage) -> ResponseUsage:
 
 
 class IncompleteDetails(Struct):
-    """Why a response is incomplete. OpenAI leaves out `cancelled`, and `max_tool_calls`."""
+    """Why a response is incomplete. `cancelled` and `max_tool_calls` are not in OpenAI's document."""
 
     reason: str
 
@@ -186,21 +188,21 @@ class ResponseError(Struct):
 
 
 class RawMessage(Struct, tag_field="type", tag="raw_message_tokens"):
-    """What the model read or wrote, as text and as tokens: vLLM's."""
+    """A text that the model read or wrote, with its tokens: vLLM's."""
 
     message: str
     tokens: Sequence[int]
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """How much the model was to reason, and what to show of it."""
+    """The reasoning settings of the request."""
 
     effort: str | None = None
     summary: str | None = None
 
 
 class TextSettings(Struct, frozen=True):
-    """What the text was to look like."""
+    """The text settings of the request."""
 
     format: Object
     verbosity: str | UnsetType = UNSET
@@ -213,7 +215,7 @@ class ConversationSettings(Struct, frozen=True):
 
 
 class ResponseSettings(Struct):
-    """The settings of the request, returned. A number that was not given is OpenAI's default."""
+    """The settings of the request. A number that was not given has OpenAI's default."""
 
     model: str
     instructions: str | None = None
@@ -245,8 +247,8 @@ class ResponseSettings(Struct):
 class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response"):
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
-    `notes` are on what was taken of the request and has no effect, if there is anything. The messages are
-    there if they were requested. `generations` tells the usage of each, if there were several.
+    `notes` are on parts of the request without effect, if there are any. The messages are present if they
+    were requested. `generations` has the usage of each, if there were several.
     """
 
     id: str
@@ -275,7 +277,7 @@ class ListedResponse(Struct, tag_field="object", tag="response"):
 
 
 class DeletedResponse(Struct):
-    """What is left of a deleted response."""
+    """The answer after a response was deleted."""
 
     id: str
     object: str = "response"
@@ -283,14 +285,14 @@ class DeletedResponse(Struct):
 
 
 class TokenCounts(Struct, tag_field="object", tag="response.input_tokens"):
-    """How long the prompt of a request would be."""
+    """The number of tokens of a request's prompt."""
 
     input_tokens: int
     estimated: bool | UnsetType = UNSET
 
 
 class Compaction(Struct, tag_field="object", tag="response.compaction"):
-    """A conversation made short: what to send in its place."""
+    """A compacted conversation: the items that replace it."""
 
     id: str
     created_at: int

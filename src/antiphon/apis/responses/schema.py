@@ -1,9 +1,9 @@
-"""The wire types of what clients send to the Responses API.
+"""The wire types of requests to the Responses API.
 
-Requests are read leniently: unknown fields are ignored, null means absent.
-Names and meanings are those of OpenAI's OpenAPI document (CreateResponse,
-TokenCountsBody, CompactResponseMethodPublicBody); beside them are the parameters
-that all APIs share (`SamplingParams`). Items and tools stay JSON here: see `given`.
+Requests are read leniently: unknown fields are ignored, null means absent. Names and meanings are those of
+OpenAI's OpenAPI document (CreateResponse, TokenCountsBody, CompactResponseMethodPublicBody); in addition
+there are the parameters that all APIs share (`SamplingParams`). Items and tools stay JSON here: see
+`request_object`.
 """
 
 from typing import Annotated, Any, Literal
@@ -26,7 +26,7 @@ from antiphon.apis.request_object import Object
 
 Detail = Literal["auto", "concise", "detailed"]
 Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
-"""What something that is stored is called. No database holds U+0000 in text."""
+"""The id of a stored object. Databases cannot hold U+0000 in text."""
 
 
 class ReasoningOptions(Struct):
@@ -38,7 +38,7 @@ class ReasoningOptions(Struct):
 
 
 class TextOptions(Struct):
-    """What the text has to look like."""
+    """The required form of the text."""
 
     format: Object | None = None
     verbosity: Verbosity | None = None
@@ -57,16 +57,16 @@ class StreamOptions(Struct):
 
 
 class ContextManagement(Struct):
-    """What to do with a conversation that grows: `compaction`, from so many tokens on."""
+    """What to do with a long conversation: `compaction`, from this number of tokens on."""
 
     type: str
     compact_threshold: AtLeastOne | None = None
 
 
 class PromptParams(SamplingParams, kw_only=True):
-    """What all requests about a conversation have in common.
+    """The common fields of all requests with a conversation.
 
-    How tokens are drawn is part of it, so that a request for an answer can be measured as it is.
+    The sampling parameters are included, so that the tokens of an unchanged request can be counted.
     """
 
     model: NonEmptyStr
@@ -88,7 +88,7 @@ class PromptParams(SamplingParams, kw_only=True):
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation that the items come from, and go to."""
+        """The conversation that the items are read from, and added to."""
         named = self.conversation
         return named.id if isinstance(named, ConversationReference) else named
 
@@ -96,7 +96,7 @@ class PromptParams(SamplingParams, kw_only=True):
 class CreateResponse(PromptParams, kw_only=True):
     """POST /v1/responses."""
 
-    # How the answer is made and kept
+    # Generation and storage of the answer
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     store: bool | None = None
@@ -114,7 +114,7 @@ class CreateResponse(PromptParams, kw_only=True):
     prompt_cache_retention: str | None = None
     user: str | None = None
 
-    # What is shown, and how long to reason
+    # Presentation, and the length of reasoning
     top_logprobs: Alternatives | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
@@ -122,7 +122,7 @@ class CreateResponse(PromptParams, kw_only=True):
 
 
 class CountTokens(CreateResponse):
-    """POST /v1/responses/input_tokens: a request for a response, of which the prompt is measured."""
+    """POST /v1/responses/input_tokens: a request for a response whose prompt is counted."""
 
 
 class CompactRequest(CreateResponse):

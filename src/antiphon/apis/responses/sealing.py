@@ -1,10 +1,9 @@
 """Seals text that a client keeps for the server: reasoning, and summaries of conversations.
 
-A sealed text can be read by this server alone, and only for the owner it was
-sealed for. Sealing is deterministic (AES-SIV, RFC 5297): a response that is
-replayed after a crash seals its reasoning to the same bytes, which a random
-nonce would not give. What this shows is that two texts of one owner are equal,
-and nothing else.
+Only this server can read a sealed text, and only for the owner that it was sealed for. Sealing is
+deterministic (AES-SIV, RFC 5297): a response that is replayed after a crash seals its reasoning to the same
+bytes, which a random nonce would not give. This reveals that two texts of one owner are equal, and nothing
+else.
 """
 
 import base64
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 _VERSION = "a1."
-"""What sealed texts begin with: the way they were sealed."""
+"""The beginning of sealed texts: the version of the method."""
 
 
 class Sealer:
     """Seals with the first of its keys, and opens with any of them: so keys can be changed.
 
-    Keys are secrets, at least one; they should have 32 random characters. Raises ValueError.
+    There must be at least one key; each should have 32 random characters. Raises ValueError.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -33,12 +32,12 @@ class Sealer:
         self._ciphers = [_cipher(key) for key in keys]
 
     def seal(self, owner: str, text: str) -> str:
-        """The text, for this owner alone."""
+        """The text, encrypted for this owner."""
         sealed = self._ciphers[0].encrypt(text.encode(), _bound_to(owner))
         return _VERSION + base64.urlsafe_b64encode(sealed).decode()
 
     def unseal(self, owner: str, sealed: str) -> str | None:
-        """The text that was sealed for this owner, None if there is none."""
+        """The text that was sealed for this owner, None if it was not."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         if not sealed.startswith(_VERSION):
@@ -55,7 +54,7 @@ class Sealer:
         return None
 
     def sign(self, owner: str, text: str) -> str:
-        """What proves that this server wrote the text for this owner: 32 hexadecimal digits."""
+        """A proof that this server wrote the text for this owner: 32 hexadecimal digits."""
         return _signature(self._ciphers[0], owner, text)
 
     def signed(self, owner: str, text: str, signature: str) -> bool:
@@ -74,7 +73,7 @@ class Signer(NamedTuple):
 
 
 def _signature(cipher: "AESSIV", owner: str, text: str) -> str:
-    """The tag of the text: AES-SIV's depends on all of it (RFC 5297), and on what it is bound to."""
+    """The tag of the text: AES-SIV's depends on all of it (RFC 5297), and on the associated data."""
     return cipher.encrypt(text.encode(), [*_bound_to(owner), b"signature"])[:16].hex()
 
 

@@ -1,4 +1,4 @@
-"""An item as it is stored and listed: its JSON, which never changes, and the tokens behind it."""
+"""An item as it is stored and listed: its JSON, which never changes, and its tokens."""
 
 import struct
 from collections.abc import Iterable
@@ -11,11 +11,10 @@ from antiphon.core.chunks import Token
 class StoredItem(Struct, frozen=True):
     """One item of a response or a conversation.
 
-    `payload` is its wire JSON. `tokens` are the ids of the tokens that the
-    model wrote it with, packed as little-endian int32: those of all items of
-    a generation, joined, are the tokens of the generation, markup included.
-    Empty for an item that no model wrote here, or whose engine gave no ids. `blobs` are the digests of
-    the media that the payload refers to.
+    `payload` is its wire JSON. `tokens` are the ids of the tokens that the model wrote it with, packed as
+    little-endian int32: those of all items of a generation, joined, are the tokens of the generation, markup
+    included. Empty for an item that no model wrote here, or whose engine returned no ids. `blobs` are the
+    digests of the media that the payload refers to.
     """
 
     id: str

@@ -1,17 +1,14 @@
-"""A turn's events → the wire events of a response, and the response object: one object makes both.
+"""A turn's events → the wire events of a response, and the response object.
 
-The response is the fold of its own stream: the items in it are the bytes of its
-`response.output_item.done` events. Nothing here looks at a clock before the end, or
-at an RNG, so events that are pushed again, in the same order and any batches, give
-the same bytes.
+The response is built from its own stream: the items in it are the bytes of its `response.output_item.done`
+events. Nothing here uses a clock before the end, or an RNG, so events that are pushed again, in the same
+order and any batches, give the same bytes.
 
-An item that a limit cut is incomplete, and the last. Only the event after its end
-tells whether it was cut, so its status is written when that comes. A call of the client's
-that the model broke is incomplete, too.
+An item that a limit cut is incomplete, and the last. Only the event after its end shows whether it was cut,
+so its status is written then. A malformed call of a client's function is incomplete, too.
 
-A call that the server runs stays open until its result is received. Others begin
-meanwhile, so items are done in another order than they begin in; their place in the
-output is that of their beginning.
+A call of a server tool stays open until its result is received. Others begin in between, so items are done
+in another order than they begin; their index in the output follows their beginning.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,12 +78,12 @@ from antiphon.core.items import Message, Role, TextPart
 
 
 class ResponseProjection:
-    """Projects the events of one answer; each method gives the wire events that it adds to the stream.
+    """Projects the events of one answer; each method returns the wire events for the stream.
 
     First comes `queue`, for a response that waits for a worker, or `begin`; then `push`; then one of
-    `finish`, `fail` and `cancel`, before which whoever pushes has ended what was open. `created_at` is in
-    seconds since the epoch, as `clock` gives them. `seal` makes reasoning unreadable for the
-    client, if it asked for it so. A response that was `queued` begins as one.
+    `finish`, `fail` and `cancel`, before which the caller has closed open items. `created_at` is in seconds
+    since the epoch, as `clock` returns them. `seal` encrypts reasoning for the client, if it requested that.
+    A response that was `queued` begins as one.
     """
 
     def __init__(
@@ -108,24 +105,24 @@ class ResponseProjection:
         self._compaction: Mapping[str, str] | None = None
         self._prompt_tokens = 0
         self._prompts: Sequence[Any] = ()
-        self._usage: Usage | None = None  # of what is over
+        self._usage: Usage | None = None  # of ended generations
         self._end: Finished | None = None
         self._ends_at: int | None = None  # number of the first of its last wire events
         self._completed_at: int | None = None
         self._error: ResponseError | None = None
-        # One entry for each item that has a place in the output
+        # One entry for each item in the output
         self._output: list[StoredItem | None] = []  # None while it is open
         self._tokens: list[list[tuple[Token, ...]]] = []  # that it was written with
-        # What the model is writing
-        self._open: OpenItem | None = None  # None also for what is hidden
-        self._frame: Frame | None = None  # of its deltas, if they are made here
-        self._ended = False  # it is whole; whether it was cut is not known yet
+        # The current item of the model
+        self._open: OpenItem | None = None  # None also for hidden ones
+        self._frame: Frame | None = None  # of its deltas, if it has one
+        self._ended = False  # it is complete; whether it was cut is not known yet
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
         self._running: list[Presenter] = []  # calls without a result
         self._citations = Citations()
         self._before = 0  # items that no model wrote, before the answer
         self.status = ""
-        """One of the statuses of a response, empty before there is one."""
+        """The status of the response, empty before the first."""
 
     @property
     def items(self) -> list[StoredItem]:
@@ -137,7 +134,7 @@ class ResponseProjection:
         ]
 
     def body(self) -> bytes:
-        """The response object as it is now, with the items that are finished."""
+        """The response object in its current state, with the finished items."""
         return encode(self._response())
 
     # Before the first event
@@ -148,7 +145,7 @@ class ResponseProjection:
         self._prompts = prompts
 
     def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
-        """The conversation was summarised before the answer: the fields of the item, and what it cost."""
+        """The conversation was compacted before the answer: the fields of the item, and its usage."""
         self._compaction = fields
         self._prompt_tokens += prompt_tokens
         self._count(usage)
@@ -177,7 +174,7 @@ class ResponseProjection:
         """The next events of the answer: a response has one choice."""
         out: list[bytes] = []
         for event in events:
-            # The frequent ones first.
+            # Frequent events first.
             if type(event) in DELTAS:
                 self._written.append(event.tokens)
                 frame = self._frame
@@ -230,7 +227,7 @@ class ResponseProjection:
                 assert_never(event)
 
     def _new(self, event: TextStarted | ReasoningStarted | CallStarted) -> OpenItem | None:
-        """What the model begins to write, None if it is hidden."""
+        """The item that the model begins, None if it is hidden."""
         accepted, numbers = self._accepted, self._numbers
         match event:
             case TextStarted():
@@ -279,7 +276,7 @@ class ResponseProjection:
             self._close(COMPLETED if event.complete else INCOMPLETE, out)
 
     def _close(self, status: str, out: list[bytes]) -> None:
-        """The status of what the model has written is known. It is finished, if it waits for no result."""
+        """The status of the model's item is known. It is finished, unless it waits for a result."""
         item = self._open
         assert item is not None
         self._open, self._ended = None, False
@@ -314,7 +311,7 @@ class ResponseProjection:
         self._finish_item(self._start_result(call, call.result_type, out), COMPLETED, out)
 
     def _start_result(self, call: Presenter, type_: str, out: list[bytes]) -> OpenItem:
-        """The item of the result of a call: it begins, if it has not begun."""
+        """Start the item of the result of a call, if it has not begun."""
         if call.output is None:
             call.output = call.result_item(self._position(type_))
             self._output.append(None)
@@ -327,14 +324,14 @@ class ResponseProjection:
         out += lines
 
     def _end_generation(self) -> None:
-        """What the model wrote after its last item belongs to that."""
+        """Text after the last item of a generation belongs to that."""
         if self._output:
             last = max((index for index, spans in enumerate(self._tokens) if spans), default=-1)
             self._tokens[last] += self._written
             self._written = []
 
     def _end_answer(self, event: Finished, out: list[bytes]) -> None:
-        """An answer of nothing is an empty message: clients look for one. Calls get no result any more."""
+        """An empty answer gets an empty message: clients expect one. Open calls get no results any more."""
         self._end = event
         self._count(event.usage)
         if len(self._output) == self._before and event.reason is not FinishReason.ERROR:
@@ -364,7 +361,7 @@ class ResponseProjection:
         return [encode_event(wire.ItemAdded, index, item), encode_event(wire.ItemDone, index, item)]
 
     def _list(self, listing: Listing) -> list[bytes]:
-        """The item of a listing, and how it came to be: its server was asked before the answer began."""
+        """The item of a listing, and its events: its server was asked before the answer began."""
         type_, encode_event = "mcp_list_tools", self._numbers.encode
         position = self._position(type_)
         tools = tuple(map(ListedToolEntry.of, listing.tools))
@@ -384,7 +381,7 @@ class ResponseProjection:
     # After the last event
 
     def finish(self) -> list[bytes]:
-        """The answer came to its own end."""
+        """The answer ended by itself."""
         self._begin_end()
         if self._end is not None and self._end.reason in INCOMPLETE_REASONS:
             return [self._terminal_event("incomplete", wire.Incomplete)]
@@ -399,10 +396,10 @@ class ResponseProjection:
         return [event, self._terminal_event("failed", wire.Failed)]
 
     def cancel(self) -> list[bytes]:
-        """It is not wanted any more.
+        """The answer was cancelled.
 
-        Neither specification has an event for it, and clients stop at one that they do not know;
-        of those they know, `response.incomplete` fits. The status says what happened.
+        Neither specification has an event for it, and clients stop at unknown ones; of those they know,
+        `response.incomplete` fits. The status is `cancelled`.
         """
         self._begin_end()
         if self._usage is None:  # nothing was generated
@@ -410,7 +407,7 @@ class ResponseProjection:
         return [self._terminal_event("cancelled", wire.Incomplete)]
 
     def _begin_end(self) -> None:
-        """An answer has one end. Where the first could not be stored, another takes its numbers, too."""
+        """An answer has one end. If the first could not be stored, another one reuses its numbers."""
         if self._ends_at is None:
             self._ends_at = self._numbers.next
         self._numbers.next = self._ends_at

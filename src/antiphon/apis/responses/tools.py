@@ -1,11 +1,9 @@
-"""The tools of a request: what the model is offered, and what the client calls it.
+"""The tools of a request: the functions that the model is offered, and the client's names of them.
 
-Functions are offered as they are. A custom tool is offered as a function with
-one string. The tools of a namespace are offered under flat names,
-`namespace__name`, and are called by both names towards the client. Tools of the client with types of
-their own are known to `client_tools.py`. Tools that
-the server runs are offered as the functions that they have for this model; what becomes of those
-that it does not run is known to `tools/discovery.py`.
+Functions are offered unchanged. A custom tool is offered as a function with one string. The tools of a
+namespace are offered under flat names, `namespace__name`; the client gets both names. Client tools with
+types of their own are in `client_tools.py`. A server tool is offered as the functions that it has for this
+model; `tools/discovery.py` decides what to do if the server does not run it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +25,7 @@ from antiphon.core.turn import CallMode, Function, ToolChoice
 SECRET = frozenset({"authorization", "headers"})
 """Members of a tool that only the server that it names may see."""
 SEALED = "sealed_secrets"
-"""The member that holds them, in a tool that is stored."""
+"""The field with the sealed secrets of a stored tool."""
 FUNCTION = "function"
 CUSTOM = "custom"
 NAMESPACE = "namespace"
@@ -41,10 +39,10 @@ ALWAYS_SENT = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
-"""Types that coding agents list whether they are there or not: clients work without them.
+"""Types that coding agents always list: clients work without them.
 
-Codex 0.169.0 lists `web_search` in every request, and has the other two, which it lists for models that it
-knows. openai-agents 0.24.0 and the AI SDK list what their user names, and nothing else.
+Codex 0.169.0 lists `web_search` in every request, and the other two for models that it knows. openai-agents
+0.24.0 and the AI SDK list only the tools of their user.
 """
 
 _READ = {
@@ -58,9 +56,9 @@ _MODES = {calling.value: calling for calling in CallMode}
 
 
 class Tool(Struct, frozen=True):
-    """A tool that the model is offered. `name` and `namespace` are what the client knows it by.
+    """A tool that the model is offered. `name` and `namespace` are the client's names of it.
 
-    One that the server runs is a tool for each of its functions, all of its type.
+    A server tool has an entry for each of its functions, all of its type.
     """
 
     type: str
@@ -70,7 +68,7 @@ class Tool(Struct, frozen=True):
 
 
 class Toolbox:
-    """The tools that the model is offered, by the names that it knows them by."""
+    """The tools that the model is offered, by the model's names of them."""
 
     def __init__(self, tools: dict[str, Tool], hosts: Hosts, notes: tuple[Note, ...] = ()) -> None:
         self._tools = tools
@@ -84,7 +82,7 @@ class Toolbox:
 
     @property
     def listings(self) -> tuple[Listing, ...]:
-        """What remote servers say that they have, where the conversation does not have it already."""
+        """The listings of remote servers that are not in the conversation yet."""
         return tuple(listing for listing in self._hosts.listings if not listing.known)
 
     @property
@@ -93,15 +91,15 @@ class Toolbox:
         return tuple(tool.function for tool in self._tools.values())
 
     def find(self, name: str) -> Tool:
-        """The tool that the model called. One that it made up is a function."""
+        """The tool that the model called. An unknown name is treated as a function."""
         return self._tools.get(name) or Tool(FUNCTION, name, UNSET, Function(name))
 
     def hosted(self, type_: str) -> tuple[Function, ...]:
-        """What the model is offered of a tool that the server runs."""
+        """The functions of a server tool that the model is offered."""
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
 
     def named_of(self, wanted: RequestObject, type_: str) -> Iterator[str]:
-        """What the model knows a tool with a type of its own by: of a remote server all, or the one named."""
+        """The model's names of a tool with its own type: of a remote server, all or the given one."""
         label, name = wanted.text_or_none("server_label"), wanted.text_or_none("name")
         for function in self.hosted(type_):
             hosted = function.hosted
@@ -109,17 +107,17 @@ class Toolbox:
                 yield function.name
 
     def offered(self, type_: str) -> Function:
-        """The function that the model knows a tool of the server by; without one, what others call it."""
+        """The model's function for a server tool; without one, its usual name."""
         return next(iter(self.hosted(type_)), Function(type_))
 
     def named(self, choice: RequestObject) -> str:
-        """The flat name of the tool that a tool choice names. Raises RequestError without exactly one."""
+        """The flat name of the tool in a tool choice. Raises RequestError if it is not exactly one."""
         name, space = choice.text("name"), choice.text_or_none("namespace")
         type_, wanted = choice.value["type"], flat_name(space, name)
         tool, found = self._tools.get(wanted), []
         if tool is not None and tool.type == type_:
             found = [wanted]
-        elif space is None:  # a plain name will do for a tool of a namespace, where no other has it
+        elif space is None:  # a plain name is accepted for a tool of a namespace, if it is unique
             found = self._by_plain_name.get((type_, name), [])
         if not found:
             raise choice.wrong("name", f"There is no such tool in 'tools': '{name}'.")
@@ -135,12 +133,12 @@ NO_TOOLS = Toolbox({}, Hosts())
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """What the model knows a tool by."""
+    """The model's name of a tool."""
     return f"{namespace}__{name}" if namespace else name
 
 
 def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
-    """The tools of a request, with what `hosts` has of those that the server runs. Raises RequestError."""
+    """The tools of a request, with the server tools in `hosts`. Raises RequestError."""
     found: dict[str, Tool] = {}
     notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
@@ -179,7 +177,7 @@ def _notes(tool: RequestObject) -> Iterator[Note]:
 
 
 def _twins(first: Tool, second: Tool) -> str:
-    """Why two tools cannot both be offered: the model knows them by one name."""
+    """The reason why two tools cannot both be offered: they have one name for the model."""
     name, hosted = second.function.name, [tool for tool in (first, second) if tool.function.hosted]
     match hosted:
         case []:
@@ -192,7 +190,7 @@ def _twins(first: Tool, second: Tool) -> str:
 
 
 def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
-    """What the model is offered of a tool."""
+    """The tools that the model is offered for one of the request."""
     own = client_tool(tool.value)
     if own is not None:
         yield Tool(tool.text("type"), own.name, UNSET, own.function(tool))
@@ -226,7 +224,7 @@ def _tool(tool: RequestObject, namespace: str | None) -> Tool:
 
 
 def _text_form(tool: RequestObject) -> InputFormat | None:
-    """What the text of a custom tool has to look like."""
+    """The required form of the input of a custom tool."""
     form = tool.object_or_none("format")
     if form is None or form.value.get("type", "text") == "text":
         return None
@@ -241,18 +239,18 @@ def _text_form(tool: RequestObject) -> InputFormat | None:
 
 
 def echo(tools: list[Object] | None) -> list[Object]:
-    """The tools as the response returns them: functions with every field, none with secrets."""
+    """The tools as the response returns them: functions with every field, and without secrets."""
     nothing = {"description": None, "parameters": None, "strict": None}
     return [nothing | tool if tool["type"] == FUNCTION else without_secrets(tool) for tool in tools or ()]
 
 
 def without_secrets(tool: Object) -> Object:
-    """The tool without what only its server may see."""
+    """The tool without the secrets for its server."""
     return {name: value for name, value in tool.items() if name not in (*SECRET, SEALED)}
 
 
 def kept_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
-    """The tools as they are stored: with their secrets sealed for who answers later, or without any."""
+    """The tools as they are stored: with their secrets sealed for background responses, or without any."""
     return tools and [_kept(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
 
 
@@ -307,7 +305,7 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
 
 
 def _allowed(wanted: RequestObject, tools: Toolbox) -> frozenset[str]:
-    """The flat names of a tool that a choice allows: one that the server runs may have several."""
+    """The flat names of a tool that a choice allows: a server tool may have several."""
     type_ = wanted.text("type")
     if type_ in (FUNCTION, CUSTOM):
         return frozenset({tools.named(wanted)})

@@ -50,7 +50,7 @@ class CreateVectorStore(Struct):
 
 
 class UpdateVectorStore(Struct):
-    """POST /v1/vector_stores/{id}. What is left out stays as it is."""
+    """POST /v1/vector_stores/{id}. Omitted fields are not changed."""
 
     name: Annotated[str, Meta(max_length=256)] | UnsetType | None = UNSET
     expires_after: ExpiresAfter | UnsetType | None = UNSET
@@ -153,14 +153,14 @@ class FileBatch(Struct, tag_field="object", tag="vector_store.files_batch", kw_o
 
 
 class DeletedVectorStore(Struct, tag_field="object", tag="vector_store.deleted"):
-    """What is left of a deleted vector store."""
+    """The answer after a vector store was deleted."""
 
     id: str
     deleted: bool = True
 
 
 class DeletedVectorStoreFile(Struct, tag_field="object", tag="vector_store.file.deleted"):
-    """What is left of a file that was taken out of a vector store."""
+    """The answer after a file was removed from a vector store."""
 
     id: str
     deleted: bool = True
@@ -191,7 +191,7 @@ class SearchResult(Struct):
 
 
 class SearchResults(Struct, tag_field="object", tag="vector_store.search_results.page"):
-    """What was found, the best first."""
+    """The results, the best first."""
 
     search_query: list[str]
     data: list[SearchResult]

@@ -1,4 +1,4 @@
-"""Calls that the client answers: of functions, with JSON, and of custom tools, with text as it is."""
+"""Calls that the client answers: of functions, with JSON, and of custom tools, with text."""
 
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.responses.events import ArgumentsDelta, ArgumentsDone, InputDelta, InputDone
@@ -46,7 +46,7 @@ class OpenCustomCall(OpenItem):
         return CustomCallItem(self.position.id, status, self._call_id, tool.name, self.text, tool.namespace)
 
     def add(self, event: Delta, out: list[bytes]) -> None:
-        """Append what more arguments add to the input, if anything."""
+        """Append the event for the new input in these arguments, if there is any."""
         text = self._reader.read(event.text)
         if text:
             out.append(self.numbers.delta(self._frame, text))

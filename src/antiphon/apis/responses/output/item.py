@@ -1,8 +1,8 @@
-"""What all items that are being written have in common.
+"""The common parts of all items that are being written.
 
-Deltas are frequent, so they are made by joining bytes: an event with marks in
-the place of its number and its text is encoded once per item and cut at the
-marks. So a delta comes from the same wire type as every other event.
+Deltas are frequent, so they are made by joining bytes: an event with marks in the places of its number and
+its text is encoded once per item and split at the marks. So a delta comes from the same wire type as every
+other event.
 """
 
 import secrets
@@ -57,24 +57,24 @@ class SequenceNumbers:
 
 
 def frame(event: Event, *fields: object) -> Frame:
-    """The frame of events like this one, whose text comes after these fields."""
+    """The frame of events like this one, whose text follows these fields."""
     before, tail = encode(event(0, *fields, _MARK)).split(_ENCODED_MARK)
     head, number, middle = before.partition(_NUMBER)
     return Frame(head + number, middle[1:], tail)
 
 
 class ItemPosition(NamedTuple):
-    """Where an item stands: its id, and its index in the output."""
+    """The position of an item: its id, and its index in the output."""
 
     id: str
     output_index: int
 
 
 class OpenItem(ABC):
-    """An item that is being written: `start`, its deltas, `end` with all of it, `close` with its status.
+    """An item that is being written: `start`, its deltas, `end` with its content, `close` with its status.
 
-    Each gives the events that it adds to the stream. `frame` makes the deltas of an item
-    that shows the text as it is; without one, `add` makes them.
+    Each returns the events for the stream. `frame` makes the deltas of an item that shows the text
+    unchanged; without one, `add` makes them.
     """
 
     frame: Frame | None = None
@@ -82,18 +82,18 @@ class OpenItem(ABC):
     def __init__(self, numbers: SequenceNumbers, position: ItemPosition) -> None:
         self.numbers = numbers
         self.position = position
-        self.text = ""  # all of it, once it is known
+        self.text = ""  # all of it, at the end
 
     @abstractmethod
     def item(self, status: str) -> Struct:
-        """The item as it is with this status: `in_progress` before it has any content."""
+        """The item with this status: `in_progress` before it has any content."""
 
     def start(self) -> list[bytes]:
         """It begins."""
         return [self.added()]
 
     def add(self, event: Delta, out: list[bytes]) -> None:
-        """Append the events for a delta: none, unless the item has its own."""
+        """Append the events for a delta: none by default."""
         return
 
     def end(self, item: items.Item) -> list[bytes]:
@@ -101,7 +101,7 @@ class OpenItem(ABC):
         return []
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
-        """It stays as it is now."""
+        """Close the item in its current state."""
         last = self.last(status)
         payload = encode(last)
         type_ = last.__struct_config__.tag

@@ -73,7 +73,7 @@ def _no_citations(text: str) -> Sequence[CitationMark]:
 
 
 class OpenMessage(OpenItem):
-    """A message of one part. `phase` is the model's name for it, if it has one.
+    """A message with one part. `phase` is the model's name for it, if it has one.
 
     `cite` finds the citations in its text.
     """
@@ -89,7 +89,7 @@ class OpenMessage(OpenItem):
         self._logprobs = EncodedList()  # for all events that have all of them
 
     def item(self, status: str) -> OutputMessage:
-        """The message; one that has only begun has no part yet."""
+        """The message; without a part if it has only begun."""
         content = () if status == IN_PROGRESS else (self._part(),)
         return OutputMessage(self.position.id, status, content, phase=self._phase)
 

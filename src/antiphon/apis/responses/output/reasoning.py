@@ -9,7 +9,7 @@ from antiphon.apis.responses.resource import ReasoningItem, ReasoningText, Summa
 from antiphon.core.items import Item, Reasoning
 
 Seal = Callable[[str], str]
-"""Makes of a text one that only this server can read."""
+"""Encrypts a text, so that only this server can read it."""
 
 
 class ReasoningForm(NamedTuple):
@@ -31,10 +31,10 @@ RAW = ReasoningForm(
     wire.ReasoningTextDone,
     wire.ContentPartDone,
 )
-"""As they are, in the events of OpenAI, which its clients know."""
+"""Raw reasoning, in OpenAI's events, for its clients."""
 
 RAW_OPEN_RESPONSES = RAW._replace(delta=wire.ReasoningDelta, done=wire.ReasoningDone)
-"""As they are, in the events of Open Responses. Neither specification knows the names of the other."""
+"""Raw reasoning, in the events of Open Responses. The two specifications have different names for them."""
 
 SUMMARY = ReasoningForm(
     "summary",
@@ -44,11 +44,10 @@ SUMMARY = ReasoningForm(
     wire.SummaryTextDone,
     wire.SummaryPartDone,
 )
-"""As the summary that the client requested.
+"""Reasoning as the summary that the client requested.
 
-An open model hides nothing, so its reasoning is its own summary: many clients show
-a summary and nothing else. It is not given twice: an item that has a summary has no
-content.
+An open model hides nothing, so its reasoning is its own summary: many clients show a summary and nothing
+else. It is not sent twice: an item with a summary has no content.
 """
 
 
@@ -64,13 +63,13 @@ class OpenReasoning(OpenItem):
         self._seal = seal
 
     def item(self, status: str) -> ReasoningItem:
-        """The item; one that has only begun has no part yet."""
+        """The item; without a part if it has only begun."""
         item = ReasoningItem(self.position.id, status)
         setattr(item, self._form.field, () if status == IN_PROGRESS else (self._part(),))
         return item
 
     def last(self, status: str) -> ReasoningItem:
-        """The item with its text sealed, if that is wanted."""
+        """The item with its text sealed, if that was requested."""
         item = self.item(status)
         if self._seal is not None:
             item.encrypted_content = self._seal(self.text)

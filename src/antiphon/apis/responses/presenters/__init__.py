@@ -1,1 +1,1 @@
-"""How calls of the server's tools are shown: a presenter for each type of tool, or the default one."""
+"""How calls of server tools are shown: a presenter for each type of tool, or the default one."""

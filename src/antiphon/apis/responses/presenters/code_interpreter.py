@@ -1,7 +1,7 @@
-"""`code_interpreter`: programs that the server runs, as Responses shows them.
+"""`code_interpreter`: programs that the server runs, as items of the Responses API.
 
-OpenAI has no events for what a program prints. Ours are there for clients that ask for them, with a value of
-`include` that is ours, too.
+OpenAI has no events for the output of a program. Antiphon has events of its own, for requests with its own
+value of `include`.
 """
 
 from base64 import b64encode
@@ -23,9 +23,9 @@ from antiphon.core.tool_result import ProgramDetails, ToolResult
 
 TOOL = "code_interpreter"
 ARGUMENT = "code"
-"""The one argument of the tool's function."""
+"""The only argument of the tool's function."""
 LOGS = "code_interpreter_call.logs"
-"""The value of `include` with which what a program prints has events."""
+"""The value of `include` that requests events for the output of programs."""
 
 CodeDelta = event("response.code_interpreter_call_code.delta", *CALL, "delta")
 CodeDone = event("response.code_interpreter_call_code.done", *CALL, "code")
@@ -56,7 +56,7 @@ class CodeCallItem(Struct, tag_field="type", tag="code_interpreter_call"):
 
 
 class CodePresenter(Presenter):
-    """A program that is run: the model writes JSON, the client gets the program in it."""
+    """A program: the model writes JSON, the client gets the program in it."""
 
     type = "code_interpreter_call"
 
@@ -71,25 +71,25 @@ class CodePresenter(Presenter):
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
-        """A call of the function that the model knows the tool by, and what was printed."""
+        """A call of the model's function for the tool, and its output."""
         call_id, name = item.text("id"), tools.offered(TOOL).name
         yield FunctionCall(call_id, name, json_text({ARGUMENT: item.text_or_none("code") or ""}))
         logs = [output.text_or_none("logs") for output in item.objects("outputs")]
         yield output_item(call_id, "\n".join(filter(None, logs)))
 
     def item(self, status: str) -> CodeCallItem:
-        """The program, with what it printed."""
+        """The program, with its output."""
         outputs: tuple[LogsOutput | ImageOutput, ...] = (LogsOutput(self._logs),) if self._logs else ()
         if self.result is not None:
             outputs = (LogsOutput(self._logs), *_pictures(self.result))
         return CodeCallItem(self.position.id, self.status_of(status), self._container, self.text, outputs)
 
     def start(self) -> list[bytes]:
-        """The item, and that it is at work."""
+        """The item, and the event that it is in progress."""
         return [self.added(), self.stage("in_progress")]
 
     def add(self, event: Delta, out: list[bytes]) -> None:
-        """Append what more arguments add to the program, if anything."""
+        """Append the event for the new text of the program in these arguments, if there is any."""
         text = self._reader.read(event.text)
         if text:
             out.append(self.numbers.delta(self._frame, text))
@@ -101,7 +101,7 @@ class CodePresenter(Presenter):
         return [self.numbers.encode(CodeDone, *self.position, self.text)]
 
     def run(self) -> list[bytes]:
-        """It is being run."""
+        """The event that it runs."""
         return [self.stage("interpreting")]
 
     def printed(self, stdout: str, stderr: str) -> list[bytes]:
@@ -109,11 +109,11 @@ class CodePresenter(Presenter):
         return self._add_logs(stdout + stderr)
 
     def completed(self) -> list[bytes]:
-        """It was run. There is no event for what failed."""
+        """The event that it has ended. There is none for a failure."""
         return [] if self.failed else [self.stage("completed")]
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
-        """What is left of its logs, then the item."""
+        """The rest of its logs, then the item."""
         shown = [] if self.result is None else self._add_logs(rest(self._logs, _logs(self.result)))
         if self._shows_logs and (self._logs or self.result is not None):
             shown.append(self.numbers.encode(LogsDone, *self.position, self._logs))
@@ -126,7 +126,7 @@ class CodePresenter(Presenter):
 
 
 def _logs(result: ToolResult) -> str:
-    """What a program printed, or why it was not run."""
+    """The output of a program, or why it was not run."""
     match result:
         case ToolResult(details=ProgramDetails(logs), failed=False):
             return logs

@@ -1,4 +1,4 @@
-"""`file_search`: searches of vector stores. What was found is shown where the request includes it."""
+"""`file_search`: searches of vector stores. Results are shown if the request includes them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from antiphon.core.tool_result import FileSearchDetails
 
 TOOL = "file_search"
 RESULTS = "file_search_call.results"
-"""The value of `include` that adds what was found."""
+"""The value of `include` that adds the results."""
 
 
 class FileSearchResult(Struct, frozen=True):
@@ -44,7 +44,7 @@ class FileSearchPresenter(Presenter):
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
-        """The search, and what was found, where the item holds it: else nothing can be shown of it."""
+        """The search and its results, if the item has them; otherwise nothing can be shown of it."""
         results = item.value.get("results")
         if not isinstance(results, list) or not results:
             return
@@ -58,7 +58,7 @@ class FileSearchPresenter(Presenter):
         yield output_item(call_id, "\n\n".join(shown))
 
     def item(self, status: str) -> FileSearchItem:
-        """The search, with what was found once that is known."""
+        """The search, with its results when they are known."""
         details = self.result.details if self.result else None
         found = details if isinstance(details, FileSearchDetails) else None
         results = None
@@ -68,11 +68,11 @@ class FileSearchPresenter(Presenter):
         return FileSearchItem(self.position.id, self.status_of(status), queries, results)
 
     def run(self) -> list[bytes]:
-        """It is being done."""
+        """The event that it runs."""
         return [self.stage(IN_PROGRESS), self.stage("searching")]
 
     def completed(self) -> list[bytes]:
-        """It was done. There is no event for what failed."""
+        """The event that it has ended. There is none for a failure."""
         return [] if self.failed else [self.stage("completed")]
 
 
@@ -81,7 +81,7 @@ def _shown(found: FileResult) -> FileSearchResult:
 
 
 def _queries(arguments: str) -> tuple[str, ...]:
-    """What the model wants to search for, as far as it can be read."""
+    """The queries in the arguments, as far as they can be parsed."""
     given = (object_in(arguments) or {}).get("queries")
     several = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     return tuple(query for query in several if isinstance(query, str))

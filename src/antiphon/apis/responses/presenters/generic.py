@@ -1,9 +1,9 @@
 """The default presenter: any tool's call as an `mcp_call`.
 
-Of the items that clients know, this is the one made for tools that are not known beforehand: a
-name, arguments as JSON text, and an output or an error as text. SDKs parse and accumulate it,
-user interfaces have a view for it, and clients do not take it for a call that they have to
-answer, as they would take a `function_call`. The `server_label` is the tool's label, or its type.
+Of the items that clients know, this one is made for tools that are not known beforehand: a name, arguments
+as JSON text, and an output or an error as text. SDKs parse and accumulate it, user interfaces can display
+it, and clients do not mistake it for a call that they have to answer, as with a `function_call`. The
+`server_label` is the tool's label, or its type.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class McpError(Struct, tag_field="type", tag="mcp_tool_execution_error"):
 
 
 class McpRemoteError(Struct):
-    """Why a server was not reached, or did not keep to its protocol. `type` says which."""
+    """Why a server could not be reached, or violated its protocol, depending on `type`."""
 
     type: str
     code: int
@@ -70,7 +70,7 @@ class GenericPresenter(Presenter):
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
-        """A call, under the name that the model knows its function by if it is offered, and its result."""
+        """A call, under the model's name of its function if that is offered, and its result."""
         call_id, name = item.text("id"), item.named("name")
         for function in tools.functions:
             hosted = function.hosted
@@ -96,7 +96,7 @@ class GenericPresenter(Presenter):
         return shown
 
     def start(self) -> list[bytes]:
-        """The item, and that it is at work."""
+        """The item, and the event that it is in progress."""
         return [self.added(), self.stage("in_progress")]
 
     def end(self, item: Item) -> list[bytes]:
@@ -111,7 +111,7 @@ class GenericPresenter(Presenter):
 
 
 def _error_text(error: Any) -> Any:
-    """The text of an error as the items have it; any other is shown as it is."""
+    """The text of an error in the form that items have; other forms are shown unchanged."""
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         return error["message"]
     content = error.get("content") if isinstance(error, dict) else None

@@ -1,10 +1,9 @@
-"""What every presenter is: it shows one call of a tool that the server runs, and reads such calls back.
+"""The base of all presenters: a presenter shows one call of a server tool, and reads such calls back.
 
-A presenter is an open item with more to its life: when the model has written the call
-(`end`), the server runs it (`run`), and its result is received before it is closed.
-Other items may begin and end meanwhile. A limit may cut it anywhere.
-
-What a program prints is shown while it runs (`printed`), and the rest of it with the result.
+A presenter is an open item with further steps: when the model has written the call (`end`), the server runs
+it (`run`), and its result is received before it is closed. Other items may begin and end in between. A limit
+may end it at any time. The output of a program is shown while it runs (`printed`), and the rest with the
+result.
 """
 
 from collections.abc import Iterator
@@ -27,9 +26,9 @@ FAILED = "failed"
 
 
 class PresentedCall(Struct, frozen=True):
-    """A call, as its presenter needs to know it. `include` is what the request wants included.
+    """A call, as its presenter gets it. `include` has the request's values of `include`.
 
-    One that the client has `approved` has the id of the request for it.
+    `approved`: its id is that of the request that the client has approved.
     """
 
     id: str
@@ -40,11 +39,11 @@ class PresentedCall(Struct, frozen=True):
 
 
 class Presenter(OpenItem):
-    """Shows a call. By default nothing is shown of it before its arguments are whole.
+    """Shows a call. By default nothing is shown of it before its arguments are complete.
 
-    `type` is that of its items. `result_type` is there if the result of a call is shown as an item of
-    its own, `output`; the call's is closed then when the model has written it. An item type that is in no
-    specification is fine: clients skip what they do not know.
+    `type` is that of its items. `result_type` is set if the result of a call has an item of its own,
+    `output`; then the call's item is closed when the model has written it. Item types outside of all
+    specifications are allowed: clients skip unknown ones.
     """
 
     type: ClassVar[str]
@@ -54,9 +53,9 @@ class Presenter(OpenItem):
         super().__init__(numbers, position)
         self.call = call
         self.result: ToolResult | None = None
-        """The result of the call, once it is known."""
+        """The result of the call, when it is known."""
         self.output: OpenItem | None = None
-        """The item of the result, once it has begun."""
+        """The item of the result, after it has begun."""
 
     @classmethod
     def item_types(cls) -> tuple[str, ...]:
@@ -65,7 +64,7 @@ class Presenter(OpenItem):
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[items.Item]:
-        """What a model with these tools is shown of an item in a conversation: nothing, unless overridden.
+        """The items that a model with these tools is shown for an item of a conversation: none by default.
 
         Raises RequestError, naming the item.
         """
@@ -96,18 +95,18 @@ class Presenter(OpenItem):
     def result_item(self, position: ItemPosition) -> OpenItem:
         """The item that shows the result, if there is one.
 
-        It is started when the program has printed something, or with the result, and closed with that.
+        It is started with the first output of the program, or with the result, and closed with the result.
         """
         raise NotImplementedError
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
-        """It stays as it is now."""
+        """Close the item in its current state."""
         before = [] if self.result is None else self.completed()
         stored, done = super().close(status)
         return stored, before + done
 
     def stage(self, name: str) -> bytes:
-        """The event that the item has come to a stage, such as `in_progress`."""
+        """The event that the item has reached a stage, such as `in_progress`."""
         return self.numbers.encode(partial(StageEvent, f"response.{self.type}.{name}"), *self.position)
 
     @property
@@ -116,20 +115,20 @@ class Presenter(OpenItem):
         return self.result is not None and self.result.failed
 
     def status_of(self, status: str) -> str:
-        """The status of the item: one whose call was run may have failed."""
+        """The status of the item: a call that was run may have failed."""
         return FAILED if self.failed else status
 
 
 def output_item(call_id: str, text: str) -> FunctionOutput:
-    """What the model is shown of the result of a call."""
+    """The item with the text of the result, for the model."""
     return FunctionOutput(call_id, (TextPart(text),))
 
 
 def rest(streamed: str, whole: str) -> str:
-    """What is left of a text whose beginning was streamed.
+    """The rest of a text whose beginning was streamed.
 
-    If the text does not begin so, because the server that streamed it was lost, all of it is left, on a
-    line of its own.
+    If the text does not begin so, because another server has run the call again, the rest is the whole text,
+    on a new line.
     """
     if whole.startswith(streamed):
         return whole[len(streamed) :]

@@ -1,4 +1,4 @@
-"""Which presenter shows the calls of which tool, and reads them back. Checked when a server starts."""
+"""The presenters by type of tool, and by type of item. Checked when a server starts."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,11 +14,11 @@ BUILT_IN: Mapping[str, type[Presenter]] = {
     shell.TOOL: shell.ShellPresenter,
     file_search.TOOL: file_search.FileSearchPresenter,
 }
-"""Type of a tool → what shows its calls."""
+"""Type of a tool → the presenter of its calls."""
 
 
 class Presenters:
-    """The presenters of a server. `own` are those of tools that came from elsewhere, by type of tool.
+    """The presenters of a server. `own` are those of tools from other packages, by type of tool.
 
     Raises ValueError if two would show, and read back, items of one type.
     """
@@ -26,7 +26,7 @@ class Presenters:
     def __init__(self, own: Mapping[str, type[Presenter]] = MappingProxyType({})) -> None:
         self._by_tool = {**BUILT_IN, **own}
         self.readers: dict[str, type[Presenter]] = {}
-        """Type of an item → what reads it back."""
+        """Type of an item → the presenter that reads it back."""
         presenters: tuple[type[Presenter], ...] = (GenericPresenter, *self._by_tool.values())
         for presenter in presenters:
             for type_ in presenter.item_types():
@@ -35,7 +35,7 @@ class Presenters:
                     raise ValueError(message)
 
     def of(self, tool: str) -> type[Presenter]:
-        """What shows the calls of a tool of this type."""
+        """The presenter of the calls of a tool of this type."""
         return self._by_tool.get(tool, GenericPresenter)
 
 

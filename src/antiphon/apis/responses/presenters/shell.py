@@ -21,9 +21,9 @@ from antiphon.core.tool_result import CommandDetails, ToolResult
 
 TOOL = "shell"
 NOT_RUN, KILLED = 126, 137
-"""The exit codes that shells give for a command that could not be run, and for one that was killed."""
+"""The exit codes of shells for a command that could not be run, and for one that was killed."""
 LOGIN_SHELL = ("bash", "-lc")
-"""What runs a command line where a tool wants programs with their arguments."""
+"""Runs a command line for a tool that takes programs with their arguments."""
 
 _SHELLS = frozenset({"bash", "sh"})
 _SCRIPTS = frozenset({"-c", "-lc"})
@@ -34,14 +34,14 @@ ShellOutputDone = event("response.shell_call_output_content.done", *CALL, "comma
 
 
 class OutputDelta(Struct):
-    """What a command printed since the last delta."""
+    """The output of a command since the last delta."""
 
     stdout: str
     stderr: str
 
 
 class ShellAction(Struct):
-    """Commands, and their limits, in milliseconds and characters, null if the model gave none."""
+    """Commands, and their limits, in milliseconds and characters, null if the model set none."""
 
     commands: tuple[str, ...]
     timeout_ms: int | None
@@ -75,7 +75,7 @@ class Timeout(Struct, tag_field="type", tag="timeout"):
 
 
 class ShellOutput(Struct):
-    """What a command printed, and how it ended."""
+    """The output of a command, and its outcome."""
 
     stdout: str
     stderr: str
@@ -93,14 +93,14 @@ class ShellOutputItem(Struct, tag_field="type", tag="shell_call_output"):
 
 
 class ShellPresenter(Presenter):
-    """Commands for a shell. Like a call that the client answers, it is done when it is written."""
+    """Commands for a shell. Like a call for the client, the item is complete when the call is written."""
 
     type = "shell_call"
     result_type = "shell_call_output"
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
-        """A call of the function that the model knows the tool by, and its result."""
+        """A call of the model's function for the tool, and its result."""
         if item.value["type"] == cls.result_type:
             call_id = item.text_or_none("call_id") or item.text("id")
             yield output_item(call_id, json_text(item.value.get("output") or ""))
@@ -124,7 +124,7 @@ class ShellPresenter(Presenter):
         return [self.added(), *command_events(self.numbers, self.position, self._action.commands)]
 
     def result_item(self, position: ItemPosition) -> "OpenShellOutput":
-        """What the commands print."""
+        """The item with the output of the commands."""
         return OpenShellOutput(self.numbers, position, self, self._action.max_output_length)
 
     def printed(self, stdout: str, stderr: str) -> list[bytes]:
@@ -146,7 +146,7 @@ class OpenShellOutput(OpenItem):
         self._output: tuple[ShellOutput, ...] = ()
 
     def item(self, status: str) -> ShellOutputItem:
-        """The output; none before it has been streamed."""
+        """The output; empty before it has been streamed."""
         return ShellOutputItem(self.position.id, status, self._of.call.id, self._output, self._limit)
 
     def printed(self, stdout: str, stderr: str) -> list[bytes]:
@@ -156,7 +156,7 @@ class OpenShellOutput(OpenItem):
         return [self.numbers.encode(ShellOutputDelta, *self.position, 0, OutputDelta(stdout, stderr))]
 
     def close(self, status: str) -> tuple[StoredItem, list[bytes]]:
-        """What was printed since, and all of it."""
+        """The output since the last delta, and all of it."""
         streamed, content = self._streamed or OutputDelta("", ""), []
         end = ShellOutput(streamed.stdout, streamed.stderr, Exit(KILLED))
         if self._of.result is not None:
@@ -188,7 +188,7 @@ def shell_arguments(action: Mapping[str, Any], properties: Mapping[str, Any]) ->
 
 
 def _command_line(words: tuple[str, ...]) -> str:
-    """The words of a command as a shell reads them; only the script, if they call a shell with one."""
+    """The words of a command in the syntax of a shell; only the script, if they call a shell with one."""
     match words:
         case (shell, flag, script) if shell.rpartition("/")[2] in _SHELLS and flag in _SCRIPTS:
             return script
@@ -196,7 +196,7 @@ def _command_line(words: tuple[str, ...]) -> str:
 
 
 def _output(result: ToolResult) -> ShellOutput:
-    """What a command printed; why it was not run, if it was not."""
+    """The output of a command; or why it was not run."""
     match result.details:
         case CommandDetails(stdout, stderr, None):
             return ShellOutput(stdout, stderr, Timeout())

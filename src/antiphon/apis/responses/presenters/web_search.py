@@ -1,8 +1,8 @@
-"""`web_search`: searches, pages that are opened, and texts that are looked for in one.
+"""`web_search`: searches, opened pages, and searches in pages.
 
-Models write what they like, so reading the arguments never raises: what cannot be read is shown as
-empty, and the model gets the error as the result. Read back from a conversation is what an item
-holds of what was found: that depends on what the request included.
+Models may write anything, so parsing the arguments never raises: unreadable ones are shown as empty, and the
+model gets the error as the result. When a conversation is read back, items have the results only if the
+request included them.
 """
 
 import re
@@ -24,7 +24,7 @@ TOOL = "web_search"
 SOURCES = "web_search_call.action.sources"
 """The value of `include` that adds the sources of searches."""
 RESULTS = "web_search_call.results"
-"""The value of `include` that adds what the model was shown."""
+"""The value of `include` that adds the text that the model was shown."""
 
 _LINE = re.compile(r"^L(\d{1,9}): (.*)$", re.MULTILINE)
 
@@ -44,13 +44,13 @@ class SearchAction(Struct, tag_field="type", tag="search"):
 
 
 class OpenPageAction(Struct, tag_field="type", tag="open_page"):
-    """A page was opened; null if that is unknown."""
+    """Open a page; null if its URL is unknown."""
 
     url: str | None
 
 
 class FindAction(Struct, tag_field="type", tag="find_in_page"):
-    """A page was searched for a text; empty if that is unknown."""
+    """Search a text in a page; empty if it is unknown."""
 
     url: str
     pattern: str
@@ -60,7 +60,7 @@ WebAction = SearchAction | OpenPageAction | FindAction
 
 
 class WebSearchResult(Struct):
-    """What the model was shown of a page."""
+    """The text of a page that the model was shown."""
 
     url: str
     title: str
@@ -77,13 +77,13 @@ class WebCallItem(Struct, tag_field="type", tag="web_search_call"):
 
 
 class WebPresenter(Presenter):
-    """Something that is done in the web."""
+    """An action of the tool `web_search`."""
 
     type = "web_search_call"
 
     @classmethod
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
-        """The call, and what the item holds of what was found: without that nothing is shown of it."""
+        """The call and its results, if the item has them; otherwise nothing is shown of it."""
         action = item.object_or_none("action")
         found = [] if action is None else [*_found_pages(item, action)]
         if action is None or not found:
@@ -96,7 +96,7 @@ class WebPresenter(Presenter):
         yield output_item(call_id, "\n\n".join(found))
 
     def item(self, status: str) -> WebCallItem:
-        """What is done, or was done, once that is known. No status says that it was cut: it failed."""
+        """The requested action, then the one that was done. There is no status for a cut: it is `failed`."""
         status = FAILED if status == INCOMPLETE else self.status_of(status)
         results: tuple[WebSearchResult, ...] | UnsetType = UNSET
         if RESULTS in self.call.include and self.result is not None and self.result.shown is not None:
@@ -104,11 +104,11 @@ class WebPresenter(Presenter):
         return WebCallItem(self.position.id, status, self._action(), results)
 
     def run(self) -> list[bytes]:
-        """It is being done."""
+        """The event that it runs."""
         return [self.stage("in_progress"), self.stage("searching")]
 
     def completed(self) -> list[bytes]:
-        """It was done. There is no event for what failed."""
+        """The event that it has ended. There is none for a failure."""
         return [] if self.failed else [self.stage("completed")]
 
     def _action(self) -> WebAction:
@@ -121,7 +121,7 @@ class WebPresenter(Presenter):
 
 
 def _results(text: str, sources: Sequence[cited.CitablePage]) -> Iterator[WebSearchResult]:
-    """The numbered lines that were shown, each of them with the page that it is about."""
+    """The numbered lines that were shown, with their pages."""
     lines = [(int(line[1]), line[2]) for line in _LINE.finditer(text)]
     ends = (*(source.line for source in sources[1:]), sys.maxsize)
     for source, end in zip(sources, ends, strict=True):
@@ -130,7 +130,7 @@ def _results(text: str, sources: Sequence[cited.CitablePage]) -> Iterator[WebSea
 
 
 def _found_pages(item: RequestObject, action: RequestObject) -> Iterator[str]:
-    """What an item holds of what was found."""
+    """The pages in an item."""
     for holder, name in ((item, "results"), (action, "sources")):
         if isinstance(holder.value.get(name), list):
             for page in holder.objects(name):
@@ -140,7 +140,7 @@ def _found_pages(item: RequestObject, action: RequestObject) -> Iterator[str]:
 
 
 def _request(action: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """What the model requested, so far as an action tells: what was done, and the arguments."""
+    """The function and arguments for an action, as far as they can be derived from it."""
     match action.get("type"):
         case "open_page":
             return "open", {"id": _text(action, "url")}
@@ -150,7 +150,7 @@ def _request(action: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def requested_action(action: str, arguments: str) -> WebAction:
-    """What the model requests, with a function that the tool knows as `action`."""
+    """The action in a call of a function that the tool knows as `action`."""
     given = object_in(arguments) or {}
     match action:
         case "open":
@@ -163,7 +163,7 @@ def requested_action(action: str, arguments: str) -> WebAction:
 
 
 def done_action(details: ToolResultDetails | None) -> WebAction | None:
-    """What was done, None if that is unknown."""
+    """The action that was done, None if that is unknown."""
     match details:
         case SearchDetails():
             return SearchAction(details.query, (details.query,))
