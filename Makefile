@@ -54,7 +54,7 @@ test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: insta
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports  ## Lint, types, import contracts, tests and how much of the code they reach
-	$(PYTEST) --cov --cov-report=term $(ARGS)
+	$(PYTEST) -p tests.coverage $(ARGS)
 
 lint: $(VENV)/.check
 	$(BIN)/ruff check
@@ -93,7 +93,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(VLLM) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist
+	rm -rf $(VENV) $(VLLM) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .pytest_coverage .ruff_cache dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

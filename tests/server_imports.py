@@ -4,6 +4,10 @@ It stays, so that no server need look through it for garbage.
 """
 
 import gc
+import os
+
+if "ANTIPHON_TEST_COVERAGE" in os.environ:  # before anything of Antiphon
+    import tests.coverage  # noqa: F401
 
 import antiphon.cli
 import antiphon.engines.llama_cpp

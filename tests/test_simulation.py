@@ -49,7 +49,6 @@ async def test_a_seed_is_the_same_simulation_every_time(python: Programs) -> Non
     assert first == again != other
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_known_fault_is_found(python: Programs, name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
@@ -58,7 +57,6 @@ async def test_a_known_fault_is_found(python: Programs, name: str, tmp_path: Pat
     assert re.search(fault.found, finding(out)[1])
 
 
-@pytest.mark.no_cover
 async def test_what_is_found_is_found_again(python: Programs, tmp_path: Path) -> None:
     source = plant(FAULTS["an event is dropped at a takeover"], tmp_path)
     _, out, _ = await simulate(python, "--new", "--seeds", str(SEEDS), source=source)

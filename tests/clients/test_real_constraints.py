@@ -25,7 +25,7 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from tests.real_engine import VLLM_MODEL, real_engine
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module")]
 
 SEEDS = 50 if os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1" else 1
 """Fifty take minutes: `make test-all`."""

@@ -17,7 +17,7 @@ from openai.types import CompletionUsage
 from tests.real_engine import VLLM_MODEL, real_engine
 from tests.server import Running, running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONTEXT = 2048
 SLOTS = 2

@@ -130,7 +130,6 @@ def faults(output: Output, choice: ToolChoice) -> list[str]:
     return found
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("dialect", CALLING, ids=named)
 def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: ToolChoice) -> None:
@@ -146,7 +145,6 @@ def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: Tool
                 assert text.startswith(compiled.triggers)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("dialect", CALLING, ids=named)
 def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> None:
     compiled = compile_constraint(OutputRequirements(TOOLS, REQUIRED), dialect.grammar)
@@ -155,7 +153,6 @@ def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> 
         check(table_of(named(dialect)), text, [3, 10, 40, 41], tools=SCHEMAS)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
 def test_a_format_is_what_is_said(dialect: Dialect) -> None:
     for state in states(dialect):

@@ -18,7 +18,7 @@ from antiphon.engines.models import resolve
 from tests.constrain.schemas import SCHEMAS
 from tests.search import CI
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.no_cover]  # 40 s on a quiet machine
+pytestmark = pytest.mark.timeout(600)  # 40 s on a quiet machine
 
 TOKENS = 100
 MAX_CUT = 0.25

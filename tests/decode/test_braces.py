@@ -28,7 +28,6 @@ def arguments(text: str) -> tuple[str, str]:
     return call.arguments, call.status.value
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("table", [gemma4, Table(FUNCTIONGEMMA.grammar)])
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(300))

@@ -47,7 +47,6 @@ def answer(text: str, table: Table = hermes, **options: object) -> list[object]:
     return short
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", tables)
 @given(text=model_text(PIECES), at=cuts, stop=st.sampled_from([(), ("ZZ",), ("\x00", "qq")]))
 @settings(max_examples=examples(300))
@@ -56,7 +55,6 @@ def test_keeps_the_laws(name: str, text: str, at: list[int], stop: tuple[str, ..
         check(tables[name], text, at, stop=stop)
 
 
-@pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(300))
 def test_stop_strings_do_not_depend_on_the_cuts(text: str, at: list[int]) -> None:
@@ -178,7 +176,6 @@ def test_a_call_that_the_prompt_opened_is_whole_and_only_the_rest_of_its_text_is
     assert bool(rest) >= bool(start.call_prefix)
 
 
-@pytest.mark.no_cover
 @given(length=st.integers(1, 30), text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(300))
 def test_the_laws_hold_behind_an_opened_call(length: int, text: str, at: list[int]) -> None:

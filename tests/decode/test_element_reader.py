@@ -161,7 +161,6 @@ def test_an_argument_that_never_ends_is_given_up() -> None:
 PIECES = ["~<call f>", "~</call>", "~<s>", "~</s>", "~<u>", "~</u>", "~<a>", "~</a>", "~<", "~", "<", ">", "/", "x", "1", "\n", "~<list>", "~</list>"]  # fmt: skip
 
 
-@pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(300))
 def test_keeps_the_laws(text: str, at: list[int]) -> None:

@@ -6,7 +6,6 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +99,6 @@ def of_item(item: OutputItem) -> tuple[object, ...]:
             return "call", item.name, json.loads(item.arguments)
 
 
-@pytest.mark.no_cover
 @given(text=answers(), cuts=st.lists(st.integers(0, 400), max_size=30))
 @settings(max_examples=examples(200))
 def test_reads_what_the_reference_reads(text: str, cuts: list[int]) -> None:

@@ -21,7 +21,6 @@ PIECES = [*OPENAI.grammar.markers, "<|constrain|>", "assistant", "analysis", "fi
           " to=functions.f", " to=f", " to=g", " to=python", " json", '{"a": 1}', "{}", "{", "x", " ", "\n"]  # fmt: skip
 
 
-@pytest.mark.no_cover
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(400))
 def test_keeps_the_laws(text: str, at: list[int]) -> None:

@@ -32,7 +32,6 @@ def calls(text: str) -> list[tuple[str, str, str]]:
     return [(call.name, call.arguments, call.status.value) for call in items]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("table", tables)
 @given(text=model_text(PIECES), at=cuts)
 @settings(max_examples=examples(200))
@@ -48,7 +47,6 @@ literals = st.recursive(
 )
 
 
-@pytest.mark.no_cover
 @given(value=literals)
 @settings(max_examples=examples(300))
 def test_what_python_writes_is_read_as_json(value: object) -> None:

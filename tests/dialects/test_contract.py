@@ -92,7 +92,6 @@ def test_arguments_that_are_cut_are_the_beginning_of_the_whole(dialect: Dialect)
                 assert call.arguments.startswith(cut.arguments) or cut.arguments[0] != "{", text[:length]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
 def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) -> None:
     answer = answers(dialect.names[0]).get(case, {})

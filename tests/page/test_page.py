@@ -27,7 +27,7 @@ if importlib.util.find_spec("playwright") is None:
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.no_cover]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin"}}\n</tool_call>'
 SCRIPT: list[Mapping[str, Any]] = [

@@ -61,7 +61,6 @@ def parameters(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"first": {"type": "string"}, **properties}, "required": ["a"]}
 
 
-@pytest.mark.no_cover
 @needs_vocabulary
 @settings(max_examples=examples(400))
 @given(schemas=st.dictionaries(st.sampled_from("abc"), SCHEMA, min_size=1))

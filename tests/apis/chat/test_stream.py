@@ -147,7 +147,6 @@ def test_half_characters_that_a_model_escapes_are_replaced(text: str) -> None:
 # The stream and the fold
 
 
-@pytest.mark.no_cover
 @given(
     text=model_text(PIECES),
     at=cuts,
@@ -189,7 +188,6 @@ WRITTEN = [
 """Dialect, an answer in it, and where that begins."""
 
 
-@pytest.mark.no_cover
 @given(
     written=st.sampled_from(WRITTEN),
     at=cuts,

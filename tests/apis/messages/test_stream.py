@@ -83,7 +83,6 @@ def check(events: list[Event], presentation: Presentation = ALL, *, valid: bool 
     return body
 
 
-@pytest.mark.no_cover
 @given(
     text=model_text(PIECES),
     at=cuts,
@@ -107,7 +106,6 @@ WRITTEN = [
 """Dialect, an answer in it, and where that begins."""
 
 
-@pytest.mark.no_cover
 @given(
     written=st.sampled_from(WRITTEN),
     at=cuts,

@@ -75,7 +75,6 @@ def generations(draw: st.DrawFn) -> list[Event]:
     return numbered([*events, *draw(SAID), *cut, LENGTH if cut is last[1] else STOP])
 
 
-@pytest.mark.no_cover
 @settings(max_examples=examples(40))
 @given(generations(), st.integers(1, 9), OPTIONS)
 def test_every_stream_is_sound_however_its_events_are_cut(
@@ -91,7 +90,6 @@ def test_every_stream_is_sound_however_its_events_are_cut(
     assert [id_ for item in answering.items for id_ in unpack(item.tokens)] == wanted
 
 
-@pytest.mark.no_cover
 @settings(max_examples=examples(40))
 @given(generations(), st.data())
 def test_a_stream_may_end_anywhere(events: list[Event], data: st.DataObject) -> None:

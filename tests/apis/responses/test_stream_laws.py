@@ -94,7 +94,6 @@ def events_of(case: tuple[Any, dict[str, Any]], places: Sequence[int], finish: s
     return decode(table_of(dialect.names[0]), cut(answer["output"], places), Finish(reason), **options)
 
 
-@pytest.mark.no_cover
 @settings(max_examples=examples(150))
 @given(CASE, cuts, st.sampled_from([None, "length"]), st.sampled_from(OPTIONS), st.integers(1, 9))
 def test_every_stream_of_a_real_answer_is_sound(
@@ -119,7 +118,6 @@ def test_every_stream_of_a_real_answer_is_sound(
             validate_event(payload)
 
 
-@pytest.mark.no_cover
 @settings(max_examples=examples(60))
 @given(CASE, st.sampled_from(OPTIONS))
 def test_the_sdk_knows_every_event(case: Any, options: dict[str, Any]) -> None:
