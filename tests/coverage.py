@@ -106,12 +106,15 @@ def _report() -> tuple[float, list[str]]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail below the floor, in the process that the others report to."""
-    if not hasattr(session.config, "workerinput") and _report()[0] < FLOOR:
+    """Fail below the floor, in the process that the others report to, where any test was run."""
+    quiet = hasattr(session.config, "workerinput") or session.config.option.collectonly
+    if not quiet and _report()[0] < FLOOR:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.option.collectonly:
+        return
     terminalreporter.section("not reached")
     for line in _report()[1]:
         terminalreporter.line(line)
