@@ -1,1 +1,1 @@
-"""What the server does for its clients, without HTTP: use cases, and the parts of what is stored."""
+"""What the server does for its clients, without HTTP: use cases, journals, the log writer, the worker."""

@@ -1,4 +1,4 @@
-"""Everything that a use case may need: one object, made by the composition root."""
+"""The dependencies of all use cases: one object, made by the composition root."""
 
 import asyncio
 from collections import Counter
@@ -39,20 +39,19 @@ T = TypeVar("T")
 DAY = 24 * 60 * 60
 
 MANY = 500
-"""Items of a request, with their parts, from which on it takes long to understand them."""
+"""The number of items of a request, with their parts, from which on they are read in a thread."""
 
 
 class Options(Struct, frozen=True):
-    """How the server behaves towards clients.
+    """The behaviour of the server towards clients.
 
-    `limits` bound what a request may ask for. After `keep_alive` seconds of silence
-    a stream sends a comment; a client that does not read for `stall` seconds is cut off, and no
-    answer takes more than `deadline` seconds. With `trust_templates` clients may bring chat
-    templates. With `force_usage` every stream ends with its usage. `reasoning_fields` are the fields of
-    chat answers that hold reasoning; `reasoning_form` is how the Responses API shows it. What is stored is
-    kept for `keep` seconds. With `log_content` prompts and answers are logged. The details of the last
-    `debug_answers` answers of each owner are kept in memory. Web pages of these
-    `origins` may use the server from a browser.
+    `limits` bound requests. After `keep_alive` seconds of silence a stream sends a comment; a client that
+    does not read for `stall` seconds is cut off, and no answer takes more than `deadline` seconds. With
+    `trust_templates` clients may send chat templates. With `force_usage` every stream ends with its usage.
+    `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form` is the form of
+    reasoning in the Responses API. Stored objects are kept for `keep` seconds. With `log_content` prompts
+    and answers are logged. The details of the last `debug_answers` answers of each owner are kept in memory.
+    Web pages of these `origins` may use the server from a browser.
     """
 
     limits: Limits = DEFAULTS
@@ -70,32 +69,32 @@ class Options(Struct, frozen=True):
 
 
 class LargeWork:
-    """Does what is large beside the event loop, so that others need not wait: one piece of work at a time.
+    """Runs large work in a thread, one piece at a time, so that the event loop stays free.
 
-    Such work holds the interpreter, and what several threads hold in turn the event loop waits for.
+    Such work holds the interpreter lock; with several threads the event loop would wait for each of them.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What this work gives."""
+        """The result of this work."""
         async with self._lock:
             return await asyncio.to_thread(work)
 
     async def of_items(self, items: Any, work: Callable[[], T]) -> T:
-        """What work makes of the items of a request: at once, unless they are many."""
+        """The result of work on the items of a request, in a thread if they are many."""
         given = items if isinstance(items, list) else ()
         many = len(given) + sum(map(_parts, given[:MANY])) > MANY
         return await self.run(work) if many else work()
 
 
 class App(Struct, frozen=True):
-    """The models, the store, the options; what seals for clients, shows calls, counts and traces.
+    """The models, the store, the options, and the sealer, presenters, metrics and tracing.
 
-    `attachments` reads what clients send along. `keys` knows who they are. `records` are the insides of
-    answers, where they are kept. `interpreters` work in containers. `embedder` makes vectors of what vector
-    stores have. `socket_bytes` are those that the WebSockets of each client hold.
+    `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
+    records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
+    vectors of vector stores. `socket_bytes` are the bytes that the WebSockets of each client hold.
     """
 
     models: Models
@@ -120,18 +119,18 @@ class App(Struct, frozen=True):
         return searcher(self.storage, self.embedder, self.options.limits)
 
     def contents(self, owner: str) -> Contents:
-        """What is attached to a request of an owner."""
+        """The attachments of a request of an owner."""
         return Contents(self.attachments, owner, lambda: self.storage.store)
 
     async def attached(self, model: Model, turn: Turn, contents: Contents | None = None) -> Turn:
-        """The turn with what is attached to it, as far as the model takes that. Raises RequestError."""
+        """The turn with its attachments, as far as the model takes their media. Raises RequestError."""
         contents = contents or self.contents(turn.owner)
         return await self.attachments.read(turn, model.card.capabilities, contents)
 
     async def hosts(
         self, model: Model, requested: Mapping[str, Mapping[str, Any]], asking: ToolRequester
     ) -> Hosts:
-        """What a model is offered of the server's tools: of those requested, by their place in the request.
+        """The functions that a model gets for the requested server tools, by their place in the request.
 
         Raises RequestError, ToolError.
         """
@@ -145,21 +144,21 @@ class App(Struct, frozen=True):
 
     @staticmethod
     def log_notes(notes: Sequence[Note]) -> None:
-        """Log what of a request has no effect."""
+        """Log the notes on parts of a request without effect."""
         if notes:
             log.info("parts of a request have no effect", notes=[note.message for note in notes])
 
     @property
     def presentation(self) -> PresentationOptions:
-        """How chat answers and completions are shown, unless a request says otherwise."""
+        """The default presentation of chat answers and completions."""
         return _presentation(self.options.reasoning_fields, self.options.force_usage)
 
     def signer(self, owner: str) -> Signer:
-        """Signs what this owner is asked to approve."""
+        """Signs requests for approval to this owner."""
         return Signer(partial(self.sealer.sign, owner), partial(self.sealer.signed, owner))
 
     def seal(self, owner: str) -> Callable[[str], str]:
-        """Makes text unreadable for a client, and for every other owner."""
+        """A function that encrypts text for this owner, so that clients cannot read it."""
         return partial(self.sealer.seal, owner)
 
     def driver(
@@ -170,9 +169,9 @@ class App(Struct, frozen=True):
         wanted: float | None = None,
         requested_at: float | None = None,
     ) -> Driver:
-        """What drives an answer, which may take `wanted` seconds since `requested_at`, or now.
+        """The driver of an answer, which may take `wanted` seconds since `requested_at`, or from now on.
 
-        It may never take longer than the server allows.
+        The limit of the server also applies.
         """
         deadline = self.options.deadline
         if wanted is not None:

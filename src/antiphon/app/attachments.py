@@ -1,17 +1,18 @@
-"""Reads what clients attach: images, audio, video and files become media that the model takes, or text.
+"""Reads attachments of clients: images, audio, video and files become media that the model takes, or text.
 
-This happens before an answer begins, so that what is wrong with an attachment is an error that names it.
-A model that does not take a kind of media refuses it, or is shown a note in its place: where the server or
-the request says so, and in the results of tools, for nobody could know beforehand what a tool returns.
+This happens before an answer begins, so that a bad attachment is an error that names it. If a model does not
+take a kind of media, the attachment is refused, or the model is shown a note in its place. There are notes
+if the server or the request says so, and in the results of tools, because nobody can know beforehand what a
+tool returns.
 
-What is stored refers to its media (`apis/media.py`): they are blobs of whoever sent them, by their digest. So
-the same image is there once, counts once, and goes with the last response or conversation that has it; and
-what was fetched from the web is what later turns see, too.
+Stored items refer to their media (`apis/media.py`): these are blobs of their sender, by their digest. So the
+same image is stored once, counted once, and deleted with the last response or conversation that has it; and
+later turns use the same content of a URL as the first.
 
     contents = Contents(reader, owner, store)              # of one request
     turn = await reader.read(turn, able, contents)         # for the model
     items = await contents.keep(items, response_id)        # for the store
-    payload = await shown(store, owner, payload)           # for clients that look at what is stored
+    payload = await shown(store, owner, payload)           # for clients that read stored items
 """
 
 import asyncio
@@ -71,7 +72,7 @@ from antiphon.store.store import Store
 T = TypeVar("T")
 
 Fallback = Literal["error", "note"]
-"""What becomes of media that the model does not take."""
+"""What to do with media that the model does not take."""
 
 _UNREAD = "This page has no text."
 
@@ -80,7 +81,7 @@ class Downloader(Protocol):
     """Gets files of the web."""
 
     async def download(self, url: str, most: int) -> bytes:
-        """What is at a URL, if that is at most so many bytes. Raises ToolError."""
+        """The content at a URL, up to this number of bytes. Raises ToolError."""
         ...
 
     async def close(self) -> None:
@@ -91,7 +92,7 @@ class Downloader(Protocol):
 class AttachmentReader:
     """Reads the attachments of turns, within `limits`.
 
-    `fallback` is that of requests that say nothing. Without a `downloader` nothing is fetched from the web.
+    `fallback` is the default for requests. Without a `downloader` nothing is fetched from the web.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class AttachmentReader:
         self.pool = BoundedPool(limits)
 
     async def read(self, turn: Turn, able: Capabilities, contents: "Contents") -> Turn:
-        """The turn with what its attachments hold, for a model whose engine can do this.
+        """The turn with the media or text of its attachments, for an engine with these capabilities.
 
         Raises RequestError, which names the part.
         """
@@ -132,7 +133,7 @@ class AttachmentReader:
 
     @asynccontextmanager
     async def in_time(self, param: str) -> AsyncIterator[None]:
-        """What is done here takes at most `attachment_seconds`. Raises RequestError."""
+        """Limit the time of the block to `attachment_seconds`. Raises RequestError."""
         try:
             async with asyncio.timeout(self.limits.attachment_seconds):
                 yield
@@ -145,7 +146,7 @@ class AttachmentReader:
         return self._downloader is not None
 
     async def download(self, url: str, most: int, param: str) -> bytes:
-        """What is at a URL of the web, of at most so many bytes. Raises RequestError."""
+        """The content at a URL of the web, up to this number of bytes. Raises RequestError."""
         if self._downloader is None:
             message = "This server does not fetch from the web. Send a data URL."
             raise RequestError(message, param=param)
@@ -156,7 +157,7 @@ class AttachmentReader:
             raise RequestError(message, param=param) from error
 
     async def close(self) -> None:
-        """Close what fetches."""
+        """Close the downloader."""
         if self._downloader is not None:
             await self._downloader.close()
 
@@ -166,7 +167,7 @@ class AttachmentReader:
 
 
 class Contents:
-    """What the attachments of one request of an owner hold: together they have at most `attachment_bytes`."""
+    """The contents of the attachments of one request: together they have at most `attachment_bytes`."""
 
     def __init__(self, reader: AttachmentReader, owner: str, store: Callable[[], Store]) -> None:
         self._reader = reader
@@ -209,7 +210,7 @@ class Contents:
         return replace(part, name=part.name or record.filename), data
 
     def count(self, size: int, param: str) -> None:
-        """Count what was read. Raises RequestError if that is too much."""
+        """Count bytes that were read. Raises RequestError if they are too many."""
         self._size += size
         if self._size > self._reader.limits.attachment_bytes:
             what = f"The attachments have {self._size} bytes"
@@ -218,10 +219,10 @@ class Contents:
     async def keep(
         self, items: Sequence[StoredItem], holder: str, param: str, *, fetch: bool = False
     ) -> tuple[StoredItem, ...]:
-        """The items as they are stored: with references to blobs, which a holder has until they are.
+        """The items as they are stored: with references to blobs, which `holder` keeps until they are.
 
-        What was not fetched for the model stays a URL, unless all is to be fetched now. Raises RequestError
-        for `param`, which has the items.
+        Media that were not fetched for the model stay URLs, unless all are to be fetched now. Raises
+        RequestError for `param`, which has the items.
         """
         if not any(may_have_media(item.payload) for item in items):
             return tuple(items)  # as most requests: no timer is set for them
@@ -279,7 +280,7 @@ class Contents:
         return MediaReference(digest, _lead(source))
 
     def referring(self, source: str) -> str:
-        """What stands for a source after `keep`."""
+        """The stored form of a source, after `keep`."""
         return self._references.get(source, source)
 
 
@@ -345,7 +346,7 @@ class _Reading:
         return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
 
     def _untaken(self, kind: MediaKind, param: str, *, notes: bool) -> TextPart:
-        """The note for media that the model does not take. Raises RequestError where there is to be none."""
+        """The note for media that the model does not take. Raises RequestError if notes are not allowed."""
         if notes:
             return TextPart(NOTES[kind])
         message = f"This model takes no {kind}. Leave it out, or set 'media_fallback' to 'note'."
@@ -354,9 +355,9 @@ class _Reading:
         raise RequestError(message, param=param, code="unsupported_media")
 
     async def _document(self, data: bytes, part: Attachment) -> Sequence[Part]:
-        """A file as text, under its name; pages without text as images, where the model takes them.
+        """A file as text, under its name; pages without text as images, if the model takes them.
 
-        Raises RequestError for one that has nothing to be shown.
+        Raises RequestError for a file without content.
         """
         document = await read_document(self._reader.pool, data, part.param)
         unread = [number for number, page in enumerate(document.pages) if not page.strip()]
@@ -382,7 +383,7 @@ class _Reading:
         return [TextPart(f"{part.name}:"), *parts]
 
     async def _pages(self, data: bytes, pages: Sequence[str], param: str) -> AsyncIterator[Part]:
-        """Pages of a PDF in their order: texts, and images of those that have none."""
+        """Pages of a PDF in their order: texts, and images of pages without text."""
         for has_text, run in groupby(enumerate(pages), lambda page: bool(page[1].strip())):
             if has_text:
                 yield TextPart("\n\n".join(text for _, text in run))
@@ -410,7 +411,7 @@ def _gone(digest: str, param: str) -> NotFoundError:
 
 
 async def _decoded(source: str, param: str) -> bytes:
-    """What a data URL holds, or base64 by itself. Raises RequestError."""
+    """The content of a data URL, or of plain base64. Raises RequestError."""
     if source[:5].lower() != "data:":
         return await _from_base64(source, param)
     head, comma, data = source.partition(",")
@@ -422,7 +423,7 @@ async def _decoded(source: str, param: str) -> bytes:
 
 
 def _lead(source: str) -> str:
-    """What stands before the base64 of a source, or all of a URL of the web."""
+    """The text before the base64 of a source, or a whole URL of the web."""
     if is_web(source):
         return source
     if source[:5].lower() != "data:":

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "chatcmpl-"
 MAX_REQUEST_ID = 128
-"""Characters in the id that a client gives to its request."""
+"""The most characters in a client's id of its request."""
 
 
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
@@ -43,7 +43,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
         _log_repairs(accepted.repairs)
         app.log_notes(presentation.notes)
     own = answer_id(PREFIX, accepted.request_id, header_id)
-    # What is stored is found by its id, so no client may choose it.
+    # Stored completions are found by their ids, so no client may choose them.
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own
     envelope = Envelope(answer, turn.model, int(time()))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
@@ -81,7 +81,7 @@ async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
 
 
 async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:
-    """What the server brings to a request. Raises RequestError, ToolError."""
+    """The server's part of a request: presentation and tools. Raises RequestError, ToolError."""
     hosts = await app.hosts(
         model, requested_tools(request), ToolRequester(owner, names=client_names(request.tools))
     )
@@ -89,7 +89,10 @@ async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> 
 
 
 def answer_id(prefix: str, given: str | None, header: str | None) -> str:
-    """The id of an answer: of the request's own, if the client gave it one. Raises RequestError."""
+    """The id of an answer: derived from that of the request, if the client has set one.
+
+    Raises RequestError.
+    """
     own = given or header
     if not own:
         return random_id(prefix, 24)
@@ -111,7 +114,7 @@ def _journal(
     projection: Projection,
     messages: Sequence[ItemRecord],
 ) -> CompletionJournal:
-    """What stores an answer when it is whole."""
+    """The journal that stores a complete answer."""
 
     async def save(body: bytes) -> None:
         now, metadata = time(), accepted.presentation.metadata

@@ -48,14 +48,14 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
 
 
 def _echoed(accepted: Accepted) -> int:
-    """Bytes of the prompts in all choices that show them, about: four for a token, where they are tokens."""
+    """The approximate bytes of the prompts in all choices that show them: four for each token id."""
     prompts = [turn.prompt or "" for turn in accepted.turns]
     sizes = (len(prompt) if isinstance(prompt, str) else BYTES_PER_TOKEN * len(prompt) for prompt in prompts)
     return accepted.layout.n * sum(sizes)
 
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:
-    """The text between two others. Raises RequestError."""
+    """Fill the gap between two texts. Raises RequestError."""
     accepted = accept(completion_of(request), owner, app.presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))

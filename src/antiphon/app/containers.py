@@ -1,4 +1,4 @@
-"""Containers without HTTP: made, listed and deleted, with their files; and kept for the programs in them."""
+"""Containers without HTTP: created, listed and deleted, with their files; kept for the programs in them."""
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -32,7 +32,7 @@ from antiphon.tools.settings import check_container
 
 USER, ASSISTANT = "user", "assistant"
 AUTO = "auto"
-"""What a container is called that was made for an answer."""
+"""The name of a container that was made for an answer."""
 
 
 class ContainerKeeper:
@@ -111,7 +111,7 @@ class ContainerKeeper:
     async def add(
         self, owner: str, container: str, path: str, content: AsyncIterable[bytes], source: str
     ) -> ContainerFileRecord:
-        """Keep a file. Raises NotFoundError, RequestError."""
+        """Store a file. Raises NotFoundError, RequestError."""
         file_id, now = random_id("cfile_", 24), time.time()
         blob = await hold(self._storage.store, owner, file_id, content)
         record = ContainerFileRecord(
@@ -171,7 +171,7 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-# What clients do
+# Requests of clients
 
 
 async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
@@ -180,7 +180,7 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
     given = {name: getattr(wire, name) for name in ("file_ids", "memory_limit", "network_policy", "skills")}
     try:
         notes = check_container(given, "", files=True)
-    except RequestError as error:  # which names fields of an object, and here they have none around them
+    except RequestError as error:  # names fields of an object, which is not there in this request
         error.param = (error.param or "").removeprefix(".")
         error.message = error.message.replace("'.", "'")
         raise
@@ -201,7 +201,7 @@ async def list_containers(app: App, owner: str, name: str | None, paging: Paging
 
 
 async def retrieve(app: App, owner: str, container_id: str) -> bytes:
-    """What is said of a container. Raises NotFoundError."""
+    """One container. Raises NotFoundError."""
     record = await app.storage.store.containers.get(owner, container_id)
     if record is None:
         raise missing_container(container_id)
@@ -209,7 +209,7 @@ async def retrieve(app: App, owner: str, container_id: str) -> bytes:
 
 
 async def delete(app: App, owner: str, container_id: str) -> bytes:
-    """Delete a container with its files, and end what runs in it. Raises NotFoundError."""
+    """Delete a container with its files, and end its programs. Raises NotFoundError."""
     if not await app.storage.store.containers.delete(owner, container_id):
         raise missing_container(container_id)
     if app.interpreters is not None:
@@ -229,7 +229,7 @@ async def copy_file(app: App, owner: str, container_id: str, wire: CreateContain
 async def create_file(
     app: App, owner: str, container_id: str, filename: str, content: AsyncIterable[bytes]
 ) -> bytes:
-    """Store a file in a container, in the place of one of its name. Raises NotFoundError, RequestError."""
+    """Store a file in a container; it replaces one of its name. Raises NotFoundError, RequestError."""
     await retrieve(app, owner, container_id)
     keeper = ContainerKeeper(app.storage, app.options.limits)
     return msgspec.json.encode(_shown_file(await keeper.add(owner, container_id, filename, content, USER)))
@@ -244,7 +244,7 @@ async def list_files(app: App, owner: str, container_id: str, paging: Paging) ->
 
 
 async def retrieve_file(app: App, owner: str, container_id: str, file_id: str) -> bytes:
-    """What is said of a file. Raises NotFoundError."""
+    """One file. Raises NotFoundError."""
     return msgspec.json.encode(_shown_file(await find_file(app, owner, container_id, file_id)))
 
 
@@ -260,12 +260,12 @@ async def find_file(app: App, owner: str, container_id: str, file_id: str) -> Co
 
 
 def file_content(app: App, record: ContainerFileRecord) -> AsyncIterator[bytes]:
-    """The bytes of a file, in pieces. Raises NotFoundError if it goes meanwhile."""
+    """The bytes of a file, in pieces. Raises NotFoundError if it is deleted meanwhile."""
     return app.storage.store.blobs.read(record.owner, record.digest)
 
 
 def _interpreters(app: App) -> Interpreters:
-    """What works in containers. Raises RequestError where nothing does."""
+    """The interpreters of containers. Raises RequestError if there are none."""
     if app.interpreters is None:
         raise RequestError("This server has no containers. Start it with --python COMMAND.")
     return app.interpreters

@@ -52,7 +52,7 @@ async def update(app: App, owner: str, conversation_id: str, wire: UpdateConvers
 
 
 async def delete(app: App, owner: str, conversation_id: str) -> bytes:
-    """Delete a conversation. Its responses keep what they have of it. Raises NotFoundError."""
+    """Delete a conversation. Its responses keep their items. Raises NotFoundError."""
     if not await app.storage.store.conversations.delete(owner, conversation_id):
         raise _not_found(conversation_id)
     return msgspec.json.encode(DeletedConversation(conversation_id))
@@ -87,7 +87,7 @@ async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str
 
 
 async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
-    """Delete one item; the conversation. Raises NotFoundError."""
+    """Delete one item; returns the conversation. Raises NotFoundError."""
     await retrieve_item(app, owner, conversation_id, item_id)
     with _finding(conversation_id):
         return _encode(await app.storage.store.conversations.delete_item(owner, conversation_id, item_id))
@@ -96,7 +96,7 @@ async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) 
 async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
     """Items of a request as they are stored.
 
-    `source` is what their ids are derived from, and what holds their media until they are stored.
+    Their ids are derived from `source`, which also holds their media until they are stored.
     """
     found = await referred(app, owner, given, "items")
     unseal = partial(app.sealer.unseal, owner)
@@ -116,7 +116,7 @@ def _encode(record: ConversationRecord) -> bytes:
 
 @contextmanager
 def _finding(conversation_id: str) -> Iterator[None]:
-    """What the store does not find is the conversation, unless the error names something else."""
+    """NotFoundErrors of the store name the conversation, unless they name something else."""
     try:
         yield
     except NotFoundError as error:

@@ -1,7 +1,7 @@
 """The record of an answer as JSON: prompt, tokens, events, verdicts, constraint. And the server's status.
 
-What `--debug-answers` keeps is shown to the owner of the answer. A background response that is not kept any
-more, or was answered by another server, is shown from its replay log: it is decoded once more.
+Records that `--debug-answers` keeps are shown to the owner of the answer. A background response without a
+record, because it is older or was answered by another server, is decoded again from its replay log.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _LOOKS_SPECIAL = re.compile(r"<[|｜][^\s<>|｜]+[|｜]>")
 
 
 class RecordsNotKeptError(RequestError):
-    """This server does not keep the insides of answers. Start it with --debug-answers 20, say."""
+    """This server does not keep records of answers. Start it with an option such as --debug-answers 20."""
 
     status = 403
     type = "permission_error"
@@ -44,7 +44,7 @@ class RecordsNotKeptError(RequestError):
 
 
 class KeptAnswer(Struct, tag_field="object", tag="debug.answer"):
-    """An answer whose inside is kept."""
+    """An answer whose record is kept."""
 
     id: str
     created_at: float
@@ -54,13 +54,13 @@ class KeptAnswer(Struct, tag_field="object", tag="debug.answer"):
 
 
 class KeptAnswers(Struct, tag_field="object", tag="list"):
-    """Those that are kept, the last first."""
+    """The kept answers, the last first."""
 
     data: list[KeptAnswer]
 
 
 class PromptToken(Struct):
-    """A token of a prompt. Special ones are markers of the dialect, or look like special tokens."""
+    """A token of a prompt. `special` ones are markers of the dialect, or look like special tokens."""
 
     id: int
     text: str
@@ -70,7 +70,7 @@ class PromptToken(Struct):
 class ShownPrompt(Struct):
     """The prompt of the model.
 
-    Its text and tokens (None if the model can no longer be asked for them), or messages.
+    Its text and tokens (None if the model is not available to detokenize them), or messages.
     """
 
     text: str
@@ -88,13 +88,13 @@ class Alternative(Struct):
 
 
 class ShownToken(Alternative, kw_only=True):
-    """One that it wrote, and the likeliest at its place."""
+    """A generated token, and the most likely ones at its position."""
 
     top: list[Alternative]
 
 
 class ShownPiece(Struct):
-    """A part of what a server said that takes conversations."""
+    """A part of the output of a server that takes conversations."""
 
     kind: str
     text: str
@@ -102,7 +102,7 @@ class ShownPiece(Struct):
 
 
 class ShownStep(Struct, kw_only=True):
-    """A chunk, and the events that came of it: each has a `type`, and what there is to say of it."""
+    """A chunk, and its events: each has a `type`, and its own fields."""
 
     text: str
     tokens: list[ShownToken]
@@ -112,7 +112,7 @@ class ShownStep(Struct, kw_only=True):
 
 
 class ShownGeneration(Struct, kw_only=True):
-    """One generation: what the engine was asked for, how it is read, and its result."""
+    """One generation: the request to the engine, the settings of the decoder, and the result."""
 
     choice: int
     prompt: ShownPrompt
@@ -141,9 +141,9 @@ class Inside(Struct, tag_field="object", tag="debug.answer"):
 
 
 class ModelNow(Struct, kw_only=True):
-    """How busy a model is, and what it has read and written so far. It has no slots before it is loaded.
+    """The load of a model, and its tokens read and written so far. It has no slots before it is loaded.
 
-    Its memory is None if it is not known.
+    Its memory is None if it is unknown.
     """
 
     id: str
@@ -169,7 +169,7 @@ class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
 
 
 async def list_records(app: App, owner: str) -> bytes:
-    """The answers whose insides are kept, the last first. Raises RecordsNotKeptError."""
+    """The answers whose records are kept, the last first. Raises RecordsNotKeptError."""
     _check_kept(app)
     data = [
         KeptAnswer(
@@ -185,7 +185,7 @@ async def list_records(app: App, owner: str) -> bytes:
 
 
 async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
-    """The inside of an answer, also while it is being written. Raises RecordsNotKeptError, NotFoundError."""
+    """The record of an answer, also while it is generated. Raises RecordsNotKeptError, NotFoundError."""
     _check_kept(app)
     record = app.records.find(owner, answer_id)
     if record is None and answer_id.startswith(PREFIX):
@@ -208,7 +208,7 @@ def _check_kept(app: App) -> None:
 
 
 async def _prompt_texts(app: App, request: GenerationRequest, observation: Observation) -> list[str] | None:
-    """The text of each token of the prompt; None if the model can no longer be asked for them."""
+    """The text of each token of the prompt; None if the model is not available."""
     with suppress(AntiphonError):
         model = await app.models.model(observation.model or "")
         return await model.token_texts(request.prompt.ids)
@@ -222,13 +222,13 @@ async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | No
     if row is None:
         return None
     entries = read_entries(entry.chunks for entry in await log_of(store, row))
-    if not entries:  # it was no background response, or has not begun
+    if not entries:  # it is not a background response, or has not begun
         return None
     wire = msgspec.json.decode(row.request, type=CreateResponse)
     accepted = (await understand(app, wire, owner, row.id)).accepted
     model = await app.models.model(accepted.turn.model)
     record = AnswerRecord(Observation(answer=row.id, model=row.model), row.created_at)
-    ids = unpacked(row.prompt_ids)  # None if the answer was over before they were written
+    ids = unpacked(row.prompt_ids)  # None if the answer ended before they were written
     decoder = None
     for entry in entries:
         if isinstance(entry, PromptEntry):
@@ -299,7 +299,7 @@ def _prompt_tokens(request: GenerationRequest, texts: list[str]) -> list[PromptT
 
 
 def _constraint(request: GenerationRequest) -> dict[str, Any] | None:
-    """What the engine holds the model to."""
+    """The constraint of the engine."""
     constraint = request.constraint
     return None if constraint is None else {"type": name_of(constraint), **asdict(constraint)}
 
@@ -326,12 +326,12 @@ def _token(token: Token) -> ShownToken:
 
 
 def _event(event: Event) -> dict[str, Any]:
-    """An event by its name, with what there is to say of it."""
+    """An event by its name, with its fields."""
     return {"type": name_of(event), **_kept(asdict(event), _HIDDEN)}
 
 
 def _kept(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
-    """The fields that say something."""
+    """The fields that are not empty."""
     return {name: value for name, value in fields.items() if name not in hidden and value not in _NOTHING}
 
 
@@ -340,9 +340,9 @@ _NOTHING: tuple[Any, ...] = (None, "", (), {})
 
 
 async def status(app: App, owner: str) -> bytes:
-    """How the server is doing: its models, how busy they are, and what they have written so far.
+    """The state of the server: its models, their load, and the number of tokens written so far.
 
-    Tokens are those of requests that are over; `tokens_now` are those of generations under way.
+    Tokens are those of completed requests; `tokens_now` are those of running generations.
     """
     data = []
     for served in app.models.served:

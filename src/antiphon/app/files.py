@@ -62,7 +62,7 @@ async def create(
 
 
 def check_purpose(purpose: str) -> None:
-    """Raise RequestError for a purpose that nothing here is done for."""
+    """Raise RequestError for an unsupported purpose."""
     if purpose in REFUSED:
         message = f"No files are taken for the purpose '{purpose}'. {REFUSED[purpose]}"
         raise RequestError(f"{message} To keep a file, send 'user_data'.", param="purpose")
@@ -78,7 +78,7 @@ async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) 
 
 
 async def retrieve(app: App, owner: str, file_id: str) -> bytes:
-    """What is said of a file. Raises NotFoundError."""
+    """One file. Raises NotFoundError."""
     return _encode(await find(app, owner, file_id))
 
 
@@ -98,7 +98,7 @@ async def find(app: App, owner: str, file_id: str) -> FileRecord:
 
 
 def content(app: App, record: FileRecord) -> AsyncIterator[bytes]:
-    """The bytes of a file, in pieces. Raises NotFoundError if it goes meanwhile."""
+    """The bytes of a file, in pieces. Raises NotFoundError if it is deleted meanwhile."""
     return app.storage.store.blobs.read(record.owner, record.digest)
 
 
@@ -108,7 +108,7 @@ async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple
     try:
         record = await find(app, owner, file_id)
         async for piece in content(app, record):
-            whole += piece  # piece by piece: to join them takes long if they are many
+            whole += piece  # in small steps, because joining many pieces takes long
     except NotFoundError as error:
         error.param = param
         raise
@@ -116,7 +116,7 @@ async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple
 
 
 def plain_name(name: str) -> str:
-    """The name of a file, without folders, and without what no database and no header can hold."""
+    """The name of a file, without folders, and without characters that databases or headers cannot hold."""
     last = name.replace("\\", "/").rpartition("/")[2]
     shown = "".join(letter for letter in last if letter.isprintable())
     return shown[:NAME_CHARACTERS] or "file"

@@ -1,7 +1,7 @@
 """Indexes the files of vector stores: their text is read, cut, and written as chunks.
 
-A job is a row, claimed under a lease that is renewed while it is worked on. If this server dies,
-another claims it when the lease has run out, deletes the chunks that were written, and starts again.
+A job is a row, claimed under a lease that is renewed during the work. If this server crashes, another claims
+the job when the lease has expired, deletes the chunks written so far, and starts again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from antiphon.store.store import INDEXING, VectorStores
 JOBS = 2
 """Files that are indexed at a time."""
 ATTEMPTS = 3
-"""So many servers may die while they index a file."""
+"""The number of servers that may crash while they index a file."""
 RENEWALS = 3
 """Renewals within a lease."""
 _WRITTEN = 200
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class Indexer:
-    """Indexes files, as they come. `lease` is in seconds."""
+    """Indexes files in the background. `lease` is in seconds."""
 
     def __init__(self, app: App, lease: float) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class Indexer:
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
-        """Stop working, so that another server can continue at once what is not done."""
+        """Stop working; other servers can continue unfinished jobs at once."""
         held = [*self._held]
         for task in self._tasks:
             task.cancel()
@@ -103,8 +103,8 @@ class Indexer:
     async def _index(self, record: IndexedFile) -> None:
         """Index a file.
 
-        Raises StoreError, or what a model raises that is not ready: then its lease runs out, and it is tried
-        again.
+        Raises StoreError, or the error of a model that is not ready: then the lease expires, and the job is
+        tried again.
         """
         error = None
         try:
@@ -123,7 +123,7 @@ class Indexer:
 
     async def _write_chunks(self, record: IndexedFile) -> bool:
         """Write the chunks of a file; whether the job is still ours. Raises RequestError, StoreError."""
-        # Counted when it was claimed: a file that ends the process must not end each that takes it over.
+        # Counted when it is claimed: a file that crashes the process must not crash every server.
         if record.attempts >= ATTEMPTS:
             message = "The server stopped each time that it indexed this file. Leave it out."
             raise RequestError(message)
@@ -138,7 +138,7 @@ class Indexer:
         return True
 
     async def _embedded(self, chunks: Sequence[TextChunk], first: int) -> list[NewChunk]:
-        """The chunks, the first of which has this position, with their vectors, if a model makes some."""
+        """The chunks, from position `first` on, with their vectors, if there is an embedder."""
         embedder = self._app.embedder
         if embedder is None:
             return [NewChunk(place, it.text, it.terms) for place, it in enumerate(chunks, first)]

@@ -1,9 +1,8 @@
 """Stores answers: the three journals of a response, and that of a chat completion. See `run.drive.Journal`.
 
-A streamed response has a row from its first event on, and a log that is written
-while it is sent. A full response is stored at once, when it has ended. A background
-response has its row and perhaps a part of its log already; the engine's chunks are
-recorded, too, so that another server can continue it.
+A streamed response has a row from its first event on, and a log that is written while it is sent. A full
+response is stored when it has ended. A background response has its row and perhaps a part of its log
+already; the engine's chunks are recorded, too, so that another server can continue it.
 """
 
 from array import array
@@ -59,7 +58,7 @@ class StoredInput(Struct, frozen=True):
 
 
 class ResponseJournal(Journal):
-    """What the journals of a response share: what it ends with."""
+    """The common part of the journals of a response: its end."""
 
     def __init__(self, writer: LogWriter, projection: StoredProjection, given: StoredInput) -> None:
         self.response_id = given.response_id
@@ -82,7 +81,7 @@ class ResponseJournal(Journal):
 
 
 class FullAnswerJournal(ResponseJournal):
-    """Stores a response that is not streamed, when it has ended: in one transaction."""
+    """Stores a response that is not streamed, when it has ended, in one transaction."""
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Store all of it, in one transaction."""
@@ -103,10 +102,10 @@ class FullAnswerJournal(ResponseJournal):
 
 
 class StreamJournal(ResponseJournal):
-    """Has the wire events of a response written to its log while they are sent.
+    """Writes the wire events of a response to its log while they are sent.
 
-    `last` is the sequence number of the last event that is in the log already: a
-    response that is continued makes all of its events again, and only what is new counts.
+    `last` is the sequence number of the last event in the log: a response that is continued makes all of its
+    events again, and only the new ones are written.
     """
 
     replay: ReplayLog | None = None
@@ -117,7 +116,7 @@ class StreamJournal(ResponseJournal):
         self.stored: Sequence[LogEntry] = ()
         self._stop: Stop | None = None
         self._unwritten: StoreError | None = None  # why some of the log is not
-        self._known = self.last + 1  # so many of the next wire events are in the log already
+        self._known = self.last + 1  # this many of the next wire events are in the log already
         self._logged = self.last + 1  # sequence number of the first of `_lines`
         self._lines: list[bytes] = []  # for the log; always the same list
 
@@ -141,7 +140,7 @@ class StreamJournal(ResponseJournal):
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
-        # A projection counts from 0, also that of a response that is continued: it makes all again.
+        # A projection always counts from 0: a continued response makes all events again.
         if self._known:
             known, self._known = self._known, max(0, self._known - len(lines))
             lines = lines[known:]
@@ -202,7 +201,7 @@ class StreamJournal(ResponseJournal):
         Raises StoreError; LostError if it was not ours to end.
         """
         new = self.record(0, (), lines)
-        # Now nothing of it is being written any more: what is left goes into one transaction with the end.
+        # Now nothing is being written any more: the rest goes into one transaction with the end.
         await self.release()
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is not None:
@@ -244,7 +243,7 @@ class BackgroundJournal(StreamJournal):
         record: ResponseRecord,
         log: ReplayLog,
     ) -> None:
-        self.last = record.last_seq  # before `super().__init__`, which goes on behind it
+        self.last = record.last_seq  # before `super().__init__`, which continues after it
         self.replay = log
         self._record = record
         self._prompt_ids: bytes | None = None
@@ -253,7 +252,7 @@ class BackgroundJournal(StreamJournal):
         super().__init__(writer, projection, given)
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
-        """They are written with the next events: whoever continues the answer needs the same."""
+        """Prompts are written with the next events: a server that continues the answer needs them."""
         self._prompt_ids = packed(prompts[0].ids)
 
     def open(self, stop: Stop) -> Awaitable[None] | None:
@@ -267,7 +266,7 @@ class BackgroundJournal(StreamJournal):
         return self._known > 0
 
     async def calls_begin(self, count: int) -> None:
-        """Who continues the answer runs none of them again that may have been run."""
+        """A server that continues the answer must not run calls again that may have run."""
         if count > self._calls_begun:
             self._calls_begun = count
             self._writer.notify(self)
@@ -283,7 +282,7 @@ class BackgroundJournal(StreamJournal):
         return new
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
-        """Write the end; from the row alone, if what is in the log was not made again whole."""
+        """Write the end; from the row alone, if the replay has not reached the end of the log."""
         if reason is None or not self.replaying:
             return await super().close(ending, reason, lines)
         await self.release()
@@ -292,9 +291,9 @@ class BackgroundJournal(StreamJournal):
 
 
 class CompletionJournal(Journal):
-    """Stores a chat completion when it is whole, before its client sees the end of it.
+    """Stores a chat completion when it is complete, before its client gets the end.
 
-    `builder` makes the full answer, `save` stores it. What is sent is that answer.
+    `builder` makes the full answer, `save` stores it. The client gets the same answer.
     """
 
     def __init__(self, builder: Projection, save: Callable[[bytes], Awaitable[None]]) -> None:
@@ -302,14 +301,14 @@ class CompletionJournal(Journal):
         self._save = save
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
-        """Store it. A completion has no status: one that failed or was given up is not kept."""
+        """Store it. A completion has no status: one that failed or was cancelled is not stored."""
         if ending.stored is Stored.RESULT:
             await self._save(self._builder.body())
         return lines
 
 
 class StreamedCompletionJournal(CompletionJournal):
-    """The same for an answer that is streamed: the full answer is built beside the stream."""
+    """The same for an answer that is streamed: the full answer is built in addition to the stream."""
 
     def prompted(self, prompts: Sequence[Prompt]) -> None:
         """See `Journal`."""
@@ -325,9 +324,9 @@ class StreamedCompletionJournal(CompletionJournal):
 
 
 class CallJournal(Journal):
-    """Stores of an answer that is part of another record which calls begin: `begin` does, with their number.
+    """Stores which calls begin, for an answer that is part of another record: `begin` gets their number.
 
-    So many had `begun` before, for an answer that came to nothing.
+    `begun` is the number for an earlier answer to the same request, which was interrupted.
     """
 
     def __init__(self, begun: int, begin: Callable[[int], Awaitable[None]]) -> None:
@@ -339,14 +338,14 @@ class CallJournal(Journal):
         await self._begin(count)
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
-        """The answer itself is for who has asked for it to keep."""
+        """The caller stores the answer itself."""
         return lines
 
 
 def entries_of(first: int, lines: list[bytes], chunks: bytes = b"") -> tuple[LogEntry, ...]:
-    """Wire events, the first of which has the number `first`, as the store keeps them, with these chunks.
+    """Wire events, from number `first` on, as entries of the store, with these chunks.
 
-    Large ones are several: each entry is copied at once, and others wait meanwhile.
+    Large ones are split into several entries: each entry is copied at once, which blocks the event loop.
     """
     entries: list[LogEntry] = []
     for piece in pieces(lines, len):
@@ -356,7 +355,7 @@ def entries_of(first: int, lines: list[bytes], chunks: bytes = b"") -> tuple[Log
 
 
 def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
-    """Items as the store keeps them."""
+    """Items as the store takes them."""
     now = time()
     return tuple(
         ItemRecord(item.id, item.type, item.payload, now, item.tokens or None, item.blobs) for item in items
@@ -364,7 +363,7 @@ def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
 
 
 def packed(ids: tuple[int, ...]) -> bytes:
-    """Token ids as the store keeps them: four bytes each."""
+    """Token ids as the store takes them: four bytes each."""
     return array("i", ids).tobytes()
 
 

@@ -6,9 +6,9 @@
     models = ["qwen*"]
     tokens_per_minute = 100_000
 
-A key is known by the SHA-256 of its value; nothing else of it is kept. What a request stores belongs to the
-`owner` of its key, the beginning of the hash of its first value: so a value means the same wherever it is
-given, and a name with several values, for rotation, is one owner.
+A key is identified by the SHA-256 of its value; nothing else of it is kept. Objects that a request stores
+belong to the `owner` of its key, the beginning of the hash of its first value: so a value means the same in
+options and in files, and a name with several values, for rotation, is one owner.
 """
 
 import tomllib
@@ -28,13 +28,13 @@ from antiphon.core.errors import AntiphonError
 log = structlog.get_logger(__name__)
 
 OPTION_SCOPES: frozenset[AccountScope] = CLIENT_SCOPES | {"metrics"}
-"""What the keys of --api-key are for."""
+"""The scopes of the keys of --api-key."""
 ADMIN_SCOPES: frozenset[AccountScope] = frozenset({"admin"})
-"""What those of --admin-key are for."""
+"""The scopes of the keys of --admin-key."""
 OWNER = 32
 """Characters of an owner."""
 _SHORT = 8
-"""Characters of it that stand for the name of a key that has none."""
+"""Characters of the hash that are the name of a key without one."""
 _HASH = r"^(sha256:)?[0-9a-fA-F]{64}$"
 _VALUE = r"^[!-~]+$"
 
@@ -45,9 +45,9 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class KeyEntry(Struct, forbid_unknown_fields=True):
-    """One key of the file. Of `hash` and `value` there is one, or a list, of which each opens.
+    """One key of the file. It has either `hash` or `value`, each of which may be a list of valid ones.
 
-    `identity` is the hash of a value that the key had first, and is no longer taken.
+    `identity` is the hash of the first value of the key, which is no longer valid.
     """
 
     name: _Text
@@ -56,13 +56,13 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
     identity: _Hash | None = None
     models: tuple[_Text, ...] = ()
     scopes: frozenset[AccountScope] = CLIENT_SCOPES
-    expires: Any = None  # msgspec knows no union of dates and times
+    expires: Any = None  # msgspec supports no union of dates and times
     requests_per_minute: _Count | None = None
     tokens_per_minute: _Count | None = None
     concurrent: _Count | None = None
 
     def digests(self) -> list[str]:
-        """The hashes of all values, the first first. Raises ValueError if there are none."""
+        """The hashes of all values, in their order. Raises ValueError if there are none."""
         hashes = [each.removeprefix("sha256:").lower() for each in _listed(self.hash)]
         found = hashes + [digest(each) for each in _listed(self.value)]
         if not found:
@@ -70,7 +70,7 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
         return found
 
     def rules(self) -> Rules:
-        """What it may do. Raises ValueError."""
+        """The rules of the account. Raises ValueError."""
         until = self.expires
         if until is not None and not isinstance(until, date):
             raise ValueError(
@@ -97,7 +97,7 @@ class KeyFile(Struct, forbid_unknown_fields=True):
 
 
 class KeyTable:
-    """Finds the account of a key. `guarded`: without one, a request may do nothing.
+    """Finds the account of a key. `guarded`: requests without a key are refused.
 
     Raises AntiphonError for a file that cannot be used.
     """
@@ -128,21 +128,24 @@ class KeyTable:
         return any("admin" in account.rules.scopes for account in self._found.values())
 
     def find(self, value: str) -> Account | None:
-        """The account of a key, if it is one. How long this takes tells of its hash at most."""
+        """The account of a key, None if it is unknown.
+
+        The time that this takes depends on its hash at most.
+        """
         return self._found.get(digest(value))
 
     def of_owner(self, owner: str) -> Account:
-        """The account that something stored belongs to; whoever has no key any more is anyone."""
+        """The account of an owner; `ANYONE` if it has no key any more."""
         return next((each for each in self._found.values() if each.owner == owner), ANYONE)
 
     def reload(self) -> None:
-        """Read the file again. If it cannot be used, nothing changes, and the log says why."""
+        """Read the file again. If it is invalid, nothing changes, and the reason is logged."""
         if self._file is None:
             return
         try:
             self._read(self._file)
         except AntiphonError as error:
-            log.error("the keys stay as they are", why=error.message)  # noqa: TRY400 - one line says it
+            log.error("the keys stay as they are", why=error.message)  # noqa: TRY400 - one line is enough
         else:
             log.info("keys read", file=str(self._file), keys=len(self._named))
 
@@ -194,7 +197,7 @@ def _listed(given: str | list[str]) -> list[str]:
 
 
 def _explained(error: Exception) -> str:
-    """What is wrong, as a sentence."""
+    """The reason for an error, as a sentence."""
     text = str(error)
     text = text.replace(f"matching regex '{_HASH}'", "of 64 hexadecimal digits")
     text = text.replace(f"matching regex '{_VALUE}'", "of printable ASCII without spaces")

@@ -14,15 +14,15 @@ from antiphon.store.store import Watch, events_of
 POLL_INTERVAL = 30.0
 """Seconds after which the store is read again, even without a notification."""
 LOCAL_POLL_INTERVAL = 1.0
-"""The same while this server writes the response: fresh lines do not say that it was deleted meanwhile."""
+"""The same while this server writes the response, to notice that it was deleted."""
 
 
 class LogSource:
-    """The wire events of a response behind sequence number `after` (-1: all), up to the last. See `Source`.
+    """The wire events of a response after sequence number `after` (-1: all), up to the last. See `Source`.
 
-    Running raises NotFoundError if there is no such response, or no longer; StoreError at
-    once if the store cannot be reached (once it was, its return is waited for);
-    and EngineNotReadyError if this server stops before the response has ended.
+    `run` raises NotFoundError if the response does not exist, or was deleted; StoreError if the store cannot
+    be reached at the beginning (later, it waits for the store); and EngineNotReadyError if this server stops
+    before the response has ended.
     """
 
     def __init__(self, writer: LogWriter, owner: str, response_id: str, after: int = -1) -> None:
@@ -34,7 +34,7 @@ class LogSource:
     async def run(self, output: Driver) -> None:
         """See `Source`."""
         with self._writer.store.watch(events_of(self._id)) as watch:
-            tail = await self._read_much()  # while it is watched: what changes in between is not missed
+            tail = await self._read_much()  # after the watch has begun, so that no change is missed
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
@@ -52,7 +52,7 @@ class LogSource:
                 tail = await self._writer.retried(self._read_much if behind else self._read)
 
     async def _read(self) -> LogTail | None:
-        """What is stored behind what was pushed."""
+        """The stored events after those that were pushed."""
         return await self._writer.store.log.events_after(self._owner, self._id, self._after)
 
     async def _read_much(self) -> LogTail | None:
@@ -71,7 +71,7 @@ class LogSource:
             await own_turn(output)
 
     async def _changed(self, watch: Watch, within: float = POLL_INTERVAL) -> None:
-        """Wait for a change, or so many seconds. Several changes may be one notification."""
+        """Wait for a change, for at most `within` seconds. Several changes may be one notification."""
         changed = asyncio.ensure_future(watch.changed(within))
         stopping = self._writer.stopping
         try:
@@ -82,7 +82,7 @@ class LogSource:
             raise EngineNotReadyError
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
-        """There is nothing to close: whoever writes the log does that."""
+        """Nothing: the writer of the log closes open items."""
         return ()
 
 
@@ -93,7 +93,7 @@ class LogProjection(SilentProjection):
         self._encode_error = encode_error
 
     def prompted(self, prompts: Iterable[Any]) -> None:
-        """They are in the log."""
+        """Nothing: prompts are in the log."""
 
     def push(self, choice: int, lines: list[bytes]) -> list[bytes]:
         """The same."""
@@ -104,7 +104,7 @@ class LogProjection(SilentProjection):
         return [self._encode_error(error)]
 
     def body(self) -> bytes:
-        """A log has none."""
+        """Nothing: a log has no body."""
         return b""
 
 

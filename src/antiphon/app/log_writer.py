@@ -1,14 +1,13 @@
 """Writes the logs of all responses of this server to the store, in batches.
 
-A journal collects the wire events of one response. The writer takes what all
-journals have collected, and appends it in one transaction: some forty times a second
-where a background response is among them, whose clients read the log, and else four
-times. So a stored stream costs little more than one that is not, and a reader of the
-log is a moment behind.
+A journal collects the wire events of one response. The writer takes the events of all journals, and appends
+them in one transaction: some forty times a second if a background response is among them, whose clients read
+the log, and otherwise four times. So storing a stream costs little, and readers of the log are slightly
+delayed.
 
-When the database is unavailable, what was collected waits and is written when it is
-back; if that takes too long, or its disk is full, its answer is stopped. So it is when a
-response turns out to be another server's, or ended, or deleted, or with it more is stored than may be.
+When the database is unavailable, the events wait and are written when it is available again; if that takes
+too long, or its disk is full, the answers are stopped. A response that belongs to another server, has ended,
+was deleted, or exceeds the limit of storage is stopped as well.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ TICK = 0.025
 FOREGROUND_TICK = 0.25
 """The same for streams that are being sent: their clients do not wait for the log."""
 STORE_TIMEOUT = 30.0
-"""Seconds that what shall be written, or read on, waits for a database that is unavailable."""
+"""Seconds to retry writing, or reading, when the database is unavailable."""
 RETRY = 0.5
 """Seconds between tries to write them."""
 
@@ -44,14 +43,14 @@ T = TypeVar("T")
 
 
 class Writable(Protocol):
-    """The journal of one response, to the writer. `stored` is what was written of it last, in a row."""
+    """The journal of one response, for the writer. `stored` are the last events written, without gaps."""
 
     response_id: str
     background: bool
     stored: Sequence[LogEntry]
 
     def take(self) -> Append | None:
-        """What was collected since this was last called."""
+        """The events since the last call."""
         ...
 
     def stop(self, reason: Exception) -> object:
@@ -62,8 +61,8 @@ class Writable(Protocol):
 class LogWriter:
     """Writes for the journals of one server.
 
-    `worker` is the name in the leases of this server. `stopping` is done when it gives its work back.
-    What it writes is counted in `metrics`.
+    `worker` is the name in the leases of this server. `stopping` is done when it releases them. Writes are
+    counted in `metrics`.
     """
 
     def __init__(self, store: Store, lease: float = LEASE, metrics: Metrics | None = None) -> None:
@@ -78,7 +77,8 @@ class LogWriter:
         self._background_ready = asyncio.Event()
         self._writing = asyncio.Lock()
         self.reading = asyncio.Lock()
-        """Held while much of a log is read: threads that do so keep the event loop from the interpreter."""
+        """Held while much of a log is read: several threads would keep the interpreter lock from the event
+        loop."""
         self._flushing: set[asyncio.Task[None]] = set()
 
     def lease(self) -> Lease:
@@ -86,7 +86,7 @@ class LogWriter:
         return Lease(self.worker, time.time() + self._lease)
 
     def register(self, journal: Writable) -> None:
-        """Keep the lease of a response from now on."""
+        """Renew the lease of a response from now on."""
         self.open[journal.response_id] = journal
 
     async def unregister(self, journal: Writable) -> None:
@@ -97,7 +97,7 @@ class LogWriter:
 
     @contextmanager
     def registered(self, journal: Writable) -> Iterator[None]:
-        """Keep the lease of a response while the block runs."""
+        """Renew the lease of a response while the block runs."""
         self.register(journal)
         try:
             yield
@@ -110,7 +110,7 @@ class LogWriter:
         self._ready.pop(journal, None)
 
     def fresh(self, response_id: str, after: int) -> list[bytes]:
-        """The events behind `after`, if this server has just stored them: they need not be read."""
+        """The events after `after`, if this server has just stored them: then they need not be read."""
         entries = journal.stored if (journal := self.open.get(response_id)) else ()
         if not entries or not entries[0].first - 1 <= after < entries[-1].last:
             return []
@@ -124,17 +124,21 @@ class LogWriter:
             self._background_ready.set()
 
     async def write(self) -> None:
-        """Write what journals collect, until cancelled."""
+        """Write the events of all journals, until cancelled."""
         while True:
             await self._any_ready.wait()
-            # A background response ends the long wait. The short one lets others of its step come along.
+            # A background response ends the long wait. The short one collects further responses of its
+            # engine step.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)
             await asyncio.sleep(TICK)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was collected, now. What was taken for it is written, also if nobody waits any more."""
+        """Write the events collected so far.
+
+        A batch that was taken is written even if the caller is cancelled.
+        """
         flushing = asyncio.ensure_future(self._flush())
         self._flushing.add(flushing)
         flushing.add_done_callback(self._flushing.discard)
@@ -150,9 +154,9 @@ class LogWriter:
             return
         try:
             verdicts = await self.retried(lambda: self.store.log.append(*appends.values()))
-        except Exception as error:  # it ends those that it is about; the writer continues
+        except Exception as error:  # it ends the answers concerned; the writer continues
             if isinstance(error, StoreError):
-                error.__traceback__ = None  # it was logged, and has what was to be written
+                error.__traceback__ = None  # it was logged, and refers to the events
             for journal in appends:
                 self._drop(journal)
                 journal.stop(error)
@@ -166,7 +170,7 @@ class LogWriter:
                 journal.stop(LostError(verdict))
 
     async def _taken(self) -> dict[Writable, Append]:
-        """What was collected: what is large in all is taken in several turns."""
+        """The collected events: if they are large, they are taken in several turns of the event loop."""
         ready, self._ready = self._ready, {}
         self._any_ready.clear()
         self._background_ready.clear()
@@ -186,9 +190,9 @@ class LogWriter:
     ) -> T:
         """Call the store, again and again while it is unavailable.
 
-        A call that failed may have been made: what is not written once only by itself says by `made` what an
-        earlier call has done, or None. A server that gives its work back does not wait for the store:
-        others continue from what is stored.
+        A call that failed may have been made. Writes that cannot be repeated need `made`, which returns the
+        result of an earlier call, or None. A server that releases its leases does not wait for the store:
+        other servers continue from the stored state.
         """
         now = asyncio.get_running_loop().time
         begun = now()

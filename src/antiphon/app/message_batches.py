@@ -1,10 +1,10 @@
 """Message batches without HTTP. A batch is a background job of the store: its log has the results.
 
-A worker answers its requests, some at a time. Another that takes the batch over begins with the
-results in the log, and answers the other requests again; but of calls of the server's tools that they had
-begun, as the log says, it runs none again that may not be. Batches are stored under an owner of their own, so
-that they are no responses. Media of their requests are blobs of whoever sent them, as long as requests of the
-batch may be answered.
+A worker answers its requests, several at a time. Another worker that takes the batch over starts with the
+results in the log, and answers the other requests again; calls of server tools that had begun according to
+the log are not run again, unless that is harmless. Batches are stored under an owner of their own, so that
+they are not listed as responses. Media of their requests are blobs of the sender, for as long as requests of
+the batch may be answered.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, Response
 
 PREFIX = "msgbatch_"
 PARALLEL = 8
-"""Requests of one batch that are answered at a time."""
+"""The number of requests of one batch that are answered at a time."""
 PAUSE = 64
-"""Requests that are read before others get their turn."""
+"""The number of requests that are read before the event loop may do other work."""
 
 _OWNER = "batches:"
 _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
-"""What keeps a server from going on, and may be over for the next one."""
+"""Errors that are temporary, or limited to this server."""
 
 
 async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseRecord:
@@ -109,7 +109,7 @@ async def _referring(params: Object, contents: Contents, batch_id: str, param: s
 
 
 async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
-    """A batch as it is now. Raises NotFoundError."""
+    """A batch in its current state. Raises NotFoundError."""
     record = await app.storage.store.responses.get(_OWNER + owner, batch_id)
     if record is None:
         raise NotFoundError(f"There is no message batch '{batch_id}'.", param="message_batch_id")
@@ -122,7 +122,7 @@ async def list_batches(app: App, owner: str, paging: Paging) -> Page[ResponseRec
 
 
 async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
-    """Answer no more of its requests; the batch as it is now. One that has ended stays as it is."""
+    """Cancel its remaining requests; returns its current state. A batch that has ended is not changed."""
     await retrieve(app, owner, batch_id)
     store = app.storage.store
     record = await store.jobs.request_cancel(_OWNER + owner, batch_id, time.time())
@@ -190,22 +190,22 @@ async def _ended(app: App, owner: str, batch_id: str) -> ResponseRecord:
     return record
 
 
-# What a worker does
+# Jobs of workers
 
 
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
-    """What answers the requests of a batch that have no result yet."""
+    """The driver for the requests of a batch that have no result yet."""
     wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     recorded = await _recorded(app, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     given = StoredInput(record.id, lambda _: record, ())
     journal = BackgroundJournal(app.storage.writer, projection, given, record, ReplayLog())
-    # The deadline of the server is that of one answer.
+    # The deadline of the server is for one answer.
     return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
 
 
 async def _recorded(app: App, record: ResponseRecord) -> list[BatchResult | CallsBegun]:
-    """What is in the log of a batch."""
+    """The log of a batch."""
     log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
     return [read_entry(line) for entry in log for line in entry.events.split(b"\n")]
 
@@ -224,13 +224,13 @@ class BatchSource:
         self._record = record
         self._recorded = recorded
         done = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}
-        # How many calls of the server's tools each request has begun, and all together
+        # The number of calls of server tools that each request has begun, and the total
         self._begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
         self._all_begun = record.calls_begun
         self._left = iter([request for request in requests if request.custom_id not in done])
 
     async def run(self, output: Driver) -> None:
-        """See `Source`. A request that fails has a result as every other."""
+        """See `Source`. A request that fails has a result, too."""
         if self._recorded:
             output.push(0, self._recorded)
         if self._record.cancel_requested:
@@ -244,7 +244,7 @@ class BatchSource:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> Iterable[tuple[int, list[BatchResult]]]:
-        """See `Source`: there is nothing open."""
+        """See `Source`: there are no open items."""
         return ()
 
     async def _work(self, output: Driver) -> None:
@@ -281,7 +281,7 @@ class BatchSource:
         return client.body
 
     async def _begin_calls(self, output: Driver, custom_id: str, count: int) -> None:
-        """Store that a request begins so many calls, before the last of them begins."""
+        """Store that a request begins this number of calls, before the last of them begins."""
         if count > self._begun.get(custom_id, 0):
             self._begun[custom_id] = count
             self._all_begun += 1
@@ -290,7 +290,7 @@ class BatchSource:
 
 
 class _BodyCollector(Client):
-    """Keeps the body."""
+    """Keeps the body of an answer."""
 
     body = b""
 
@@ -300,7 +300,7 @@ class _BodyCollector(Client):
 
 
 def _cancelled(record: ResponseRecord, recorded: list[BatchResult | CallsBegun]) -> ResponseEnd:
-    """The end of a batch that no worker has begun, or goes on with."""
+    """The end of a batch that no worker has begun, or continues."""
     wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     projection.push(0, recorded)

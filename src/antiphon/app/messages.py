@@ -54,7 +54,7 @@ async def create(
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
-    """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
+    """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)
@@ -66,7 +66,7 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
 async def _context(
     app: App, model: Model, request: CountTokens, owner: str, contents: Contents
 ) -> MessageContext:
-    """What the server brings to a request. Raises RequestError, ToolError."""
+    """The server's part of a request. Raises RequestError, ToolError."""
     requested = requested_tools(request.tools, request.mcp_servers, model.tools)
     try:
         hosts = await app.hosts(model, requested, ToolRequester(owner, names=client_names(request.tools)))

@@ -1,12 +1,12 @@
-"""What the server has done so far, counted, for Prometheus to read at /metrics.
+"""Counters and histograms of the server, for Prometheus to read at /metrics.
 
-What means the same as in vLLM has vLLM's name, `vllm:…`, so that its dashboards, alerts and autoscalers work;
-what it has no name for is called `antiphon:…`. Counted is once per request, from its `Observation`,
-never per token. Labels come from closed sets: models, paths of routes, tools, reasons; never from what a
-client writes.
+Metrics that have the same meaning as in vLLM have vLLM's name, `vllm:…`, so that its dashboards, alerts and
+autoscalers work; others are called `antiphon:…`. Requests are counted when they end, from their
+`Observation`, never per token. Labels come from closed sets: models, paths of routes, tools, reasons; never
+from text of clients.
 
-Counters are plain numbers and histograms plain lists, because they are written on the event loop.
-`prometheus_client` puts them into its text format when they are read, in a thread of its own.
+Counters are plain numbers and histograms plain lists, because they are updated on the event loop.
+`prometheus_client` converts them to its text format when they are read, in a thread.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Histogram:
         self._sum += value
 
     def add_to(self, family: HistogramMetricFamily, labels: tuple[str, ...]) -> None:
-        """Write it into a family of Prometheus, whose buckets count all that is below their bound."""
+        """Write it into a family of Prometheus, whose buckets are cumulative."""
         below, buckets = 0, []
         names = (*(str(float(bound)) for bound in self._bounds), "+Inf")
         for name, count in zip(names, [*self._counts], strict=True):
@@ -93,7 +93,7 @@ _KINDS = (
 
 
 def _observed(generation: ObservedGeneration) -> tuple[float | None, ...]:
-    """What each of `_KINDS` observes of a generation, if there is something."""
+    """The value of a generation for each of `_KINDS`, None if there is none."""
     started, ended, first = generation.started, generation.ended, generation.first
     tokens = generation.end.usage.completion_tokens
     return (
@@ -118,7 +118,7 @@ _COUNTED = {
 
 
 def _amounts(generation: ObservedGeneration) -> tuple[int, ...]:
-    """What each of `_COUNTED` counts of a generation."""
+    """The amounts of a generation for each of `_COUNTED`."""
     usage, read = generation.end.usage, generation.prompt_tokens
     cached = usage.cached_tokens
     used = usage.completion_tokens, usage.reasoning_tokens
@@ -140,15 +140,14 @@ _WRITTEN = [*_COUNTED].index("vllm:generation_tokens")
 
 
 class LoopDelay:
-    """How long the event loop was held: how late its timers came at worst, in the last one to two minutes.
+    """The delay of the event loop: how late its timers were at worst, in the last one to two minutes.
 
-    On a machine that is shared a loop is late because others have the processor, too. `own` is what the
-    server itself may have held it for: no longer than it was late, or than it has computed meanwhile.
+    On a shared machine a loop is also late because other processes use the processor. `own` is the part that
+    the server itself may have caused: at most the delay, and at most its CPU time in it.
     """
 
     STEP = 0.05
-    """Seconds between two timers of a busy server: what holds the loop for less may be missed, and of more up
-    to so much."""
+    """Seconds between two timers of a busy server: the accuracy of the measurement."""
     LONGEST_STEP = 0.8
     """The same for a server with little to do: each timer wakes it up, which takes 0.1 to 0.2 ms of CPU."""
     WINDOW = 60.0
@@ -161,7 +160,7 @@ class LoopDelay:
         self._step = self.STEP
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at this loop for as long as it runs."""
+        """Measure this loop for as long as it runs."""
         self._until = loop.time() + self.WINDOW
         self._wait(loop)
 
@@ -178,7 +177,7 @@ class LoopDelay:
         self._longest = max(self._longest, late)
         used, self._computed = computed - self._computed, computed
         self._own = max(self._own, min(late, used))
-        # What has computed so little cannot have held the loop for long.
+        # A process that used so little CPU cannot have blocked the loop for long.
         self._step = min(2 * self._step, self.LONGEST_STEP) if used < self.STEP / 2 else self.STEP
         self._wait(loop)
 
@@ -201,7 +200,7 @@ class Metrics:
         self._finished = Counter[tuple[str, str]]()  # by model and reason
         self._requests = Counter[tuple[str, str, str]]()  # by route, method and class of the status
         self._durations: dict[tuple[str, str], Histogram] = {}  # by route and method
-        self._answers = Counter[str]()  # those that did not come to their own end, by reason
+        self._answers = Counter[str]()  # answers that were ended from outside, by reason
         self._calls = Counter[tuple[str, str]]()  # by tool and outcome
         self._call_seconds: dict[str, Histogram] = {}  # by tool
         self._unmet = 0
@@ -213,12 +212,12 @@ class Metrics:
         self.delay = LoopDelay()
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request that was answered, or given up."""
+        """Count a request that was answered, or aborted."""
         self._requests[route, method, f"{status // 100}xx"] += 1
         _observe(self._durations, (route, method), _HTTP, seconds)
 
     def answer(self, observation: Observation) -> None:
-        """Count what was done for a request, or a background response."""
+        """Count the work for a request, or a background response."""
         for generation in observation.generations:
             self._count(generation)
         if observation.read and observation.served is not None:
@@ -232,7 +231,7 @@ class Metrics:
         self._failovers += observation.failovers
 
     def store_wrote(self, seconds: float) -> None:
-        """Count what was written to the store; the time includes that in which it did not answer."""
+        """Count a write to the store; the time includes retries."""
         self._writes.observe(seconds)
 
     def store_failed(self) -> None:
@@ -255,10 +254,10 @@ class Metrics:
         return (0, 0) if counts is None else (counts.counted[_READ], counts.counted[_WRITTEN])
 
     def text(self, accept: str, loads: Mapping[str, Load], tasks: int) -> tuple[bytes, str]:
-        """All of it, and the media type, in the format of Prometheus that `accept` wants.
+        """All metrics, and their media type, in the format of Prometheus that `accept` selects.
 
-        `loads` are those of the engines, by model; `tasks` are those of the event loop. This takes
-        milliseconds: call it in a thread.
+        `loads` are those of the engines, by model; `tasks` is the number of tasks on the event loop. This
+        takes milliseconds: call it in a thread.
         """
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
@@ -291,7 +290,7 @@ class Metrics:
         )
 
     def _families(self) -> Iterator[Metric]:
-        # Copies: the event loop goes on counting.
+        # Copies, because the event loop continues to count.
         models = self._models.copy()
         for index, (name, help_) in enumerate(_COUNTED.items()):
             counter = CounterMetricFamily(name, help_, labels=_MODEL)
@@ -340,7 +339,7 @@ class Metrics:
 
 _MODEL = ("model_name", "engine")
 _ENGINE = "0"
-"""vLLM numbers the engines of a model. Here it has one."""
+"""vLLM numbers the engines of a model. Here each has one."""
 
 
 class _Snapshot(Collector):

@@ -11,7 +11,7 @@ from antiphon.run.recording import GenerationRecord
 
 
 class AnswerRecord(Struct):
-    """What is known of one answer: what was noted of its request, and its generations in their order."""
+    """The record of one answer: the observation of its request, and its generations in their order."""
 
     observation: Observation
     created_at: float = field(default_factory=time.time)

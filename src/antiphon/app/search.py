@@ -1,7 +1,8 @@
-"""Searching vector stores: rankings of chunks, joined, cut and made into results.
+"""Searches vector stores: chunks are ranked, the rankings are combined, and cut to results.
 
-There is a ranker by terms (BM25), and one by meaning, where a model embeds the chunks. What several find
-is joined by reciprocal rank fusion. Another has the protocol `Ranker`, and is given to `FileSearcher`.
+There is a ranker by terms (BM25), and one by meaning, if a model embeds the chunks. Their rankings are
+combined by reciprocal rank fusion. Another ranker has the protocol `Ranker`, and is passed to
+`FileSearcher`.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ FILES_READ = 16
 SATURATION, LENGTH_WEIGHT = 1.2, 0.75
 """`k1` and `b` of BM25."""
 MOST_TERMS = 64
-"""So many terms of a query are searched for, the first ones."""
+"""The number of terms of a query that are used, from the first on."""
 RANK_SMOOTHING = 60
 """`k` of reciprocal rank fusion."""
 
@@ -50,7 +51,7 @@ class RankedChunk(Struct, frozen=True):
 
 
 class SearchTarget(Struct, frozen=True):
-    """The files that are searched: vector stores of an owner, and of their files those with these keys.
+    """The files to search: vector stores of an owner, and in them the files with these keys.
 
     Without keys (None), all files are searched.
     """
@@ -61,7 +62,7 @@ class SearchTarget(Struct, frozen=True):
 
 
 class Ranker(Protocol):
-    """One way to find chunks."""
+    """A method of finding chunks."""
 
     async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
         """The chunks that fit best, the best first: a few hundred at most. Raises StoreError."""
@@ -71,7 +72,7 @@ class Ranker(Protocol):
 class TermRanker:
     """Finds chunks by the terms of a query: BM25 with the statistics of the vector stores that are searched.
 
-    The score is the share of what a chunk would have with every term of the query, without end.
+    The score is relative to that of a chunk with every term of the query, in unlimited number.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -79,7 +80,7 @@ class TermRanker:
 
     async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
         """See `Ranker`."""
-        # Beside the event loop: the first query loads the stemmers of all languages.
+        # In a thread: the first query loads the stemmers of all languages.
         terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
         if not terms:
             return []
@@ -114,14 +115,17 @@ def _weight(terms: str, weights: Mapping[str, float], mean: float) -> float:
 
 
 class ChunkEmbedder:
-    """Makes vectors of chunks and queries, with the model of a name. `models` are there once it is used."""
+    """Makes vectors of chunks and queries, with the model of this name.
+
+    `models` is set before its first use.
+    """
 
     def __init__(self, model: str, models: Callable[[], Models]) -> None:
         self.model = model
         self._models = models
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes]:
-        """The vectors of texts, of length 1, as they are stored. Raises RequestError, EngineError."""
+        """The vectors of texts, of length 1, in stored form. Raises RequestError, EngineError."""
         model = await self._models().model(self.model)
         able = "truncate" in model.card.capabilities.embedding
         found: list[bytes] = []
@@ -135,7 +139,7 @@ class ChunkEmbedder:
 class MeaningRanker:
     """Finds chunks by the angle between their vectors and that of a query: the score is its cosine.
 
-    At most `compared` chunks are looked at for a query; of more, those of the files that come first.
+    At most `compared` chunks are compared with a query, from the first files on.
     """
 
     def __init__(self, storage: Storage, embedder: ChunkEmbedder, compared: int) -> None:
@@ -172,7 +176,7 @@ def nearest(
 ) -> list[tuple[float, int]]:
     """The cosine and the id of the vectors that are nearest to a query, the nearest first.
 
-    `best` are those of others. A vector of another length than the query's is none of its model's.
+    `best` are those of earlier chunks. A vector of another length than the query's is of another model.
     """
     wanted = array("f", query)
     scored = [
@@ -184,9 +188,9 @@ def nearest(
 
 
 def fused(rankings: Sequence[Sequence[RankedChunk]]) -> list[RankedChunk]:
-    """Several rankings as one, by reciprocal rank fusion; a single one as it is.
+    """Several rankings as one, by reciprocal rank fusion; a single one unchanged.
 
-    The score is then the share of what the first of every ranking has.
+    The score is relative to that of a chunk that is first in every ranking.
     """
     if len(rankings) == 1:
         return list(rankings[0])
@@ -217,7 +221,7 @@ class FileSearcher:
                 raise missing(vector_store_id)
 
     async def search(self, owner: str, query: FileQuery) -> list[FileResult]:
-        """What is found, the best first. Raises RequestError, NotFoundError, StoreError."""
+        """The results, the best first. Raises RequestError, NotFoundError, StoreError."""
         for text in query.queries:
             self._limits.check("query_characters", len(text), "query")
         await self.check(owner, query.vector_store_ids)
@@ -237,7 +241,7 @@ class FileSearcher:
         if query.filter is None:
             return None
         attributes = await self._storage.store.vector_stores.attributes(owner, query.vector_store_ids)
-        # Beside the event loop: there may be thousands of files, and hundreds of filters for each.
+        # In a thread: there may be thousands of files, and hundreds of filters for each.
         return await asyncio.to_thread(_admitted, query.filter, attributes)
 
 
@@ -252,7 +256,7 @@ def _result(it: RankedChunk) -> FileResult:
 
 
 def searcher(storage: Storage, embedder: ChunkEmbedder | None, limits: Limits) -> FileSearcher:
-    """What searches by terms and, where a model embeds, by meaning."""
+    """A searcher by terms and, with an embedder, by meaning."""
     if embedder is None:
         return FileSearcher(storage, limits=limits)
     return FileSearcher(storage, MeaningRanker(storage, embedder, limits.compared_chunks), limits=limits)

@@ -9,7 +9,7 @@ from antiphon.core.errors import StoreError
 from antiphon.store.store import Store
 
 ANSWER_SECONDS = 0.5
-"""How long the store may take to answer, for /health: who asks waits a second at most."""
+"""How long the store may take to answer a probe for /health: callers wait a second at most."""
 
 
 class Storage:
@@ -34,7 +34,7 @@ class Storage:
 
     @property
     def writer(self) -> LogWriter:
-        """What writes logs. Raises StoreError before `start`."""
+        """The log writer. Raises StoreError before `start`."""
         if self._writer is None:
             raise StoreError
         return self._writer
@@ -48,7 +48,7 @@ class Storage:
         """Whether the store can be read now."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self.store.responses.get("", "")  # nobody has it: that is an answer, too
+                await self.store.responses.get("", "")  # it does not exist: an empty answer is enough
         except (StoreError, TimeoutError):
             return False
         return True

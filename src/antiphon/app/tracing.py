@@ -1,11 +1,12 @@
 """Traces: a span for each request, and within it one for each generation and each call of a tool.
 
-They go to the OTLP endpoint that the operator names, under the names of OpenTelemetry's conventions for HTTP
-and for generative AI. Nothing is done while an answer is under way but to begin its span: those of the
-generations and calls are made of what was noted, when it is over. Prompts and answers are in none.
+They are sent to the OTLP endpoint that the operator configures, under the names of OpenTelemetry's
+conventions for HTTP and for generative AI. While an answer is running, only the span of the request exists:
+those of generations and calls are made afterwards, from the observation. They never contain prompts or
+answers.
 
-Without an endpoint, the headers of W3C Trace Context that came with a request go on to engines on other
-servers as they came; with one, those servers' spans belong to the span of the request here.
+Without an endpoint, the headers of W3C Trace Context of a request are passed on unchanged to engines on
+other servers; with one, the spans of those servers become children of the request's span.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +68,7 @@ class OpenTelemetryTracing:
     def _add(
         self, name: str, noted: ObservedGeneration | ObservedCall, attributes: dict[str, Any], context: Any
     ) -> None:
-        """Add a span for what was noted."""
+        """Add a span for a finished generation or call."""
         span = self._tracer.start_span(
             name, context=context, attributes=attributes, start_time=unix_nanoseconds(noted.started)
         )

@@ -1,7 +1,7 @@
-"""Files that come in several requests: an upload is made, gets its parts, and becomes a file.
+"""Files that are sent in several requests: an upload is created, gets its parts, and becomes a file.
 
-What is said of an upload is content of its owner's, and its id the digest of that; parts are content, too.
-The upload holds all of it for an hour: when it is complete, cancelled or expired there is nothing left of it.
+The description of an upload is a blob of its owner, and its id the digest of that; parts are blobs, too. The
+upload holds all of them for an hour: after it is completed, cancelled or expired, they are deleted.
 """
 
 import time
@@ -29,7 +29,7 @@ PREFIX, PART = "upload_", "part_"
 
 
 class _Described(Struct):
-    """An upload. Its `mark` tells it from others like it."""
+    """An upload. Its random `mark` makes its digest unique."""
 
     mark: str
     created_at: float
@@ -48,7 +48,7 @@ async def create(app: App, owner: str, wire: CreateUpload) -> bytes:
 
 
 async def add_part(app: App, owner: str, upload_id: str, content: AsyncIterable[bytes]) -> bytes:
-    """Keep a part of an upload. Raises NotFoundError, RequestError."""
+    """Store a part of an upload. Raises NotFoundError, RequestError."""
     await _find(app, owner, upload_id)
     blob = await files.hold(app.storage.store, owner, upload_id, content, HOUR)
     return msgspec.json.encode(UploadPart(PART + blob.digest, int(time.time()), upload_id))
@@ -79,7 +79,7 @@ async def cancel(app: App, owner: str, upload_id: str) -> bytes:
 
 
 async def _find(app: App, owner: str, upload_id: str) -> _Described:
-    """What is said of an upload. Raises NotFoundError."""
+    """The description of an upload. Raises NotFoundError."""
     try:
         described = await _whole(app, owner, upload_id.removeprefix(PREFIX))
         return msgspec.json.decode(described, type=_Described)
@@ -96,7 +96,7 @@ async def _whole(app: App, owner: str, digest: str) -> bytes:
 
 
 async def _size(app: App, owner: str, digests: Sequence[str]) -> int:
-    """The bytes of all parts. Raises NotFoundError for one that is not there."""
+    """The bytes of all parts. Raises NotFoundError for a missing one."""
     size = 0
     for index, digest in enumerate(digests):
         blob = await app.storage.store.blobs.get(owner, digest)

@@ -51,11 +51,11 @@ from antiphon.store.records import (
 from antiphon.store.vector_stores import missing
 
 RESULTS = 10
-"""Results of a search, unless it says how many."""
+"""The number of results of a search, by default."""
 
 
 def can_index() -> bool:
-    """What indexes and searches files is installed."""
+    """The packages for indexing and searching files are installed."""
     return find_spec("snowballstemmer") is not None
 
 
@@ -98,7 +98,7 @@ async def retrieve(app: App, owner: str, vector_store_id: str) -> bytes:
 
 
 async def update(app: App, owner: str, vector_store_id: str, wire: UpdateVectorStore) -> bytes:
-    """Change what the request names. Raises NotFoundError."""
+    """Change the fields that the request has. Raises NotFoundError."""
     change = VectorStoreChange()
     if wire.name is not UNSET:
         change.name = wire.name or ""
@@ -120,7 +120,7 @@ async def delete(app: App, owner: str, vector_store_id: str) -> bytes:
 
 
 async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest) -> bytes:
-    """What is found for a query. Raises RequestError, NotFoundError."""
+    """The results for a query. Raises RequestError, NotFoundError."""
     if wire.rewrite_query:
         message = "Queries are searched for as they are here. Leave 'rewrite_query' out, or send false."
         raise RequestError(message, param="rewrite_query")
@@ -174,7 +174,7 @@ async def update_file(
 
 
 async def detach(app: App, owner: str, vector_store_id: str, file_id: str) -> bytes:
-    """Take a file out. It stays itself. Raises NotFoundError."""
+    """Remove a file from the vector store, without deleting it. Raises NotFoundError."""
     await app.storage.store.vector_stores.detach(owner, vector_store_id, file_id)
     return msgspec.json.encode(DeletedVectorStoreFile(file_id))
 
@@ -208,7 +208,7 @@ async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateF
 
 
 async def retrieve_batch(app: App, owner: str, vector_store_id: str, batch_id: str) -> bytes:
-    """A batch as it is now. Raises NotFoundError."""
+    """A batch in its current state. Raises NotFoundError."""
     return _encode_batch(await app.storage.store.vector_stores.batch(owner, vector_store_id, batch_id))
 
 
@@ -218,7 +218,7 @@ async def cancel_batch(app: App, owner: str, vector_store_id: str, batch_id: str
     return _encode_batch(await vector_stores.cancel_batch(owner, vector_store_id, batch_id))
 
 
-async def list_batch_files(  # noqa: PLR0913, PLR0917 - what the path and the query say
+async def list_batch_files(  # noqa: PLR0913, PLR0917 - parameters of the path and the query
     app: App, owner: str, vector_store_id: str, batch_id: str, status: str | None, paging: Paging
 ) -> bytes:
     """A page of the files of a batch. Raises NotFoundError."""

@@ -28,7 +28,7 @@ from antiphon.engines.engine import TranscriptionRequest
 T = TypeVar("T", Embeddings, Scores)
 
 PAUSE = 16
-"""Vectors that are written before others get their turn."""
+"""The number of vectors that are written before the event loop may do other work."""
 
 
 async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
@@ -71,7 +71,7 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 
 
 async def _counted(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
-    """What the work gives, whose tokens count among those of the key. Raises RateLimitError."""
+    """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
     account, used = observed().account, 0
     with naming({"max_tokens": param, "documents": param, "input": param}), account.answering():
         reserved = account.reserve(about)

@@ -1,11 +1,9 @@
-"""Works on background responses: claims them, runs them, keeps their leases, and the store tidy.
+"""Works on background responses: claims them, runs them, renews their leases, and sweeps the store.
 
-Every server has one worker. What it has claimed is its own as long as it renews the
-lease in time; what a dead one has left behind is taken over by another, which
-replays what was recorded and continues in the middle of the sentence.
-
-A response that cannot be worked on now, since the store is unavailable or the engine
-is busy or stopping, is left alone: its lease runs out, and another server continues.
+Every server has one worker. It keeps what it has claimed as long as it renews the lease in time; the
+responses of a crashed server are taken over by another, which replays the recorded chunks and continues
+after them. If a response cannot be worked on now, because the store is unavailable or the engine is busy or
+stopping, its lease expires, and another server continues.
 """
 
 import asyncio
@@ -38,10 +36,10 @@ HEARTBEATS = 3
 SWEEP = 60.0
 """Seconds between sweeps of the store."""
 ABANDONED = 100
-"""So many responses of dead servers are ended at a time."""
+"""The number of responses of crashed servers that are ended at a time."""
 
 _NOT_NOW = (StoreError, EngineNotReadyError, EngineBusyError)
-"""What keeps a worker from going on, and may be over for the next one."""
+"""Errors that are temporary, or limited to this server."""
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +83,7 @@ class Worker:
             self._claiming.cancel()
 
     async def release(self) -> None:
-        """Stop working, so that another server can continue at once what is not done."""
+        """Stop working; other servers can continue unfinished jobs at once."""
         if self._claiming is None:
             return
         claiming, self._claiming = self._claiming, None
@@ -107,16 +105,16 @@ class Worker:
     # Claiming
 
     async def _claim(self) -> None:
-        """Claim jobs as they come, one for each free slot."""
+        """Claim new jobs, one for each free slot."""
         with self._app.storage.store.watch(JOBS) as watch:
             while True:
-                await self._slots.acquire()  # first: what waits here no other server could run
+                await self._slots.acquire()  # first: other servers could not run a job that waits here
                 record = await self._next()
                 if record is None or record.id in self._jobs.values():  # ours: its lease had run out
                     self._slots.release()
                     await watch.changed(self._lease / HEARTBEATS)
                     continue
-                if record.prompt_ids is not None:  # somebody has begun
+                if record.prompt_ids is not None:  # another server has begun it
                     log.info("a response is continued", id=record.id, after=record.last_seq)
                 task = asyncio.create_task(self._work(record))
                 self._jobs[task] = record.id
@@ -128,7 +126,7 @@ class Worker:
             claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease, 1)
         except Exception as error:
             _log_trouble(error)
-            await asyncio.sleep(self._lease)  # servers that could not renew theirs either come first
+            await asyncio.sleep(self._lease)  # wait for servers that could not renew theirs either
             return None
         return claimed[0] if claimed else None
 
@@ -147,7 +145,7 @@ class Worker:
     # One job
 
     async def _work(self, record: ResponseRecord) -> None:
-        """Answer a response, whatever its end. Raises why it did not come to its own end."""
+        """Answer a response, until any ending. Raises the reason if it was ended from outside."""
         observation = begin(self._app, record.id, "background response")
         observation.answer, observation.model = record.id, record.model
         observation.account = self._app.keys.of_owner(record.owner).in_background
@@ -184,7 +182,7 @@ class Worker:
             await driver.run()
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
-        """What answers it. Raises why that was stopped, if it was."""
+        """The driver of the response. Raises the reason if it was stopped."""
         preparation = message_batches.prepare if _is_batch(record) else prepare
         preparing = asyncio.ensure_future(preparation(self._app, record))
         reasons: list[Exception] = []
@@ -210,7 +208,7 @@ class Worker:
     # Leases
 
     async def _beat(self) -> None:
-        """Renew all leases; stop what is lost or shall be cancelled."""
+        """Renew all leases; stop responses that are lost or to be cancelled."""
         writer = self._app.storage.writer
         stops: dict[str, Stop] = {journal.response_id: journal.stop for journal in writer.open.values()}
         stops |= self._stops
@@ -227,7 +225,7 @@ class Worker:
         writer = self._app.storage.writer
         jobs = writer.store.jobs
         for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease, ABANDONED):
-            if record.id not in writer.open:  # else it is ours, and its lease had run out
+            if record.id not in writer.open:  # otherwise it is ours, and its lease had expired
                 await finish_from_record(writer, record, AbandonedError())
 
     async def _sweep(self) -> None:
@@ -237,12 +235,12 @@ class Worker:
 
 
 def _is_batch(record: ResponseRecord) -> bool:
-    """It is a batch of messages, which knows itself how it ends."""
+    """Whether it is a batch of messages, which decides itself how it ends."""
     return record.id.startswith(message_batches.PREFIX)
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:
-    """Do the work every `pause` seconds, or `sooner`. A database that is unavailable comes back."""
+    """Do the work every `pause` seconds, or when `sooner` is set, also if the database was unavailable."""
     while True:
         try:
             await work()

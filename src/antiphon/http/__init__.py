@@ -1,1 +1,1 @@
-"""The only place that knows Starlette."""
+"""The only package that uses Starlette and uvicorn."""

@@ -95,7 +95,7 @@ def _openapi(root: str) -> bytes:
 
 
 async def openapi(request: Request) -> Response:
-    """What the server offers, as OpenAPI."""
+    """The OpenAPI document of the server."""
     return json_response(await asyncio.to_thread(_openapi, request.scope.get("root_path", "")))
 
 
@@ -210,13 +210,13 @@ ROUTES = [
 
 _PATHS = [route.path for route in ROUTES if isinstance(route, Route)]
 LIKENESS = 0.8
-"""How much a path must be like one that is there (1 is the same) for that to be named."""
+"""The least similarity of a path to an existing one (1 is equal) for an error to suggest that."""
 LONGEST_PATH = 200
-"""Characters of a path that is compared with others."""
+"""The longest path in characters that is compared with others."""
 
 
 class _Routes(Router):
-    """Starlette's router. What has no ids in its path is found at once, without going through the table."""
+    """Starlette's router, with a dictionary of the paths without ids, to avoid a search in the table."""
 
     def __init__(self) -> None:
         super().__init__(ROUTES)
@@ -228,12 +228,12 @@ class _Routes(Router):
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to its handler, and its response on. Raises HTTPException if there is none."""
+        """Pass a request to its handler, and return the response. Raises HTTPException if there is none."""
         route = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
         if route is None:
             await self._search(scope, receive, send)
             return
-        scope["route"] = route  # which Starlette does for the others: metrics count by it
+        scope["route"] = route  # as Starlette does for the others: metrics use it
         response = await route.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
 
@@ -251,7 +251,7 @@ class _Routes(Router):
             raise HTTPException(error.status_code, headers={"Allow": ", ".join(methods)}) from error
 
     async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raise NotFoundError that names the nearest path, if one is near."""
+        """Raise NotFoundError, which suggests a similar path if there is one."""
         path = scope["path"]
         known = scope["type"] != "http" or len(path) > LONGEST_PATH or path.startswith((*NOT_SERVED,))
         if not known and (near := get_close_matches(path, _PATHS, 1, LIKENESS)):
@@ -260,7 +260,7 @@ class _Routes(Router):
 
 
 class _RootPath:
-    """Takes the path below which the server is found off what is asked for, if a proxy has not."""
+    """Removes the prefix of the server from paths, unless a proxy has done so."""
 
     def __init__(self, asgi: ASGIApp, root: str) -> None:
         self._asgi = asgi
@@ -275,10 +275,10 @@ class _RootPath:
 
 
 def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGIApp:
-    """The ASGI application over the use cases. The caller starts and stops what they need.
+    """The ASGI application for the use cases. The caller starts and stops their dependencies.
 
-    Clients find it below `root_path`, and what `proxies` say of them is believed. What is not asked for
-    has no layer here: it costs nothing.
+    Clients find it below `root_path`, and the headers of `proxies` are trusted. Features that are not
+    configured add no middleware.
     """
     prepare_types()
     asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)

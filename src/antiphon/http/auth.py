@@ -1,9 +1,9 @@
-"""API keys: who may send requests, as whom, and how many.
+"""API keys: which requests are allowed, for which account, and how many.
 
-With keys set, every path but /health, /ready, /version and the page at / wants `Authorization: Bearer KEY`,
-or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. The key itself goes no
-further than this module: the request carries its account, and what is stored for it belongs to the owner of
-that. What changes the server itself wants a key for it, also where there are no others.
+If keys are configured, every path but /health, /ready, /version and the page at / requires `Authorization:
+Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. Only this
+module sees the key: the request carries its account, and stored objects belong to the owner of that.
+Requests that change the server itself require an admin key, even without other keys.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ POLICY_VIOLATION = 1008
 
 _OPEN = frozenset({"/health", "/ready", "/version", "/", "/docs", "/openapi.json"})
 _PAGE = "/page/"
-"""The page asks for a key itself, and sends it with what it requests."""
+"""The page asks the user for a key, and sends it with its requests."""
 _ADMIN = frozenset(
     {
         *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
@@ -37,7 +37,7 @@ _STORED = (
     "/v1/containers",
     "/v1/debug",
 )
-"""The beginning of paths that do nothing but keep things."""
+"""The prefixes of paths that only manage stored objects."""
 _ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 """The beginning of paths where answers are made, and are found later."""
 _MAKING = frozenset(
@@ -63,14 +63,14 @@ class NoAdminKeyError(RequestError):
 
 
 class KeyMiddleware:
-    """Lets requests with a key that is for them through, and notes whose they are."""
+    """Admits requests with a valid key, and sets their account."""
 
     def __init__(self, asgi: ASGIApp, app: App) -> None:
         self._asgi = asgi
         self._keys = app.keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request whose key is missing, is not for it, or has used up what it may."""
+        """Refuse a request whose key is missing, has not the scope, or has used up its limits."""
         if scope["type"] == "lifespan":
             await self._asgi(scope, receive, send)
             return
@@ -89,7 +89,7 @@ class KeyMiddleware:
             await _refuse(error, scope, receive, send)
             return
         scope.setdefault("state", {})["account"] = account
-        # Slots are shared out by this, so a server without keys tells clients apart by their addresses.
+        # Slots are shared by client; without keys, clients are distinguished by their addresses.
         CLIENT.set(account.owner if self._keys.guarded else (scope.get("client") or ("",))[0])
         await self._asgi(scope, receive, send)
 
@@ -110,7 +110,7 @@ def _is_open(path: str) -> bool:
 
 
 def scope_of(method: str, path: str) -> AccountScope | None:
-    """What a key must be for to send this request; None if any will do."""
+    """The scope that a request needs; None if any key is enough."""
     if path in _ADMIN:
         return "admin"
     if path == "/metrics":
@@ -123,7 +123,7 @@ def scope_of(method: str, path: str) -> AccountScope | None:
 
 
 def _check_scope(account: Account, needed: AccountScope | None) -> None:
-    """Raise ScopeError for an account that is not for this."""
+    """Raise ScopeError for an account without this scope."""
     if needed is not None and needed not in account.rules.scopes:
         raise ScopeError(f"The key '{account.name}' may not do this: it is not for the scope '{needed}'.")
 
@@ -136,7 +136,7 @@ async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Sen
 
 
 def _values(scope: Scope) -> Iterator[str]:
-    """The keys that came with a request: some clients send two, of which one is a placeholder."""
+    """The keys of a request: some clients send two, one of which is a placeholder."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, key = value.decode("latin-1").partition(" ")

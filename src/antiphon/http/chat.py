@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, with its batches and its prompts; what a list of stored ones is asked for."""
+"""POST /v1/chat/completions, with its batches and its prompts; the filters for lists of stored ones."""
 
 import msgspec
 from starlette.requests import Request

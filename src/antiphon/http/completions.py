@@ -33,7 +33,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
 
 
 async def infill(request: Request) -> EventStream | FullAnswer:
-    """The text between two others, as llama-server has it."""
+    """Fill the gap between two texts, as llama-server does."""
     app, wire = app_of(request), await read_request(request, InfillRequest)
     driver = await completions.infill(app, wire, owner_of(request), request_id_of(request))
     return EventStream(driver, app.options, UNTYPED) if wire.stream else FullAnswer(driver, app.options)

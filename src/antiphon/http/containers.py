@@ -1,4 +1,4 @@
-"""Files of containers, as forms and as bytes. What else there is of containers, `http/app.py` lists."""
+"""Files of containers, as forms and as bytes. The other endpoints of containers are in `http/app.py`."""
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
@@ -17,7 +17,7 @@ async def name_filter(request: Request) -> str | None:
 
 
 async def create_file(request: Request) -> Response:
-    """Store a file that a form brings, or copy one that JSON names."""
+    """Store a file of a form, or copy one that JSON names."""
     app, owner, container_id = app_of(request), owner_of(request), request.path_params["container_id"]
     if not request.headers.get("content-type", "").strip().lower().startswith("multipart/form-data"):
         wire = await read_body(request, CreateContainerFile, "small_body_bytes")

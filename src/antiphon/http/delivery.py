@@ -1,12 +1,10 @@
-"""Delivers an answer over HTTP, as it happens or as a whole: two ASGI responses that are clients of a driver.
+"""Delivers an answer over HTTP, as a stream or as a whole: two ASGI responses that are clients of a driver.
 
-Both send nothing before the answer has begun, so that an engine that fails before its
-first token is an HTTP error. Both stop the engine when the client goes away. A stream
-without events for long gets a comment, for proxies and clients with
-timeouts; one whose client does not read holds the answer back, and is cut off in the end.
-
-Where our own server serves the request, a stream is written straight to its transport
-(see `protocol.py`); under any other ASGI server, by `send`.
+Both send nothing before the answer has begun, so that an engine that fails before its first token is an HTTP
+error. Both stop the engine when the client disconnects. A stream without events for some time gets a
+comment, for proxies and clients with timeouts; if its client does not read, the answer is held back, and
+finally the client is cut off. If our own server handles the request, a stream is written straight to its
+transport (see `protocol.py`); under any other ASGI server, by `send`.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
-    """The payload of `one` event, or of `many`, → server-sent events."""
+    """Payload of `one` event, or of `many`, → server-sent events."""
 
     one: Callable[[bytes], bytes]
     many: Callable[[list[bytes]], bytes]
@@ -58,7 +56,7 @@ class DirectConnection:
         return self._protocol.gone
 
     async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
-        """Begin the response; what writes parts of its body."""
+        """Begin the response; returns a function that writes parts of its body."""
         await self._send(start)
         return self._protocol.writer()
 
@@ -75,12 +73,12 @@ class DirectConnection:
         self._protocol.abort()
 
     def close(self) -> None:
-        """There is nothing more to do."""
+        """Nothing to do."""
         self._protocol.listener = None
 
 
 class SentConnection:
-    """Any ASGI server: a task sends what waits, another waits for the client to leave."""
+    """Any ASGI server: one task sends queued data, another waits for the client to disconnect."""
 
     def __init__(self, receive: Receive, send: Send, listener: Listener) -> None:
         self._send = send
@@ -161,13 +159,13 @@ Connection = DirectConnection | SentConnection
 def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener) -> Connection:
     """The way to the client of a request."""
     protocol = scope.get("extensions", {}).get(STREAM)
-    if protocol is None or scope["method"] == "HEAD":  # whose response has no body, as `send` knows
+    if protocol is None or scope["method"] == "HEAD":  # no body for HEAD, which `send` handles
         return SentConnection(receive, send, listener)
     return DirectConnection(protocol, send, listener)
 
 
 class _Delivery(Client, Listener):
-    """What both have in common: the driver, and a client that may leave."""
+    """The common part of both: the driver, and a client that may disconnect."""
 
     def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
@@ -213,10 +211,10 @@ class FullAnswer(_Delivery):
 
 
 class EventStream(_Delivery):
-    """Server-sent events. `framing` makes them of payloads, `after` comes behind the last."""
+    """Server-sent events. `framing` makes them from payloads, `after` is sent after the last."""
 
     silence = _COMMENT
-    """What is sent when there is nothing to send."""
+    """Sent to keep the connection alive."""
 
     def __init__(
         self,
@@ -274,7 +272,7 @@ class EventStream(_Delivery):
         self._last = self._framing.many(lines) if lines else b""
 
     def _begin(self, events: bytes) -> None:
-        """Keep what comes before the response has begun, and begin it."""
+        """Keep events until the response has begun, and begin it."""
         self._early.append(events)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
@@ -294,7 +292,7 @@ class EventStream(_Delivery):
             self._out(b"".join(self._early))
 
     def _tick(self) -> None:
-        """Break the silence, if nothing was sent since the last call."""
+        """Send a comment, if nothing was sent since the last call."""
         if self._silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
             self._out(self.silence)
@@ -302,7 +300,7 @@ class EventStream(_Delivery):
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 
     def on_disconnect(self) -> None:
-        """See `Listener`. What the answer still has to say is for the journal alone."""
+        """See `Listener`. The rest of the answer is for the journal only."""
         self._out = _discard
         super().on_disconnect()
 
@@ -327,7 +325,7 @@ class EventStream(_Delivery):
 
 
 class LogStream(EventStream):
-    """The events of a stored response. It is known that there is one, so the stream begins at once."""
+    """The events of a stored response. It is known to exist, so the stream begins at once."""
 
     def attach(self, driver: Driver) -> None:
         """See `Client`."""
@@ -337,7 +335,7 @@ class LogStream(EventStream):
 
 
 def _discard(body: bytes) -> None:
-    """Nobody reads it: a closed transport raises for what is written to it."""
+    """Ignore the data: a closed transport raises when it is written to."""
 
 
 def _frame(payloads: list[bytes]) -> bytes:

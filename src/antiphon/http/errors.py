@@ -25,7 +25,7 @@ ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
     "": encode_error,
     "/v1/messages": messages.encode_error,
 }
-"""What makes the body of an error, by the beginning of the path: each API has its own. The longest counts."""
+"""Path prefix → the encoder for the body of errors: each API has its own. The longest prefix applies."""
 
 _SERVED = (
     "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/embeddings, "
@@ -42,7 +42,7 @@ NOT_SERVED: Mapping[str, str] = {
     "/v1/threads": "Threads are not served. Use /v1/conversations.",
     "/v1/videos": f"Videos are not made here. {_SERVED}",
 }
-"""The beginning of a path that other servers have → what is said to who asks for it."""
+"""Path prefixes of other servers → the remedy in the error."""
 
 _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotAllowedError}
 _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
@@ -63,7 +63,7 @@ def error_response(error: AntiphonError, path: str) -> Response:
 
 
 def response_to(error: Exception, scope: Scope) -> Response:
-    """The response for whatever a handler, or the router, has raised."""
+    """The response for anything that a handler, or the router, has raised."""
     if isinstance(error, HTTPException):  # the router's: no such path, or not this method
         path = scope["path"]
         said = next((said for start, said in NOT_SERVED.items() if path.startswith(start)), None)

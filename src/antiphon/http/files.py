@@ -1,4 +1,7 @@
-"""Files and parts of uploads, which come as forms, and the content of files. `http/app.py` lists all else."""
+"""Files and parts of uploads, which are sent as forms, and the content of files.
+
+All other endpoints of files are in `http/app.py`.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,16 +24,16 @@ from antiphon.store.records import Paging
 T = TypeVar("T")
 
 MOST_ON_PAGE = 10_000
-"""The most files of a list that one request gets, as OpenAI has it."""
+"""The most files on a page of a list, as in OpenAI's API."""
 STATUSES = ("in_progress", "completed", "failed", "cancelled")
 MOST_FIELDS = 100
 FIELD_BYTES = 64 * 1024
-"""The most fields of a form beside its file, and bytes of each: the parser holds them in memory."""
+"""The most fields of a form besides its file, and bytes of each: the parser keeps them in memory."""
 _READ_BYTES = 256 * 1024
 
 
 async def create(request: Request) -> Response:
-    """Store a file that a form brings. The form's file is kept on disk while it comes."""
+    """Store a file of a form. It is on disk while it is received."""
     async with form_of(request) as form:
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
@@ -41,7 +44,7 @@ async def create(request: Request) -> Response:
 
 
 async def add_part(request: Request) -> Response:
-    """Keep a part of an upload that a form brings."""
+    """Store a part of an upload, from a form."""
     async with form_of(request) as form:
         data = form.get("data")
         if not isinstance(data, UploadFile):
@@ -81,7 +84,7 @@ async def content(request: Request) -> Response:
 
 
 def download(content: AsyncIterator[bytes], size: int, name: str) -> Response:
-    """So many bytes, for a client to keep by this name."""
+    """This number of bytes, as a download with this name."""
     headers = {
         "content-length": str(size),
         "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
@@ -107,7 +110,7 @@ async def form_of(request: Request) -> AsyncIterator[FormData]:
         yield form
     finally:
         await form.close()  # and with it the file on disk
-        for file in parser._files_to_close_on_error:  # also one whose end has not come: no form has it
+        for file in parser._files_to_close_on_error:  # also an incomplete one, which is in no form
             file.close()
 
 
@@ -140,7 +143,7 @@ def converted(fields: dict[str, Any], type_: type[T]) -> T:
 
 
 def name_of(upload: UploadFile) -> str:
-    """The name of a file, without folders, and without what no database and no header can hold."""
+    """The name of a file, without folders, and without characters that databases or headers cannot hold."""
     return files.plain_name(upload.filename or "")
 
 

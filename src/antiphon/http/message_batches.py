@@ -1,4 +1,4 @@
-"""POST /v1/messages/batches, and what can be done with a batch."""
+"""POST /v1/messages/batches, and the endpoints of a batch."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ MOST_ON_PAGE = 1000
 
 
 async def create(request: Request) -> Response:
-    """Create a batch: it is answered in the background."""
+    """Create a batch, which is answered in the background."""
     wire = await read_body(request, CreateMessageBatch)
     return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
 
@@ -31,7 +31,7 @@ async def list_batches(request: Request) -> Response:
 
 
 async def retrieve(request: Request) -> Response:
-    """A batch as it is now."""
+    """A batch in its current state."""
     return _shown(request, await message_batches.retrieve(*_target(request)))
 
 
@@ -41,7 +41,7 @@ async def cancel(request: Request) -> Response:
 
 
 async def results(request: Request) -> Response:
-    """The results of a batch that has ended, one a line."""
+    """The results of a batch that has ended, one per line."""
     lines = await message_batches.results(*_target(request))
     return StreamingResponse(lines, media_type="application/x-jsonl")
 
@@ -55,5 +55,5 @@ def _results_url(request: Request) -> Callable[[str], str]:
 
 
 def _target(request: Request) -> tuple[App, str, str]:
-    """Where the batch is, whose it is, and which."""
+    """The app, the owner and the id of the batch."""
     return app_of(request), owner_of(request), request.path_params["batch_id"]

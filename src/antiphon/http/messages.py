@@ -1,4 +1,4 @@
-"""POST /v1/messages, and how many tokens one has."""
+"""POST /v1/messages, and its counts of tokens."""
 
 import msgspec
 from starlette.requests import Request
@@ -27,7 +27,7 @@ async def create(request: Request) -> MessageEvents | FullAnswer:
 
 
 async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of such a request has, also if that is too many."""
+    """The number of tokens of a request's prompt, without a limit."""
     wire = await read_request(request, CountTokens)
     count = await messages.count_tokens(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(count))

@@ -19,7 +19,7 @@ from antiphon.run.models import Health, ModelEntry
 
 
 class ShownModel(Struct, kw_only=True):
-    """A model in the shapes of both OpenAI and Anthropic; what is not known before it is loaded is null."""
+    """A model in the form of both OpenAI and Anthropic; fields that are unknown before loading are null."""
 
     id: str
     object: str = "model"
@@ -39,7 +39,7 @@ class ShownModel(Struct, kw_only=True):
 
 
 class ModelList(Struct, tag_field="object", tag="list"):
-    """A list of models. Of an empty one both ids are null."""
+    """A list of models. If it is empty, both ids are null."""
 
     data: list[ShownModel]
     has_more: bool
@@ -63,13 +63,13 @@ async def list_models(request: Request) -> Response:
 
 
 async def retrieve_model(request: Request) -> Response:
-    """One model by its name, which may hold slashes."""
+    """One model by its name, which may contain slashes."""
     entry = app_of(request).models.entry(request.path_params["model"])
     return json_response(msgspec.json.encode(_shown(entry)))
 
 
 class StoreStatus(StrEnum):
-    """Whether what is stored can be reached."""
+    """Whether the store can be reached."""
 
     OPENING = "opening"
     READY = "ready"
@@ -91,7 +91,7 @@ class Version(Struct, frozen=True):
 
 
 async def health(request: Request) -> Response:
-    """200 while one model at least can answer; 503 before, while none can, and while the server stops."""
+    """200 while at least one model can answer; 503 before, while none can, and while the server stops."""
     found = await _find_out(app_of(request))
     return _health_response(found, found.status is Health.READY)
 
@@ -127,7 +127,7 @@ async def version(request: Request) -> Response:
 
 
 class LoadAdapter(Struct):
-    """The body of a request for an adapter, as vLLM's server has it, and which model it is for."""
+    """The body of a request to load an adapter, as in vLLM's server, with the name of its model."""
 
     lora_name: Annotated[str, Meta(min_length=1, max_length=256)]
     lora_path: Annotated[str, Meta(min_length=1)]
@@ -136,7 +136,7 @@ class LoadAdapter(Struct):
 
 
 class UnloadAdapter(Struct):
-    """The body of a request for an adapter to go. `lora_int_id` is vLLM's, and means nothing here."""
+    """The body of a request to unload an adapter. `lora_int_id` is vLLM's, and has no effect here."""
 
     lora_name: str
     lora_int_id: int | None = None
@@ -151,14 +151,14 @@ async def load_adapter(request: Request) -> PlainTextResponse:
 
 
 async def unload_adapter(request: Request) -> PlainTextResponse:
-    """Unload one. Answers that it gives are not cut off."""
+    """Unload an adapter. Its running answers continue."""
     wire = await read_body(request, UnloadAdapter, "small_body_bytes")
     await app_of(request).models.unload_adapter(wire.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' removed successfully.")
 
 
 class DrainReplica(Struct):
-    """The body of a request about a replica: its URL, or the name that /v1/replicas tells."""
+    """The body of a request to drain a replica: its URL, or its name in /v1/replicas."""
 
     replica: Annotated[str, Meta(min_length=1)]
 
@@ -182,7 +182,7 @@ class ReplicaList(Struct):
 
 
 async def list_replicas(request: Request) -> Response:
-    """The replicas of all models, and how they are."""
+    """The replicas of all models, and their states."""
     return _replicas(app_of(request))
 
 

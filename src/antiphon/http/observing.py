@@ -1,10 +1,8 @@
-"""What is seen of every request: its id, its log line, its counts and its span.
+"""Observes every request: its id, its log line, its metrics and its span.
 
-The middleware is around everything else, so that a request that is refused, or runs into a bug, is seen like
-any other. The line is written when the response is over, and says how it ended: a stream whose status is
-200 may have failed in its middle.
-
-`GET /metrics` gives the counts to Prometheus.
+The middleware is the outermost one, so that requests that are refused, or fail because of a bug, are
+observed as well. The line is written when the response is over, and says how it ended: a stream with the
+status 200 may have failed in the middle. `GET /metrics` returns the metrics to Prometheus.
 """
 
 import asyncio
@@ -27,35 +25,35 @@ from antiphon.http.request import REQUEST_ID, app_of, header_of
 from antiphon.run.endings import ClientLeftError
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""What is asked for every few seconds, without end: logged with --log-level debug only."""
+"""Paths that are requested every few seconds: logged with --log-level debug only."""
 _ANTHROPIC_REQUEST_ID = b"request-id"
-"""The same id, where Anthropic's clients look for it."""
+"""The same id, in the header that Anthropic's clients read."""
 _MESSAGES = "/v1/messages"
 UNROUTED = "none"
-"""The route of a request that has none: what clients make up is no label."""
+"""The label for unknown paths, which clients can invent in any number."""
 INTERNAL_ERROR = 500
 CLIENT_CLOSED = 499
-"""The status that nobody gets any more; it is for the log."""
+"""A status for the log: the client has disconnected."""
 MAX_TRACESTATE = 512
 """Characters that have to be passed on (W3C Trace Context)."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
-"""Methods that are labels of their own: clients may make up others without end."""
+"""Methods with labels of their own: clients can invent any number of others."""
 OTHER_METHOD = "other"
 WEBSOCKET = "WEBSOCKET"
-"""Stands for the method of a turn on a WebSocket."""
+"""The label for turns on a WebSocket, in place of the method."""
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class ObservingMiddleware:
-    """Observes every HTTP request, and answers what fails."""
+    """Observes every HTTP request, and answers failures."""
 
     def __init__(self, asgi: ASGIApp, app: App) -> None:
         self._asgi = asgi
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give the response the id of its request and what is left for its key, and note how it ended."""
+        """Add the request's id and the key's limits to the response, and observe how it ended."""
         scope["app"] = app = self._app
         if scope["type"] != "http":
             await self._asgi(scope, receive, send)
@@ -76,7 +74,7 @@ class ObservingMiddleware:
 
         try:
             await self._asgi(scope, receive, identified)
-        except ClientDisconnect:  # before its request was whole: there is nobody to be told
+        except ClientDisconnect:  # before the request was complete: there is no client to answer
             observation.fail(ClientLeftError())
             status = CLIENT_CLOSED
         except Exception as error:
@@ -89,18 +87,18 @@ class ObservingMiddleware:
 
 
 def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:
-    """Headers that say how much of what the key may use is left."""
+    """Headers with the rest of the key's limits."""
     headers = account.anthropic_headers() if path.startswith(_MESSAGES) else account.openai_headers()
     return [(name.encode(), value.encode()) for name, value in headers]
 
 
 def observe(app: App, scope: Scope, name: str) -> Observation:
-    """Observe what is done for a request, or a turn on a WebSocket; `name` is that of its span."""
+    """Observe a request, or a turn on a WebSocket; `name` is that of its span."""
     return begin(app, id_of(header_of(scope, REQUEST_ID)), name, _trace(scope))
 
 
 def _trace(scope: Scope) -> Mapping[str, str]:
-    """The headers of the trace that the request is in, if they are valid: they go on to other servers."""
+    """The headers of the request's trace, if they are valid: they are passed on to other servers."""
     parent = header_of(scope, b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent):
         return NO_TRACE
@@ -123,7 +121,7 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
 
 
 def id_of(given: bytes | None) -> str:
-    """The id of a request: the one that its client has `given` it, if a header can hold it, or a new one."""
+    """The id of a request: the client's `given` one, if it is valid in a header, or a new one."""
     if given and len(given) <= MAX_REQUEST_ID and given.isascii() and (text := given.decode()).isprintable():
         return text
     return random_id("req_", 24)

@@ -1,6 +1,6 @@
-"""What the server offers, as OpenAPI 3.1: its routes, with the types that requests and answers are made of.
+"""The OpenAPI 3.1 document: routes, with the types of requests and answers.
 
-`OPERATIONS` says which types a route has; what it does is said by its handler's docstring. The page at /docs
+`OPERATIONS` has the types of each route; the description is the docstring of its handler. The page at /docs
 shows the document (`page.py`).
 """
 
@@ -58,8 +58,8 @@ PAGED = ("order", "limit", "after", "before")
 class Operation(Struct, frozen=True):
     """One method of a route. `request` and `answer` are types of JSON bodies; None for another body, or none.
 
-    A tuple of types stands for any of them. `events`: it may be a stream. `query` names the
-    parameters of the URL. A `form` is a file, in the field of that name, with other fields.
+    A tuple of types means any of them. `events`: it may be a stream. `query` names the parameters of the
+    URL. A `form` is a file, in the field of that name, with other fields.
     """
 
     request: Any = None
@@ -297,7 +297,7 @@ def _described(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str, str, Ope
 
 
 def _summary(route: Route) -> str:
-    """What the handler says that it does, without the errors that it raises."""
+    """The handler's description, without the errors that it raises."""
     text = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0]
     return " ".join(text.partition(" Raises ")[0].split())
 
@@ -356,7 +356,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 
 def _error() -> dict[str, Any]:
-    """What OpenAI's APIs say of an error; see `apis/errors.py`."""
+    """The schema of OpenAI's errors; see `apis/errors.py`."""
     text = {"type": ["string", "null"]}
     fields = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": text}
     shape = {"type": "object", "required": [*fields], "properties": fields}

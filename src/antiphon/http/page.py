@@ -1,8 +1,8 @@
 """The page at `/`, and the reference at `/docs`: modules, styles and libraries, served from the package.
 
-There is no build step, and nothing is fetched from elsewhere. The policy that browsers get allows no other
-source, no inline script, and no text that becomes markup but through the sanitizer. What the page shows it
-gets from the API, like any client.
+There is no build step, and nothing is fetched from elsewhere. The content security policy allows no other
+source and no inline script, and text becomes markup only through the sanitizer. The page gets its data from
+the API, like any client.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-cache",  # asked for each time, sent if it has changed
+    "cache-control": "no-cache",  # revalidated each time, sent if it has changed
 }
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 
@@ -63,7 +63,7 @@ async def index(request: Request) -> Response:
 
 
 async def reference(request: Request) -> Response:
-    """A page that shows the OpenAPI document, and tries what it says."""
+    """A page that shows the OpenAPI document, and can send requests."""
     response = _answer(request, "docs.html")
     response.headers["content-security-policy"] = _REFERENCE_POLICY
     return response
@@ -86,7 +86,7 @@ def _answer(request: Request, path: str) -> Response:
 
 @cache
 def _files() -> Mapping[str, _File]:
-    """All of them by their paths: they are few, and small. What is not in the package is not served."""
+    """All files by their paths: they are few, and small. Nothing else is served."""
     found = {}
     static = files("antiphon.http").joinpath("static")
     for prefix, folder in (("", static), ("vendor/", static.joinpath("vendor"))):

@@ -1,13 +1,12 @@
-"""uvicorn's protocols with bounds, and a way past `send`: streams are written straight to the transport.
+"""uvicorn's protocols with bounds; streams are written straight to the transport, without `send`.
 
-An ASGI `send` costs a coroutine, a dictionary and several checks, for every token of
-every stream. Where this protocol serves a request, its scope has an extension,
-`STREAM`: the connection itself. A response begins and ends by `send` as always, so
-uvicorn knows its state (keep-alive, pipelining, shutting down); what lies between goes
-through `write`, in the chunked framing that uvicorn announced in the head. A response whose
-body is there may begin and end by one message, its start with a `body`.
+An ASGI `send` costs a coroutine, a dictionary and several checks, for every token of every stream. With this
+protocol, the scope of a request has an extension, `STREAM`: the connection itself. A response begins and
+ends by `send` as always, so uvicorn knows its state (keep-alive, pipelining, shutting down); in between,
+parts go through `write`, in the chunked framing that uvicorn announced in the head. A complete response may
+begin and end with one message, its start with a `body`.
 
-A connection may send no more than the limits of the server allow, and not slower.
+A connection is subject to the limits of the server, for the size and the time of requests.
 """
 
 from asyncio import BaseTransport, TimerHandle
@@ -31,23 +30,23 @@ log = structlog.get_logger()
 STREAM = "antiphon.stream"
 """The ASGI extension."""
 STALL = 60.0
-"""Seconds for which a client may read nothing of what waits for it."""
+"""Seconds for which a client may leave data unread."""
 LARGE_PART = 256 * 1024
-"""Bytes of a part of a body from which on it is written as it is, and not copied into its frame."""
+"""Parts of a body of at least this number of bytes are written separately, and not copied into a frame."""
 _SENT = frozenset({"header_seconds", "body_seconds"})
-"""What limits how long a request may take to come."""
+"""The limits on the time of receiving a request."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
 
 class Listener:
-    """Who writes the response that is under way."""
+    """The writer of the current response."""
 
     def on_disconnect(self) -> None:
         """The client has left."""
 
     def on_pause(self) -> None:
-        """The client does not read what was written."""
+        """The client does not read fast enough."""
 
     def on_resume(self) -> None:
         """It reads on."""
@@ -66,10 +65,10 @@ class Bounded(Protocol):
 
 
 class Connections:
-    """The connections of a server, and how much waits for clients that do not read, by their addresses.
+    """The connections of a server, and the unsent bytes by client address.
 
-    There are `most` connections: each more closes one of the address that has most of them, the oldest
-    that is idle, or else the newest. So nobody keeps others out.
+    There are at most `most` connections: for each further one, a connection of the address with the most is
+    closed, the oldest idle one, or else the newest. So no client can keep others out.
     """
 
     def __init__(self, most: int, unread: int) -> None:
@@ -101,7 +100,10 @@ class Connections:
                 del self._of[address]
 
     def waits(self, connection: Bounded, size: int) -> None:
-        """So many bytes wait for the client of a connection. It is closed if too many do for its address."""
+        """Count bytes that wait to be sent.
+
+        The connection is closed if there are too many for its address.
+        """
         address = _address(connection)
         theirs = self._of.get(address, {})
         if connection not in theirs:
@@ -120,11 +122,11 @@ def _address(connection: Bounded) -> str:
 
 
 class _RefusedError(Exception):
-    """What a connection sends is over a limit."""
+    """A request is over a limit."""
 
 
 class _Cycle(RequestResponseCycle):
-    """One request and its response. The start of a response may bring the whole `body`: see `STREAM`."""
+    """One request and its response. The start of a response may contain the whole `body`: see `STREAM`."""
 
     async def send(self, message: Any) -> None:
         """See ASGI."""
@@ -154,7 +156,7 @@ class _Cycle(RequestResponseCycle):
 
 
 class StreamProtocol(HttpToolsProtocol):
-    """One connection. A connection has one response under way at a time, also if requests are pipelined."""
+    """One connection. It has one response at a time, even if requests are pipelined."""
 
     limits: ClassVar[Limits] = DEFAULTS
     stall: ClassVar[float] = STALL
@@ -163,7 +165,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._awaited: str | None = "idle_seconds"  # the limit of what is awaited of the client
+        self._awaited: str | None = "idle_seconds"  # the limit that currently applies to the client
         self._timed: str | None = None  # the limit of the timer that runs
         self._timer: TimerHandle | None = None
         self._most = self.limits.header_bytes
@@ -175,7 +177,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._unread = 0
         self._refusal: tuple[HTTPStatus, str] | None = None
 
-    # What a connection may send
+    # Limits of requests
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Wait for the first request."""
@@ -195,7 +197,7 @@ class StreamProtocol(HttpToolsProtocol):
         if self._parsed:
             self._pieces = 0
         elif self._awaited in _SENT and self._refusal is None:
-            # All of them are of this head, or between parts of the body: of one header, it may be.
+            # All are of this head, or between parts of the body: they may be one header.
             self._pieces += len(data)
             if self._pieces > self._most:
                 with suppress(_RefusedError):
@@ -213,7 +215,7 @@ class StreamProtocol(HttpToolsProtocol):
         raise _RefusedError
 
     def _time(self) -> None:
-        """Give the client its time for what is awaited of it. What comes in one piece needs no timer."""
+        """Start the timer for the client's current limit. Data in one piece need no timer."""
         if self._awaited == self._timed:
             return
         if self._timer is not None:
@@ -223,7 +225,7 @@ class StreamProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(getattr(self.limits, self._timed), self._late)
 
     def _late(self) -> None:
-        """The client is too slow, unless it is not read from, or has an answer to wait for."""
+        """The client is too slow, unless reading is paused, or it waits for an answer."""
         limit, self._timed = str(self._timed), None
         if self.flow.read_paused or (self.answering and limit == "header_seconds"):
             self._time()
@@ -235,7 +237,7 @@ class StreamProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read, or is over a limit; a response that is under way ends here."""
+        """Refuse an invalid request, or one over a limit; a response that has begun ends here."""
         if self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started:
             self.transport.abort()
             return
@@ -266,7 +268,7 @@ class StreamProtocol(HttpToolsProtocol):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count it, and keep it as uvicorn does: there are many."""
+        """Count the header, and store it as uvicorn does: there are many."""
         self._head += len(name) + len(value) + 4  # the colon, the space and the end of the line
         if self._head > self._most:
             self._refuse_head()
@@ -288,12 +290,12 @@ class StreamProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "chunks", what)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Process a part of the body."""
         self._parsed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait for nothing: uvicorn waits for the next request."""
+        """Stop the timer: uvicorn waits for the next request."""
         self._awaited = None
         super().on_message_complete()
 
@@ -308,7 +310,7 @@ class StreamProtocol(HttpToolsProtocol):
         if self.pipeline:
             self.flow.pause_reading()
 
-    # The response that is under way
+    # The current response
 
     @property
     def gone(self) -> bool:
@@ -316,7 +318,7 @@ class StreamProtocol(HttpToolsProtocol):
         return self.transport.is_closing()
 
     def writer(self) -> Callable[[bytes], None]:
-        """What writes parts of the body of the response that is under way."""
+        """A function that writes parts of the body of the current response."""
         write, write_all = self.transport.write, self.transport.writelines
 
         def write_part(body: bytes) -> None:
@@ -328,7 +330,7 @@ class StreamProtocol(HttpToolsProtocol):
         return write_part
 
     def abort(self) -> None:
-        """Close the connection, whatever was not read yet."""
+        """Close the connection, with data unread."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -359,7 +361,7 @@ class StreamProtocol(HttpToolsProtocol):
             self.listener.on_resume()
 
     def _look(self) -> None:
-        """Cut off a client that has read nothing meanwhile. A stream has told its answer before."""
+        """Cut off a client that has read nothing meanwhile. A stream has ended its answer before."""
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if self._unread < before:
             self._reader = self.loop.call_later(self.stall, self._look)
@@ -374,7 +376,7 @@ class StreamProtocol(HttpToolsProtocol):
             self._reader = None
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to the other protocol."""
+        """Pass the connection on to the other protocol."""
         self._awaited = None
         self._time()
         self.others.remove(self)
@@ -389,12 +391,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     answering = True
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Take the connection."""
+        """Register the connection."""
         super().connection_made(transport)
         self.others.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of it, and of what it has sent: nothing of that is taken any more."""
+        """Unregister the connection, and drop its received messages."""
         self.others.remove(self)
         self.frames = []
         while not self.queue.empty():
@@ -409,7 +411,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             super().data_received(data[start : start + SLICE])
 
     def handle_cont(self, event: Frame) -> None:
-        """Take a fragment of a message."""
+        """Process a fragment of a message."""
         if len(self.frames) < self.limits.fragments:
             super().handle_cont(event)
         else:
@@ -423,7 +425,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._refuse("Pings without end")
 
     def shutdown(self) -> None:
-        """Close it as the server stops: once, and with an error if it is not open yet."""
+        """Close it when the server stops: once, and with an error if it is not open yet."""
         if self.transport.is_closing():
             return
         if self.handshake_complete or self.initial_response is not None:
@@ -445,9 +447,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 
 def protocols(limits: Limits, stall: float = STALL, connections: int | None = None) -> dict[str, Any]:
-    """The protocols of a server with these limits, as uvicorn takes them.
+    """The protocols of a server with these limits, for uvicorn.
 
-    Who reads nothing for `stall` seconds is cut off. The system may allow for fewer `connections`.
+    A client that reads nothing for `stall` seconds is cut off. The system may allow fewer `connections`.
     """
     others = Connections(connections or limits.connections, limits.unread_bytes)
     shared = {"limits": limits, "others": others}

@@ -1,7 +1,7 @@
-"""What handlers take from a request, and the plain answers they give. Bodies are JSON, under a limit.
+"""What handlers take from a request, and their plain answers. Bodies are JSON, under a limit.
 
-What does not fit becomes a 400 that names the parameter. A use case that needs no more of HTTP than this has
-no handler of its own: `handler` makes one, in the table of routes.
+Type errors become a 400 that names the parameter. `handler` makes the handler of a use case that needs no
+more of HTTP than this, in the table of routes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 REQUEST_ID = b"x-request-id"
 """The header with the id of a request."""
 MOST_ON_PAGE = 100
-"""The most entries of a list that one request gets, as OpenAI has it."""
+"""The most entries on a page of a list, as in OpenAI's API."""
 LONG_BODY = 64 * 1024
-"""Bytes from which on a body is decoded beside the event loop."""
+"""Bodies of at least this number of bytes are decoded in a thread."""
 MOST_NAMES, LONGEST_NAME = 20, 100
-"""Names that nobody knows, and characters of each, that a line of the log has."""
+"""The most unknown names in a log line, and characters of each."""
 MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
@@ -44,7 +44,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def app_of(request: HTTPConnection) -> App:
-    """What the use cases need, of the application that the request came to."""
+    """The app of the application that received the request."""
     app: App = request.scope["app"]
     return app
 
@@ -55,7 +55,7 @@ def owner_of(request: HTTPConnection) -> str:
 
 
 def account_of(request: HTTPConnection) -> Account:
-    """The account of whoever sent a request."""
+    """The account of a request."""
     account: Account = request.scope["state"]["account"]
     return account
 
@@ -75,9 +75,9 @@ def request_id_of(request: HTTPConnection) -> str | None:
 
 
 def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Handler:
-    """Handles requests for a use case that gives a JSON body.
+    """A handler for a use case that returns a JSON body.
 
-    Its arguments are the app, the owner, the ids in the path, and what the readers take from the request.
+    Its arguments are the app, the owner, the ids in the path, and the values of the readers.
     """
 
     async def handle(request: Request) -> Response:
@@ -105,7 +105,7 @@ def paging(order: Order = "desc") -> Reader:
 
 
 async def read_body(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
-    """A body that is no request for an answer, which may have so many bytes. Raises RequestError."""
+    """A body that is not a request for an answer, up to a limit of bytes. Raises RequestError."""
     body, app = await read_json(request, limit), app_of(request)
 
     def work() -> tuple[T, list[str]]:
@@ -117,7 +117,7 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
 
 
 async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
-    """What is decoded of a body: of a long one beside the event loop."""
+    """The decoded body; a long one is decoded in a thread."""
     return work() if len(body) < LONG_BODY else await app.large.run(work)
 
 
@@ -129,7 +129,7 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
         if media_type != b"application/json" and not media_type.endswith(b"+json"):
             raise MediaTypeError
     most: int = getattr(app_of(request).options.limits, limit)
-    # Refused before it is read, where it says how long it is; a body in chunks does not.
+    # Refused before it is read, if its length is known; that of a chunked body is not.
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
@@ -154,14 +154,14 @@ def too_large(limit: str, most: int) -> BodyTooLargeError:
 
 
 async def read_request(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
-    """The body as a request for an answer, which may have so many bytes. Raises RequestError."""
+    """The body as a request for an answer, up to a limit of bytes. Raises RequestError."""
     return await decode_body(request, await read_json(request, limit), type_)
 
 
 async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
-    """A request for an answer; what it has that means nothing is logged. Raises RequestError.
+    """A request for an answer; its unknown parameters are logged. Raises RequestError.
 
-    The `names` in its state are what it calls its parameters, for errors.
+    The `names` in its state are its own names of parameters, for errors.
     """
     connection.scope["state"]["names"] = names = ParameterNames()
     app = app_of(connection)
@@ -179,7 +179,7 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
 
 
 def _log_ignored(names: Sequence[str]) -> None:
-    """Log the names of what nothing is done with: there is no other sign of a name that is misspelt."""
+    """Log the names of ignored parameters, because nothing else shows a misspelt name."""
     if names:
         log.info("unknown parameters ignored", names=[name[:LONGEST_NAME] for name in names[:MOST_NAMES]])
 
@@ -196,7 +196,7 @@ def query_of(request: Request) -> "Query":
 
 
 class Query:
-    """The parameters of one request. `asked` gets the names that are looked for."""
+    """The query parameters of one request. `asked` collects the names that are read."""
 
     def __init__(self, given: Mapping[str, str], asked: set[str] | None = None) -> None:
         self._given = given
@@ -207,7 +207,7 @@ class Query:
         return self._given.get(name)
 
     def text(self, name: str) -> str | None:
-        """The parameter as it is; None if it is missing or empty."""
+        """The parameter as text; None if it is missing or empty."""
         value = self._get(name)
         if value and "\0" in value:  # PostgreSQL refuses texts with it
             raise _wrong(name, "No text holds U+0000 here.")

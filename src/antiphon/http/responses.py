@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what can be done with a response that is stored."""
+"""POST /v1/responses, and the endpoints of a stored response."""
 
 import msgspec
 from msgspec import UNSET
@@ -45,7 +45,7 @@ async def create(request: Request) -> Answer:
 
 
 async def retrieve(request: Request) -> Answer:
-    """The response as it is now, or its events from `starting_after` on."""
+    """The response in its current state, or its events from `starting_after` on."""
     app, target, query = app_of(request), _target(request), query_of(request)
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
@@ -57,26 +57,26 @@ async def retrieve(request: Request) -> Answer:
 
 
 async def background_filter(request: Request) -> bool | None:
-    """Which responses a list is to have: those in the `background`, the others, or all."""
+    """The filter of a list: responses in the `background`, the others, or all."""
     query = query_of(request)
     return None if query.text("background") is None else query.flag("background")
 
 
 async def count_input_tokens(request: Request) -> Response:
-    """How many tokens the prompt of such a request has, also if that is too many."""
+    """The number of tokens of a request's prompt, without a limit."""
     wire = await read_request(request, CountTokens)
     size = await history.count_input_tokens(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(TokenCounts(size.tokens, size.estimated or UNSET)))
 
 
 async def compact(request: Request) -> FullAnswer:
-    """A shorter conversation that stands for a long one."""
+    """Make a summary that replaces a conversation."""
     app, wire = app_of(request), await read_request(request, CompactRequest)
     return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
 
 
 def _framing(obfuscated: bool) -> Framing:
-    """What makes server-sent events of payloads."""
+    """The functions that make server-sent events from payloads."""
     return _PADDED if obfuscated else _TYPED
 
 
@@ -85,5 +85,5 @@ _PADDED = Framing(lambda payload: frame(obfuscate([payload])), lambda payloads: 
 
 
 def _target(request: Request) -> tuple[App, str, str]:
-    """Where the response is, whose it is, and which."""
+    """The app, the owner and the id of the response."""
     return app_of(request), owner_of(request), request.path_params["response_id"]

@@ -1,9 +1,8 @@
 """Runs the server: sockets, signals, and the order of starting and stopping.
 
-The socket listens before the model is loaded, so that /health can answer 503
-instead of refusing the connection. The first Ctrl-C (or SIGTERM) lets running
-answers end, while new ones are refused and /health answers 503; a second one stops
-them, too. SIGHUP reads the file of keys again.
+The socket listens before the model is loaded, so that /health can answer 503 instead of refusing the
+connection. After the first Ctrl-C (or SIGTERM), running answers may end, new ones are refused and /health
+answers 503; a second one stops running answers, too. SIGHUP reads the file of keys again.
 """
 
 import asyncio
@@ -45,34 +44,40 @@ log = structlog.get_logger()
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
 FILES = 512
-"""Files that are kept open beside connections: the store's, those of tools and of other servers."""
+"""Open files besides connections: the store's, those of tools and of other servers."""
 SWITCH_SECONDS = 0.0005
-"""How long a thread may keep Python to itself while the event loop waits for it. With Python's own 0.005
-seconds each wait, and each line of the log, costs the loop that much while a long prompt is rendered."""
+"""How long a thread may hold the interpreter lock while the event loop waits for it.
+
+With Python's default of 0.005 seconds, each wait, and each log line, takes that long while a long prompt is
+rendered.
+"""
 GC_THRESHOLD = 50_000
-"""Objects allocated beyond those freed before the collector looks for cycles. Python's default is 700."""
+"""Allocated objects minus freed ones before the collector looks for cycles. Python's default is 700."""
 LARGE_BUFFER = 256 * 1024
-"""Bytes of a buffer from which on its memory goes back to the system when it is freed."""
+"""Buffers of at least this number of bytes are returned to the system when they are freed."""
 TRIM_CPU_SECONDS = 0.05
-"""CPU that the server has used since the last time: each takes 1.4 ms, and an idle server frees nothing."""
+"""CPU time since the last trim: each takes 1.4 ms, and an idle server frees nothing."""
 TRIM_SECONDS = 2.0
-"""After so long the C library gives back what is free in the middle of its heap, too."""
+"""Interval in which the C library returns free memory in the middle of its heap, too."""
 ARENAS = 2
-"""Heaps of the C library: each keeps memory of its own, and Python's threads take turns anyway."""
+"""Heaps of the C library: each keeps memory, and Python's threads run one at a time anyway."""
 UNSENT = 128 * 1024
-"""Bytes that the system takes for a connection beyond what its client has room for. By itself it takes
-megabytes: who does not read would be noticed, and the answer held back, long after the last read."""
+"""Bytes that the system buffers for a connection beyond the client's window.
+
+By default it takes megabytes: then a client that does not read would be noticed, and the answer held back,
+much too late.
+"""
 TICK_SECONDS = 1
-"""How long headers tell the same second. A server that has little to do is woken up for it."""
+"""Interval of the `Date` header. The timer wakes up an idle server, so it is not shorter."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""What keeps a server from listening on a port; the rest is wrong with the host."""
+"""Errors that are caused by the port; others are caused by the host."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # in malloc.h
 LAST_BYTES_SECONDS = 5
-"""How long clients may take to read what they were sent, before their connections are cut off."""
+"""How long clients may take to read the rest of a response before their connections are closed."""
 LAST_EVENTS_SECONDS = 1
-"""How long answers that were stopped may take to send their last events."""
+"""How long stopped answers may take to send their last events."""
 
 
 Greeting = Callable[[str], Iterable[str]]
@@ -82,7 +87,7 @@ Greeting = Callable[[str], Iterable[str]]
 def serve(settings: Settings, greeting: Greeting | None = None) -> None:
     """Serve until Ctrl-C, which raises KeyboardInterrupt. Raises AntiphonError if the server cannot start.
 
-    Without a `greeting` the lines say where it listens, and a command to try.
+    Without a `greeting`, it prints its address, and a command to try.
     """
     _tune_malloc()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -146,8 +151,9 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
         loading.cancel()
         trimming.cancel()
         await asyncio.gather(serving, loading, trimming, return_exceptions=True)
-        # Leases first, so that other servers go on at once; then the engines, which ends what still runs with
-        # an error; then what that has to say; and the store last, which it may have to be written to.
+        # Leases first, so that other servers continue at once; then the engines, so that running answers
+        # fail;
+        # then the last events of these; and the store last, because these may have to be stored.
         await runtime.worker.release()
         await runtime.app.models.stop()
         await server.finish_requests()
@@ -155,7 +161,7 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that keeps the signals it takes, and prints what they do."""
+    """A uvicorn server that records signals, and prints their effect."""
 
     def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float) -> None:
         super().__init__(config)
@@ -166,7 +172,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def taking_signals(self) -> Iterator[None]:
-        """Take signals, from before the socket listens: Python may lose what its own handler raises."""
+        """Handle signals, before the socket listens: Python may lose exceptions of its own handler."""
         before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
         # Until the loop runs, and can read the keys again: by itself a SIGHUP ends a process.
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -178,11 +184,11 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: they are taken, and uvicorn would raise them again."""
+        """Do nothing: signals are handled already, and uvicorn would raise them again."""
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal: the first drains, the second stops."""
+        """Handle a signal: the first drains, the second stops."""
         self.runtime.app.models.health = Health.DRAINING
         self.runtime.worker.drain()
         self.received = signal.Signals(sig)
@@ -199,13 +205,13 @@ class HttpServer(uvicorn.Server):
             self._stopping.set()
 
     async def main_loop(self) -> None:
-        """Wait until it has to stop. uvicorn's own wakes up ten times a second, to look."""
+        """Wait until it has to stop. uvicorn's own loop wakes up ten times a second to check."""
         while not await self.on_tick(0):  # which sets the date of headers
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
 
     def _waiting_for(self) -> str:
-        """What is still to be done after the first signal."""
+        """What the server waits for after the first signal."""
         running = len(self.server_state.tasks)
         if not running:
             return "stopping: no requests are in progress"
@@ -242,7 +248,7 @@ class HttpServer(uvicorn.Server):
 
 
 def _connections(app: App) -> int:
-    """How many connections there may be: as many as the limit, if the system allows for so many files."""
+    """The largest number of connections: the limit, if the system allows that many files."""
     wanted = app.options.limits.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + FILES:
@@ -255,7 +261,7 @@ def _connections(app: App) -> int:
 
 
 async def _trim() -> None:
-    """Give free memory back from time to time: large answers leave much of it between what is used."""
+    """Return free memory at intervals: large answers leave much of it between used parts."""
     with suppress(AttributeError, OSError):  # another libc
         trim, computed = ctypes.CDLL(None).malloc_trim, 0.0
         while True:
@@ -266,7 +272,7 @@ async def _trim() -> None:
 
 
 def _tune_malloc() -> None:
-    """Have glibc give back the memory of large buffers at once, rather than keep it for the next."""
+    """Make glibc return the memory of large buffers at once, instead of keeping it."""
     with suppress(AttributeError, OSError):  # another libc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGE_BUFFER)
@@ -279,9 +285,9 @@ def _requests(count: int) -> str:
 
 
 def _tune_gc() -> None:
-    """Spare the garbage collector what lives as long as the server, and the short lives of tokens.
+    """Exclude permanent objects from garbage collection, and reduce its runs.
 
-    Events, tokens and chunks hold no cycles; what does is a few objects per request.
+    Events, tokens and chunks have no cycles; only a few objects per request have.
     """
     gc.collect()
     gc.freeze()
@@ -289,7 +295,7 @@ def _tune_gc() -> None:
 
 
 def _check_tls(settings: Settings) -> None:
-    """Raise AntiphonError for a certificate, or a key of one, that cannot be used."""
+    """Raise AntiphonError for an invalid certificate, or an invalid key of one."""
     certificate, key = settings.tls_certificate, settings.tls_key
     if (certificate is None) != (key is None):
         raise AntiphonError("--tls-certificate and --tls-key go together. Give both.")
@@ -313,7 +319,7 @@ def _is_local(host: str) -> bool:
 
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """The socket that is asked for. That of a path is removed in the end."""
+    """The configured socket. A socket in the file system is removed at the end."""
     path = settings.unix_socket
     if path is None:
         with _listen(settings.host, settings.port) as listener:
@@ -329,7 +335,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """A socket at this path, in place of one that nobody listens on any more."""
+    """A socket at this path, replacing one without a listener."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket() and not _answers(path):
@@ -358,7 +364,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = (error.strerror or str(error)).partition(" (while")[0]  # which says the address again
+        why = (error.strerror or str(error)).partition(" (while")[0]  # which repeats the address
         remedy = "--port (0 picks one)" if error.errno in _PORT_ERRORS else "--host"
         raise AntiphonError(f"Cannot listen on {host}:{port}: {why}. Choose another {remedy}.") from error
 
@@ -372,7 +378,7 @@ def _url(listener: socket.socket, tls: bool) -> str:
 
 
 def _tried(entry: ModelEntry) -> tuple[str, object] | None:
-    """The path and the body of a request that shows what a model does; None if no short one does."""
+    """The path and the body of a short request that shows what a model does; None if there is none."""
     tasks = {Task.GENERATE} if entry.card is None else entry.card.capabilities.tasks
     if Task.GENERATE in tasks:
         return "/v1/chat/completions", {

@@ -1,10 +1,9 @@
 """The WebSocket mode of /v1/responses: one turn after the other on one connection.
 
-A client sends `response.create` with the fields of a request, and gets the
-events of the response, one JSON text each, without server-sent framing. What it
-sends meanwhile waits. A turn that is not stored can be continued on the same
-socket: the connection keeps it. A turn that fails drops the one that it
-continued. A client that leaves stops the turn that it was in.
+A client sends `response.create` with the fields of a request, and gets the events of the response, one JSON
+text each, without server-sent framing. Messages that arrive meanwhile wait. A turn that is not stored can be
+continued on the same socket: the connection keeps it. A turn that fails drops the one that it continued.
+When the client disconnects, its current turn stops.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ SWITCHED = 101
 
 
 class Create(CreateResponse, kw_only=True):
-    """What a client sends."""
+    """A message of a client."""
 
     type: Literal["response.create"]
     generate: bool | None = None
@@ -44,7 +43,7 @@ class Create(CreateResponse, kw_only=True):
 
 
 async def converse(socket: WebSocket) -> None:
-    """Answer turns until the client leaves."""
+    """Answer turns until the client disconnects."""
     if _is_foreign(socket):
         await socket.close(POLICY_VIOLATION)
         return
@@ -69,8 +68,8 @@ async def converse(socket: WebSocket) -> None:
 
 def _is_foreign(socket: WebSocket) -> bool:
     """Whether a web page from another origin calls a server without keys: a browser would let it."""
-    # Only browsers send an origin, and the rule that keeps pages from reading others does not hold for
-    # WebSockets. With keys no page gets far: it knows none, and browsers add none by themselves.
+    # Only browsers send an origin, and the same-origin policy does not apply to WebSockets.
+    # With keys this is not needed: a page knows none, and browsers add none by themselves.
     origin, allowed = socket.headers.get("origin"), app_of(socket).options.origins
     if origin is None or origin in allowed or "*" in allowed or account_of(socket) is not ANYONE:
         return False
@@ -78,7 +77,7 @@ def _is_foreign(socket: WebSocket) -> bool:
 
 
 class SocketClient(Client):
-    """A client on a WebSocket: a task sends it what waits. See `run.drive.Client`."""
+    """A client on a WebSocket: a task sends it the queued events. See `run.drive.Client`."""
 
     def __init__(self, socket: WebSocket, stall: float) -> None:
         self._socket = socket
@@ -126,7 +125,7 @@ class SocketClient(Client):
             try:
                 for line in unsent:
                     await self._socket.send_text(line.decode())
-            except (WebSocketDisconnect, RuntimeError):  # Starlette's, of a socket that is closed
+            except (WebSocketDisconnect, RuntimeError):  # Starlette's errors for a closed socket
                 self._unsent.clear()
             if not self._unsent:
                 self._idle.set()
@@ -148,14 +147,14 @@ class SocketClient(Client):
         self._idle.set()
 
     def close(self) -> None:
-        """There is nothing more to send."""
+        """Nothing to do."""
         self._sending.cancel()
         if self._paused is not None:
             self._paused.cancel()
 
 
 class _Conversation:
-    """One connection, and the turns that only it knows."""
+    """One connection, and the turns that only it keeps."""
 
     def __init__(self, app: App, socket: WebSocket) -> None:
         self._app = app
@@ -164,7 +163,7 @@ class _Conversation:
         self.client = SocketClient(socket, app.options.stall)
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(self.limits.socket_messages)
         self._remembered: dict[str, Sequence[bytes]] = {}
-        self._driver: Driver | None = None  # of the turn that is being answered
+        self._driver: Driver | None = None  # of the current turn
         self._left = False
         self._holder = CLIENT_NAME.get()
         self._held = 0
@@ -172,7 +171,7 @@ class _Conversation:
         """Why no more is taken."""
 
     async def receive(self) -> None:
-        """Take what the client sends, until it leaves or sends too much."""
+        """Receive messages, until the client disconnects or sends too much."""
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -189,14 +188,14 @@ class _Conversation:
             self._waiting.put_nowait(received)
 
     def _hold(self, size: int) -> int:
-        """Keep so many bytes more, or less. How many all connections of this client do."""
+        """Count bytes that are held, or released; returns the total of all connections of this client."""
         held = self._app.socket_bytes
         held[self._holder] += size
         self._held += size
         return held[self._holder]
 
     def forget(self) -> None:
-        """Nothing is kept any more."""
+        """Release everything."""
         self._remembered = {}
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -204,7 +203,7 @@ class _Conversation:
             del self._app.socket_bytes[self._holder]
 
     def leave(self, answering: asyncio.Task[None]) -> None:
-        """The client has left: its turn stops, and no other is taken."""
+        """The client has disconnected: stop its turn, and begin no other."""
         self._left = True
         if self._driver is None:
             answering.cancel()
@@ -230,7 +229,7 @@ class _Conversation:
             report(self._app, self._socket.scope, SWITCHED, observation)
 
     async def _turn(self, wire: Create) -> None:
-        """One turn. One that continues another, and fails, makes the connection drop the other."""
+        """Answer one turn. If it continues another, and fails, the connection drops that one."""
         observed().account.admit()
         _refuse(wire)
         previous = wire.previous_response_id or ""
@@ -264,12 +263,12 @@ class _Conversation:
             held = self._drop(next(iter(self._remembered)))
 
     def _drop(self, turn_id: str) -> int:
-        """Remember a turn no longer. What is held still."""
+        """Drop a turn; returns the bytes that are still held."""
         return self._hold(-sum(map(len, self._remembered.pop(turn_id, ()))))
 
 
 def _refuse(wire: Create) -> None:
-    """Refuse what this mode cannot do. Raises RequestError."""
+    """Refuse parameters that this mode does not support. Raises RequestError."""
     if wire.background:
         raise RequestError("A WebSocket has no background. Use POST /v1/responses.", param="background")
     if wire.generate is False:

@@ -1,6 +1,6 @@
-"""POST /v1/embeddings, /v1/rerank, /score and /v1/audio/transcriptions: what is no answer of a model.
+"""POST /v1/embeddings, /v1/rerank, /score and /v1/audio/transcriptions: requests that do not generate.
 
-Vectors of texts, and how well they answer others; transcriptions, which take a form.
+Vectors of texts, and scores of texts; transcriptions, which take a form.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
 
 
 async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
-    """The result of work; None if the client leaves before, which ends the work."""
+    """The result of work; None if the client disconnects before, which cancels the work."""
     work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -56,7 +56,7 @@ async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
     finally:
         for task in (work, leaving):
             task.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # it was told, or nobody is there to be told
+        with suppress(asyncio.CancelledError, Exception):  # it was sent, or the client has disconnected
             await work
 
 
@@ -94,7 +94,7 @@ async def transcribe(request: Request) -> Response:
 
 
 class _Reading:
-    """Reads pieces in a task of its own: what gives them has to begin and to end in one."""
+    """Reads pieces in a separate task: their generator has to begin and to end in one task."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._read: asyncio.Queue[bytes | Exception] = asyncio.Queue(AHEAD)
@@ -110,7 +110,7 @@ class _Reading:
             await self._read.put(b"")
 
     async def next(self) -> bytes:
-        """The next piece, empty behind the last. Raises what the pieces raise."""
+        """The next piece, empty after the last. Raises the errors of the generator."""
         piece = await self._read.get()
         if isinstance(piece, Exception):
             raise piece

@@ -1,9 +1,9 @@
 """Blobs: content by its digest, in pieces, so that no statement and no buffer is large.
 
-A blob is written under an id of its own. Its last piece gives it its digest, and its first
-holder; if the owner has a blob of that digest, the holder gets that one instead. Where two
-servers store the same content at the same time, it is there twice, which nobody sees. Blobs
-without a digest (unfinished, or not held any more) are found by nobody, and go with the sweep.
+A blob is written under a random id. Its last piece sets its digest, and its first holder; if the owner has a
+blob with that digest, the holder gets that one instead. If two servers store the same content at the same
+time, it is stored twice, without a visible effect. Blobs without a digest (unfinished, or not held any more)
+cannot be found, and are deleted by the sweep.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable
@@ -23,14 +23,14 @@ from antiphon.store.transaction import Transaction, insertion
 
 PIECE_BYTES = 256 * 1024
 UNFINISHED_SECONDS = 24 * 60 * 60
-"""So long a blob may take to be written."""
+"""The most time to write a blob."""
 
 _ADD_PIECE = insertion(blob_pieces)
 _COLUMNS = (blobs.c.digest, blobs.c.media_type, blobs.c.size, blobs.c.created_at)
 
 
 class _Writing(Struct, frozen=True):
-    """What comes next of a blob that is written. The last piece has the digest."""
+    """The next part of a blob that is being written. The last piece has the digest."""
 
     id: str
     new: NewBlob
@@ -49,7 +49,7 @@ class BlobHold(Struct, frozen=True):
 
 
 def missing(digest: str) -> NotFoundError:
-    """There is no such blob, or it is someone else's, or nothing holds it any more."""
+    """The blob does not exist, or belongs to another owner, or has no holder any more."""
     return NotFoundError(f"Content with the digest {digest!r} not found.")
 
 
@@ -68,7 +68,7 @@ def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
 
 
 def hold(transaction: Transaction, holding: BlobHold) -> bool:
-    """Add a holder to a blob, if there is one."""
+    """Add a holder to a blob; returns whether there is one."""
     found = _of(holding.owner, holding.digest).with_for_update()
     blob_id = transaction.execute(found).scalar()
     if blob_id is None:
@@ -82,21 +82,21 @@ def hold(transaction: Transaction, holding: BlobHold) -> bool:
 
 
 def hold_for(transaction: Transaction, owner: str, parent: str, records: Iterable[ItemRecord]) -> None:
-    """Have a parent hold what its items refer to. Raises NotFoundError if a blob is gone."""
+    """Make a parent hold the blobs that its items refer to. Raises NotFoundError if a blob is gone."""
     for digest in sorted({digest for record in records for digest in record.blobs}):
         if not hold(transaction, BlobHold(owner, digest, parent, None)):
             raise missing(digest)
 
 
 def release_from(transaction: Transaction, parent: str, digests: Collection[str]) -> None:
-    """Have a parent hold these no longer: none of its items refers to them any more."""
+    """Release blobs that no item of a parent refers to any more."""
     named = select(blobs.c.id).where(blobs.c.digest.in_(digests))
     release_blobs(transaction, (blob_holders.c.holder == parent) & blob_holders.c.blob_id.in_(named))
 
 
 @one_by_one
 def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
-    """Add a piece; with the last one, the blob as it is stored."""
+    """Add a piece; with the last one, returns the blob as it is stored."""
     if it.position == 0:
         _begin(transaction, it.id, it.new)
     its = (blobs.c.id == it.id) & (blobs.c.expires_at > 0)
@@ -156,7 +156,7 @@ def _piece(connection: Connection, blob_id: str, position: int) -> bytes | None:
 
 
 async def _pieces(content: AsyncIterable[bytes] | bytes) -> AsyncIterator[tuple[bytes, bool]]:
-    """Pieces of one size, and whether each is the last; of nothing, one empty piece."""
+    """Pieces of one size, and whether each is the last; empty content is one empty piece."""
     buffer = bytearray()
     async for chunk in _chunks(content):
         buffer += chunk
@@ -194,10 +194,10 @@ class SqlBlobs:
                 record = await self._database.write(_write, writing)
                 position += 1
         except BaseException:
-            with suppress(StoreError):  # then it goes when it expires
+            with suppress(StoreError):  # otherwise the sweep deletes it later
                 await self._database.write(_abandon, blob_id)
             raise
-        assert record is not None  # what the last piece gives
+        assert record is not None  # the last piece returns it
         return record
 
     async def get(self, owner: str, digest: str) -> BlobRecord | None:

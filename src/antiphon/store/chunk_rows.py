@@ -1,7 +1,7 @@
 """The rows of chunks: written for the files of vector stores, and found by their terms and vectors.
 
-Databases narrow a search down, each in its own way: SQLite with FTS5, PostgreSQL with an index of
-text search. Both are given terms that were made outside, and neither changes them.
+Each database preselects chunks in its own way: SQLite with FTS5, PostgreSQL with a text search index. Both
+store terms that were computed outside, and do not change them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ from antiphon.store.schema import files, vector_chunks, vector_store_files
 from antiphon.store.transaction import Transaction, insertion
 
 CANDIDATES = 200
-"""So many chunks are given to be ranked, of those that match."""
+"""The most matching chunks that are returned for ranking."""
 
 _SATURATION = 1.2
 """How soon further occurrences of a term count for little: `k1` of BM25."""
@@ -42,13 +42,13 @@ _fts = table("vector_chunk_terms", column("rowid"), column("rank"))
 
 
 def size(chunk: NewChunk) -> int:
-    """What a chunk counts for its owner."""
+    """The size of a chunk in the accounts of owners."""
     return len(chunk.text.encode()) + len(chunk.terms.encode()) + len(chunk.vector or b"")
 
 
 def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Sequence[NewChunk]) -> None:
     """Add chunks of the file in the row `parent`."""
-    # At random: an `insertion` gives every column a value, and servers share the table.
+    # Random: an `insertion` sets every column, and servers share the table.
     first = _random.getrandbits(62)
     store = _store_term(vector_store_id)
     rows = [
@@ -122,7 +122,7 @@ def postings(
         return Postings(0, 0, counts, [])
     for term in terms:
         count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
-        counts[term] = min(total, connection.execute(count).scalar_one())  # files may come meanwhile
+        counts[term] = min(total, connection.execute(count).scalar_one())  # files may be added meanwhile
     found = [term for term in terms if counts[term]]
     if not found:
         return Postings(total, int(length), counts, [])
@@ -164,10 +164,10 @@ def chunks_of(connection: Connection, owner: str, chunk_ids: Sequence[int]) -> l
 
 
 def _weight(weights: Mapping[str, float]) -> ColumnElement[float]:
-    """About what BM25 makes of a chunk: the weight of each term, the more the more often it is there."""
+    """An approximation of the BM25 score of a chunk: the weight of each term, growing with its number."""
     total: ColumnElement[float] = literal(0.0, Float)
     for term, weight in weights.items():
-        # Terms are separated by single spaces, each of which is doubled: so neighbours share none.
+        # Terms are separated by single spaces, each of which is doubled, so neighbours do not share one.
         padded = func.replace(
             literal_column("' '") + vector_chunks.c.terms + literal_column("' '"), " ", "  "
         )

@@ -29,7 +29,7 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 def missing(completion_id: str) -> NotFoundError:
-    """There is no such completion, or it is someone else's."""
+    """The completion does not exist, or belongs to another owner."""
     return NotFoundError(f"Chat completion with id {completion_id!r} not found.")
 
 

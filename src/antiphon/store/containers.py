@@ -1,4 +1,4 @@
-"""Containers and their files, whose content is in blobs. What has expired is not there."""
+"""Containers and their files, whose content is in blobs. Expired ones are not found."""
 
 import time
 from typing import Any

@@ -24,7 +24,7 @@ _CREATE = insertion(conversations)
 
 
 def missing(conversation_id: str, **details: str) -> NotFoundError:
-    """There is no such conversation, or it is someone else's."""
+    """The conversation does not exist, or belongs to another owner."""
     return NotFoundError(f"Conversation with id {conversation_id!r} not found.", **details)
 
 
@@ -37,10 +37,10 @@ def owners(transaction: Transaction, ids: Collection[str]) -> dict[str, str]:
 
 
 def append(transaction: Transaction, conversation_id: str, records: Sequence[ItemRecord]) -> None:
-    """Append items; to a conversation that is gone, nothing."""
+    """Append items. If the conversation was deleted, nothing is written."""
     its = conversations.c.id == conversation_id
     counter, size = conversations.c.next_position, items.size(records)
-    # Counting up locks the row: others that append wait, and get the numbers behind these.
+    # Incrementing the count locks the row: concurrent appends wait, and get the following numbers.
     grown = {"next_position": counter + len(records), "size": conversations.c.size + size}
     if transaction.execute(update(conversations).where(its).values(grown)).rowcount:
         now = transaction.execute(select(counter, conversations.c.owner).where(its)).one()
@@ -64,7 +64,7 @@ def _record(row: Found | None) -> ConversationRecord | None:
 
 
 def _find_locked(transaction: Transaction, owner: str, conversation_id: str) -> ConversationRecord | None:
-    """The conversation, which nobody else deletes before the transaction ends."""
+    """The conversation, which cannot be deleted before the transaction ends."""
     found = select(*COLUMNS).where(_owned(owner, conversation_id)).with_for_update()
     return _record(transaction.execute(found).first())
 

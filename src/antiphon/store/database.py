@@ -1,14 +1,13 @@
-"""One way to read and one to write, whatever the database.
+"""One way to read and one to write, for every database.
 
-A read is a function of a SQLAlchemy connection, a write one of a `Transaction`. A
-`Backend` runs them: SQLite in threads, PostgreSQL through asyncpg. Reads run
-concurrently. Writes are queued for one writer: those that wait when it is free share
-a transaction (group commit), and consecutive writes of one kind share a call, so that
-a hundred appends take a handful of statements.
+A read is a function of a SQLAlchemy connection, a write one of a `Transaction`. A `Backend` runs them:
+SQLite in threads, PostgreSQL through asyncpg. Reads run concurrently. Writes are queued for one writer:
+those that wait when it is free share a transaction (group commit), and consecutive writes of one kind share
+a call, so that a hundred appends take only a few statements.
 
-A write raises only if it is invalid itself or the database fails. If it is invalid
-(a duplicate id, text that cannot be stored), the transaction is rolled back and its
-writes are repeated one by one, so that the others still succeed.
+A write raises only if it is invalid itself or the database fails. If it is invalid (a duplicate id, text
+that cannot be stored), the transaction is rolled back and its writes are repeated one by one, so that the
+others still succeed.
 """
 
 import asyncio
@@ -33,16 +32,16 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 Found = Row[*tuple[Any, ...]]
-"""What is selected."""
+"""A row of a query."""
 
 DISK_FULL = "53100"
-"""PostgreSQL's code for it."""
+"""PostgreSQL's error code for it."""
 
 Read = Callable[[Connection], R]
 Work = Callable[[Connection, SqlDriver], tuple[R, list[str]]]
-"""All that is to be written in one transaction; its result, and the topics to wake after the commit."""
+"""All writes of one transaction; returns their results, and the topics to notify after the commit."""
 Write = Callable[[Transaction, Sequence[A]], Sequence[R]]
-"""Does what all arguments ask for, in order, and returns a result for each."""
+"""Performs the writes for all arguments, in order, and returns a result for each."""
 
 
 class Backend(Protocol):
@@ -71,7 +70,7 @@ class Backend(Protocol):
 
 @contextmanager
 def as_store_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Raise database errors as StoreError, whose message tells clients nothing of the database."""
+    """Raise database errors as StoreError, whose message reveals nothing of the database."""
     failures: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *kinds)
     try:
         yield
@@ -83,7 +82,7 @@ def as_store_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def _is_full(error: Any) -> bool:
-    """Whether the disk of the database is full, as SQLite and PostgreSQL say that."""
+    """Whether the error of SQLite or PostgreSQL says that the disk is full."""
     return (
         getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         or getattr(error, "sqlstate", None) == DISK_FULL
@@ -91,7 +90,7 @@ def _is_full(error: Any) -> bool:
 
 
 def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
-    """A write whose calls are done one after the other."""
+    """A write that performs its calls one after the other."""
 
     def each(transaction: Transaction, arguments: Sequence[A]) -> list[R]:
         return [work(transaction, argument) for argument in arguments]
@@ -134,12 +133,12 @@ class Database:
         self._writer = asyncio.create_task(self._write_all(), name="store writer")
 
     async def read(self, work: Callable[..., R], *arguments: object) -> R:
-        """What `work(connection, *arguments)` finds."""
+        """The result of `work(connection, *arguments)`."""
         self._require_open()
         return await self._backend.read(lambda connection: work(connection, *arguments))
 
     async def write(self, work: Write[A, R], argument: A) -> R:
-        """What became of `argument`, once it is committed."""
+        """The result of the write, after its commit."""
         self._require_open()
         waiting = _Waiting(work, argument, asyncio.get_running_loop().create_future())
         await self._queue.put(waiting)
@@ -169,7 +168,7 @@ class Database:
             batch = [await self._queue.get()]
             while len(batch) < self.limits.batch and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            last = None in batch  # from `close`, behind all that was queued before it
+            last = None in batch  # from `close`, after all writes queued before it
             await self._commit([waiting for waiting in batch if waiting and not waiting.result.done()])
 
     async def _commit(self, batch: Sequence[_Waiting]) -> None:
@@ -178,7 +177,7 @@ class Database:
         now = asyncio.get_running_loop().time()  # a thread may write
         try:
             results = await self._backend.transact(partial(self._perform, batch, now))
-        except Exception as error:  # the callers get it; the writer goes on
+        except Exception as error:  # the callers get it; the writer continues
             await self._refuse(batch, error)
         else:
             for waiting, result in zip(batch, results, strict=True):

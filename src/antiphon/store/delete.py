@@ -1,7 +1,7 @@
-"""Deleting parents with what belongs to them.
+"""Deletes parents and the rows that belong to them.
 
-Always the parent first: a write that adds to it locks the parent's row, so either it
-comes first and its rows are deleted too, or it finds no parent.
+Always the parent first: a write that adds to it locks the parent's row. So it either comes first and its
+rows are deleted too, or it finds no parent.
 """
 
 from collections.abc import Collection
@@ -86,18 +86,18 @@ def delete_vector_stores(transaction: Transaction, ids: Collection[str]) -> None
 
 
 def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
-    """Take files out of vector stores: nobody finds them any more, and the sweep takes their chunks."""
+    """Remove files from vector stores: they are not found any more, and the sweep deletes their chunks."""
     uncount(transaction, vector_store_files, vector_store_files.c.usage_bytes, which)
     gone = {"status": IndexStatus.DELETED, "usage_bytes": 0}
     transaction.execute(update(vector_store_files).where(which).values(gone))
 
 
 def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
-    """Delete holders of blobs. A blob that nothing holds any more is nobody's; the sweep takes its bytes."""
+    """Delete holders of blobs. A blob without holders is marked as abandoned; the sweep deletes its bytes."""
     held = set(transaction.execute(select(blob_holders.c.blob_id).where(which)).scalars())
     if not held:
         return
-    # Locks them first: who holds one at the same time, on another server, has done it before, or finds none.
+    # Locks them first: another server that adds a holder at the same time comes before, or finds no blob.
     transaction.execute(select(blobs.c.id).where(blobs.c.id.in_(held)).order_by(blobs.c.id).with_for_update())
     transaction.execute(delete(blob_holders).where(which))
     left = select(blob_holders.c.holder).where(blob_holders.c.blob_id == blobs.c.id).exists()
@@ -105,6 +105,6 @@ def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
 
 
 def abandon_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
-    """Make blobs nobody's: they are not counted any more, and the next sweep takes them."""
+    """Mark blobs as abandoned: they are not counted any more, and the next sweep deletes them."""
     uncount(transaction, blobs, blobs.c.size, which)
     transaction.execute(update(blobs).where(which).values(digest=None, size=0, expires_at=0.0))

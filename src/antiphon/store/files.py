@@ -1,4 +1,4 @@
-"""Files that clients have uploaded: what is said of them. Their content is in blobs."""
+"""Uploaded files: their descriptions. Their content is in blobs."""
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
@@ -14,7 +14,7 @@ from antiphon.store.transaction import Transaction
 
 
 def missing_file(file_id: str, param: str = "file_id") -> NotFoundError:
-    """There is no such file, or it is someone else's."""
+    """The file does not exist, or belongs to another owner."""
     return NotFoundError(f"No such File object: {file_id}", param=param)
 
 

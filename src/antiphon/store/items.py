@@ -19,7 +19,7 @@ COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.
 """Those of an `ItemRecord`, in its order."""
 
 SIZE = stored_size(items.c.payload, items.c.tokens)
-"""What an item counts."""
+"""The size of an item."""
 
 _BYTES = func.coalesce(func.length(items.c.payload), 0).label("size")
 
@@ -27,17 +27,17 @@ _ADD = insertion(items)
 
 
 def input_rows(parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
-    """Rows for what went in, from position `start` on."""
+    """Rows for input items, from position `start` on."""
     return [_row(parent, False, position, record) for position, record in zip(count(start), records)]
 
 
 def output_rows(parent: str, records: Iterable[ItemRecord]) -> Rows:
-    """Rows for what came out."""
+    """Rows for output items."""
     return [_row(parent, True, position, record) for position, record in enumerate(records)]
 
 
 def size(records: Iterable[ItemRecord]) -> int:
-    """What items count."""
+    """The size of items."""
     return sum(size_of(record.payload, record.tokens) for record in records)
 
 
@@ -47,12 +47,12 @@ def add(transaction: Transaction, rows: Rows) -> None:
 
 
 def inputs_of(parent: str) -> Select[Any]:
-    """What went in, in no order."""
+    """The input items, in no order."""
     return select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
 
 
 def input_page(connection: Connection, parent: str, paging: Paging, most: int) -> Page[ItemRecord]:
-    """Part of what went in: one item, and as many more as have so many bytes with it. No others are read."""
+    """A page of input items: at least one, and further ones up to a limit of bytes. No others are read."""
     wanted = inputs_of(parent)
     sizes = page(connection, wanted.with_only_columns(items.c.id, _BYTES), (items.c.position,), paging)
     backwards = paging.before is not None and paging.after is None
@@ -63,7 +63,7 @@ def input_page(connection: Connection, parent: str, paging: Paging, most: int) -
 
 
 def within(most: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
-    """Rows with items of so many bytes at most; no more are read. Raises RequestError for `param`."""
+    """Rows with items of at most this number of bytes; no more are read. Raises RequestError for `param`."""
     read, left = [], most
     for row in rows:
         left -= len(row.payload or b"")

@@ -28,7 +28,7 @@ def _free(*which: Condition) -> Select[Any]:
     )
 
 
-# Servers ask for these again and again, mostly for nothing: they are compiled once.
+# Servers repeat these queries at short intervals, mostly without a result: they are compiled once.
 _JOBS = _free(responses.c.background, func.coalesce(responses.c.lease_until, 0.0) <= bindparam("now"))
 _ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam("now"))
 _HELD = and_(
@@ -51,12 +51,12 @@ class _Holding(Struct, frozen=True):
 
     @property
     def held(self) -> Values:
-        """What `_HELD` leaves open."""
+        """The parameters of `_HELD`."""
         return {"ids": [*self.ids], "holder": self.lease.worker}
 
 
 def _take(transaction: Transaction, claim: _Claim, free: Select[Any]) -> list[ResponseRecord]:
-    """Lease what is free."""
+    """Take the lease of free jobs."""
     wanted = {"now": claim.now, "limit": claim.limit}
     found = [record_of(row) for row in transaction.execute(free, wanted)]
     if found:
@@ -131,5 +131,5 @@ class SqlJobs:
         return await self._database.write(_request_cancel, (owner, response_id, now))
 
     async def release(self, worker: str, response_ids: Collection[str]) -> None:
-        # A lease that ended in 1970: whoever looks next claims them.
+        # A lease that ended in 1970, so that the next query of any worker claims them.
         await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))

@@ -1,7 +1,7 @@
-"""The events of responses, and the rules for writing to a response at all: fencing and no gaps.
+"""The events of responses, and the rules for all writes to a response: fencing and no gaps.
 
-A write to responses first locks their rows and reads how they stand, checks in
-Python which may be done, and writes those in a few statements for all of them.
+A write to responses first locks their rows and reads their state, decides in Python which writes are
+allowed, and performs those in a few statements for all of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -66,7 +66,7 @@ _AFTER = (
 
 
 class ResponseState(Struct):
-    """What a transaction knows of a response that it has locked."""
+    """The state of a response that a transaction has locked."""
 
     id: str
     status: ResponseStatus
@@ -84,13 +84,13 @@ class ResponseState(Struct):
             return Verdict.ENDED
         if self.worker != worker:
             return Verdict.LOST
-        # What is there already is accepted: a commit whose confirmation was lost is tried again.
+        # Entries that are stored already are accepted: a commit without a confirmation is repeated.
         if entries and not (_in_a_row(entries) and (self._has(entries) or self._continues(entries))):
             return Verdict.GAP
         return Verdict.ACCEPTED
 
     def grow(self, size: int, transaction: Transaction) -> None:
-        """It has so many more bytes."""
+        """Add to its size."""
         self.size += size
         transaction.count(self.owner, size)
 
@@ -144,7 +144,8 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
             at.grow(len(append.prompt_ids) - at.prompt_bytes, transaction)
             at.prompt_bytes = len(append.prompt_ids)
         changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.size, at.id))
-        # Stored all the same: the verdict stops the answer, and what was generated until then stays.
+        # Stored in spite of the limit: the verdict stops the answer, and what was generated before it is
+        # kept.
         over = "response_bytes" if at.size > room.limits.response else room.exceeded(at.owner)
         return Verdict(over or verdict)
 

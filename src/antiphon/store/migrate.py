@@ -13,9 +13,9 @@ FOLDER = Path(__file__).parent / "migrations"
 
 
 def migrate(connection: Connection) -> None:
-    """Run what is missing, in the transaction that is open; a second server waits for its lock.
+    """Run the missing migrations, in the open transaction; a second server waits for its lock.
 
-    Raises StoreError for tables that a newer Antiphon made.
+    Raises StoreError for tables of a newer Antiphon.
     """
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))

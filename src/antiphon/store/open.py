@@ -1,4 +1,4 @@
-"""Opening a store by its URL. What a database needs is imported only then."""
+"""Opens a store by its URL. The packages for a database are imported only for that one."""
 
 import os
 import sys
@@ -16,15 +16,16 @@ DEFAULT_LIMITS = StoreLimits()
 
 
 async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
-    """The store at `url`, its tables brought up to date.
+    """The store at `url`, with its tables migrated.
 
-    `memory`: gone with the process. `sqlite`: a file in the user's data folder.
-    `sqlite:///PATH`: a file; an absolute path makes it four slashes.
-    `postgresql://…`: a PostgreSQL database, as libpq writes it. Raises ValueError for
-    any other URL, or without what it needs; StoreError if the database cannot be opened, a
-    StoreUnavailableError if it cannot be reached, or not yet.
+        `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
+        `sqlite:///PATH`: a file; with an absolute path there are four slashes.
+        `postgresql://…`: a PostgreSQL database, in libpq's notation.
+
+    Raises ValueError for any other URL, or if packages are missing; StoreError if the database cannot be
+    opened, a StoreUnavailableError if it cannot be reached, or not yet.
     """
-    from antiphon.store.sql import SqlStore  # noqa: PLC0415 - takes longer than a start of the program may
+    from antiphon.store.sql import SqlStore  # noqa: PLC0415 - too slow for the start of the program
 
     store = SqlStore(_backend(url, limits), limits)
     await store.open()

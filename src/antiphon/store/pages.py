@@ -13,9 +13,9 @@ from antiphon.store.records import Page, Paging
 
 @contextmanager
 def there(require: Callable[[], object]) -> Iterator[None]:
-    """Read in the block what something has. `require` raises if that is not there.
+    """Read the children of an object in the block. `require` raises if the object does not exist.
 
-    Between two statements of a read others commit: what is deleted meanwhile would seem to have nothing.
+    It is called after the read: other transactions may delete the object between two statements.
     """
     require()
     yield
@@ -35,7 +35,7 @@ def page(
         wanted = wanted.where(_beyond(keys, _place(connection, rows, keys, paging, "after"), ascending))
     if paging.before is not None:
         wanted = wanted.where(_beyond(keys, _place(connection, rows, keys, paging, "before"), not ascending))
-    # The nearest in front of `before` come first when read backwards.
+    # Reading backwards, those nearest to `before` come first.
     backwards = paging.before is not None and paging.after is None
     order = [key.asc() if ascending != backwards else key.desc() for key in keys]
     found = connection.execute(wanted.order_by(*order).limit(paging.limit + 1)).all()
@@ -46,7 +46,7 @@ def page(
 def _place(
     connection: Connection, rows: Select[Any], keys: Sequence[ColumnElement[Any]], paging: Paging, param: str
 ) -> Found:
-    """The keys of the row that a cursor names; of the first one if ids repeat."""
+    """The keys of the row of a cursor; of the first one if there are several."""
     cursor = getattr(paging, param)
     named = rows.with_only_columns(*keys).where(rows.selected_columns.id == cursor)
     place = connection.execute(named.order_by(*keys).limit(1)).first()

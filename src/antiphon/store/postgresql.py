@@ -1,8 +1,7 @@
 """PostgreSQL, through asyncpg. LISTEN/NOTIFY wakes the watches of every server.
 
-One connection writes, a few read (each statement by itself, with no BEGIN and
-ROLLBACK around it), one listens. A notification names the server that sent it:
-that one has already woken its own watches.
+One connection writes, a few read (each statement alone, without BEGIN and ROLLBACK), one listens. A
+notification names the server that sent it, which has already notified its own watches.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ R = TypeVar("R")
 
 CHANNEL = "antiphon"
 PAYLOAD_BYTES = 7999
-"""The longest notification that PostgreSQL takes."""
+"""The longest notification that PostgreSQL accepts."""
 KEEPALIVE_SECONDS = 30.0
 """How often the listening connection is checked."""
 
@@ -54,8 +53,8 @@ class Postgresql:
         self._engine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=self._connect,
-            isolation_level="AUTOCOMMIT",  # a transaction begins where `_Writer` says
-            pool_pre_ping=True,  # a server that came back finds no dead connections here
+            isolation_level="AUTOCOMMIT",  # `_Writer` begins transactions
+            pool_pre_ping=True,  # detects connections that were lost with a server
             pool_size=limits.readers + 1,
             max_overflow=0,
             pool_timeout=limits.timeout,
@@ -100,7 +99,7 @@ class Postgresql:
         return result
 
     async def _begin(self) -> "_Writer":
-        """The connection that writes, in a new transaction; another one if the last was lost."""
+        """The connection that writes, in a new transaction; a new connection if the last was lost."""
         if self._writer is not None:
             with suppress(*_LOST):
                 return await self._writer.begin()
@@ -124,7 +123,7 @@ class Postgresql:
             await writer.connection.close()
 
     def refuses(self, error: BaseException) -> bool:
-        """Whether an error is about one write: the connection has survived it."""
+        """Whether an error is about one write, and the connection still works."""
         return isinstance(error, asyncpg.PostgresError) and self._writer is not None
 
     async def close(self) -> None:
@@ -144,7 +143,7 @@ class Postgresql:
         return connection
 
     async def _migrate(self) -> None:
-        """In one transaction, however long it takes; of several servers, one after the other."""
+        """In one transaction, without a time limit; several servers wait for each other."""
 
         def work(connection: Connection) -> None:
             connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
@@ -215,13 +214,13 @@ class _Writer:
         await_only(self.driver.executemany(sql, rows))
 
     def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
-        """What a query finds for each row of values."""
+        """The results of a query for each row of values."""
         found: Sequence[Any] = await_only(self.driver.fetchmany(sql, rows))
         return found
 
 
 async def _wait_until_lost(lost: asyncio.Event, connection: asyncpg.Connection) -> None:
-    """Wait until the connection is lost; a hanging one raises an error."""
+    """Wait until the connection is lost; one that hangs raises an error."""
     while not lost.is_set():
         try:
             async with asyncio.timeout(KEEPALIVE_SECONDS):
@@ -231,7 +230,7 @@ async def _wait_until_lost(lost: asyncio.Event, connection: asyncpg.Connection) 
 
 
 def _payloads(sender: str, topics: Iterable[str]) -> Iterator[str]:
-    """Notifications of all topics, one a line, each up to the size limit."""
+    """Notifications of all topics, one per line, each up to the size limit."""
     payload = sender
     for topic in topics:
         if len(payload) + 1 + len(topic) > PAYLOAD_BYTES:

@@ -1,6 +1,6 @@
-"""What the store keeps, as immutable records. Wire JSON, tokens and chunks are bytes that it never reads.
+"""The records of the store, which are immutable. It does not decode wire JSON, tokens and chunks.
 
-Times are seconds since 1970. An owner is whatever the caller identifies clients by.
+Times are seconds since 1970. An owner is any identity of clients that the caller uses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ class ResponseStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Nothing follows."""
+        """The response does not change any more."""
         return self not in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
 class Lease(Struct, frozen=True):
-    """Who works on a response, and until when nobody else may take it over."""
+    """The holder of a response, and the time until which no other worker may take it over."""
 
     worker: str
     until: float
@@ -38,11 +38,11 @@ class Lease(Struct, frozen=True):
 class ResponseRecord(Struct, frozen=True, kw_only=True):
     """A response.
 
-    `request` is what is needed to run it again, `body` the response object as last
-    known, both wire JSON. `prompt_ids` are packed int32 token ids. `calls_begun` is how many calls of the
-    server's tools were begun, at least. `last_seq` is the
-    sequence number of the last event in its log, -1 before the first. Without
-    `expires_at` it never expires. `cancel_requested_at` is when that was first, if it is known.
+    `request` is what is needed to run it again, `body` the last stored response object, both wire JSON.
+    `prompt_ids` are packed int32 token ids. `calls_begun` is at least the number of calls of server tools
+    that have begun. `last_seq` is the sequence number of the last event in its log, -1 before the first.
+    Without `expires_at` it never expires. `cancel_requested_at` is the time of the first cancel call, if it
+    is known.
     """
 
     id: str
@@ -65,7 +65,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
 
 
 class ResponseSummary(Struct, frozen=True):
-    """What a list says of a response."""
+    """A response in a list."""
 
     id: str
     created_at: float
@@ -77,8 +77,8 @@ class ResponseSummary(Struct, frozen=True):
 class ItemRecord(Struct, frozen=True):
     """An item of a response or a conversation, or a message of a stored completion.
 
-    `payload` is wire JSON; `tokens` are packed int32 ids, None if they are not known. `blobs` are the digests
-    of those that the payload refers to: they are kept as long as what the item belongs to.
+    `payload` is wire JSON; `tokens` are packed int32 ids, None if they are unknown. `blobs` are the digests
+    of those that the payload refers to: they are kept as long as the object that the item belongs to.
     """
 
     id: str
@@ -90,10 +90,10 @@ class ItemRecord(Struct, frozen=True):
 
 
 class LogEntry(Struct, frozen=True):
-    """A run of events in a response's log, `first` to `last` (sequence numbers, both included).
+    """Consecutive events in a response's log, `first` to `last` (sequence numbers, both included).
 
-    `events` are wire JSON, one a line. `chunks` are the engine's chunks behind them,
-    opaque; readers of events get them empty.
+    `events` are wire JSON, one per line. `chunks` are the engine's chunks for them, opaque; readers of
+    events get them empty.
     """
 
     first: int
@@ -103,10 +103,10 @@ class LogEntry(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True, kw_only=True):
-    """What a worker adds to a response that it works on.
+    """Additions of a worker to its response.
 
-    `worker` is the holder of its lease, None if nobody holds one. `prompt_ids`
-    replace what is stored, unless they are None, and so does `calls_begun`.
+    `worker` is the holder of its lease, None if there is none. `prompt_ids` and `calls_begun` replace the
+    stored values, unless they are None.
     """
 
     response_id: str
@@ -117,12 +117,11 @@ class Append(Struct, frozen=True, kw_only=True):
 
 
 class ResponseEnd(Struct, frozen=True, kw_only=True):
-    """How a response ends.
+    """The end of a response.
 
-    `worker` is the holder of its lease; None ends it only while nobody holds one, as
-    with a job that is still queued. `entries` are the last of its log.
-    `conversation` are the items that its conversation, if it has one, gets: input,
-    then output.
+    `worker` is the holder of its lease; None ends it only if there is no lease, as for a queued job.
+    `entries` are the last of its log. `conversation` are the items that are added to its conversation, if it
+    has one: input, then output.
     """
 
     response_id: str
@@ -135,7 +134,7 @@ class ResponseEnd(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(StrEnum):
-    """The result of a write to a response. Only an accepted one changed anything."""
+    """The result of a write to a response. Only an accepted one has changed anything."""
 
     ACCEPTED = "accepted"
     RESPONSE_BYTES = "response_bytes"
@@ -149,7 +148,7 @@ class Verdict(StrEnum):
     ENDED = "ended"
     """It is terminal; a terminal status is never overwritten."""
     LOST = "lost"
-    """Another worker holds its lease, or none does."""
+    """Another worker holds its lease, or there is no lease."""
     GAP = "gap"
     """An entry does not begin right after the last one."""
 
@@ -165,7 +164,7 @@ class Verdict(StrEnum):
 
 
 class LogTail(Struct, frozen=True):
-    """A response's log from some point on. If `entries` reach `last_seq`, that is all there is so far."""
+    """A response's log from some event on. If `entries` reach `last_seq`, that is all there is so far."""
 
     status: ResponseStatus
     last_seq: int
@@ -173,7 +172,7 @@ class LogTail(Struct, frozen=True):
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a worker must stop: responses that it lost, and those that shall be cancelled."""
+    """Responses that a worker must stop: those that it has lost, and those that were cancelled."""
 
     lost: frozenset[str]
     cancelled: frozenset[str]
@@ -189,7 +188,7 @@ class ConversationRecord(Struct, frozen=True, kw_only=True):
 
 
 class CompletionRecord(Struct, frozen=True, kw_only=True):
-    """A stored chat completion. `body` is wire JSON, `metadata` what lists are filtered by."""
+    """A stored chat completion. `body` is wire JSON, `metadata` is for filters of lists."""
 
     id: str
     owner: str
@@ -223,9 +222,9 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
-    """A container, which is gone so many minutes after it was last active.
+    """A container, which expires a number of minutes after its last use.
 
-    `interpreter` names the one that has run its last call: its variables are nowhere else.
+    `interpreter` is the name of the one that has run its last call: only that one has its variables.
     """
 
     id: str
@@ -255,7 +254,7 @@ class ContainerFileRecord(Struct, frozen=True, kw_only=True):
 
 
 class IndexStatus(StrEnum):
-    """How far a file in a vector store got. One that is deleted is seen by the sweep only."""
+    """The progress of indexing a file in a vector store. Only the sweep sees deleted ones."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
@@ -274,7 +273,7 @@ class FileCounts(Struct, frozen=True):
 
 
 class VectorStoreRecord(Struct, frozen=True, kw_only=True):
-    """A vector store. `metadata` is wire JSON. It expires so many seconds after it was last active."""
+    """A vector store. `metadata` is wire JSON. It expires a number of seconds after its last use."""
 
     id: str
     owner: str
@@ -290,7 +289,7 @@ class VectorStoreRecord(Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreChange(Struct):
-    """What becomes of a vector store: what is not set stays."""
+    """A change of a vector store: fields that are not set are not changed."""
 
     name: str | UnsetType = UNSET
     metadata: bytes | UnsetType = UNSET
@@ -302,8 +301,8 @@ class VectorStoreChange(Struct):
 class IndexedFile(Struct, frozen=True, kw_only=True):
     """A file in a vector store, and at the same time the job to index it.
 
-    `id` is that of the file, `key` that of the row: a file that is attached again has another. `error` and
-    `attributes` are wire JSON, sizes of chunks are in tokens.
+    `id` is that of the file, `key` that of the row: a file that is attached again has another key. `error`
+    and `attributes` are wire JSON, sizes of chunks are in tokens.
     """
 
     key: str
@@ -344,7 +343,7 @@ class VectorStoreBatch(Struct, frozen=True, kw_only=True):
 class NewChunk(Struct, frozen=True):
     """A piece of a file's text, and its terms, joined by spaces.
 
-    `vector` is what the model `embedded_by` made of it, if one did: packed floats of 32 bits.
+    `vector` is its embedding by the model `embedded_by`, if there is one: packed floats of 32 bits.
     """
 
     position: int
@@ -355,7 +354,7 @@ class NewChunk(Struct, frozen=True):
 
 
 class ChunkRecord(Struct, frozen=True):
-    """A chunk that was found, with the file that it is of."""
+    """A chunk that was found, with its file."""
 
     id: int
     file_id: str
@@ -367,10 +366,10 @@ class ChunkRecord(Struct, frozen=True):
 
 
 class Postings(Struct, frozen=True):
-    """What matches some terms.
+    """The matches of some terms.
 
-    `total` chunks were searched, with `length` terms together. `counts` are the chunks that
-    have each term. `chunks` are those that match best.
+    `total` chunks were searched, with `length` terms together. `counts` are the numbers of chunks with each
+    term. `chunks` are the best matches.
     """
 
     total: int
@@ -380,7 +379,7 @@ class Postings(Struct, frozen=True):
 
 
 class NewBlob(Struct, frozen=True, kw_only=True):
-    """Content that is to be stored: whose it is, what holds it, and until when that does (None: for ever)."""
+    """New content: its owner, its holder, and the time until which that holds it (None: forever)."""
 
     owner: str
     holder: str
@@ -397,10 +396,10 @@ class CompletionFilter(Struct, frozen=True):
 
 
 class Paging(Struct, frozen=True):
-    """Which part of a list is wanted.
+    """The part of a list to return.
 
-    In `order`, at most `limit` entries that come behind the one named `after`, or
-    the nearest ones in front of the one named `before`. Both names are ids.
+    In `order`, at most `limit` entries after the one named `after`, or the nearest ones before the one named
+    `before`. Both names are ids.
     """
 
     order: Literal["asc", "desc"] = "desc"
@@ -434,13 +433,13 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     history: int = 16 * 1024 * 1024
     """The most bytes that the items of a conversation, or of linked responses, may have together."""
     page: int = 4 * 1024 * 1024
-    """The most bytes that the items of a page may have together; one item is always there."""
+    """The most bytes of the items on a page; there is always at least one item."""
     response: int = 128 * 1024 * 1024
     """The most bytes that a response may have, with its items and its log, before its end is added."""
     conversation: int = 32 * 1024 * 1024
     """The most bytes that a conversation may have, with its items, before an answer is added."""
     stored: int = 16 * 1024 * 1024 * 1024
-    """The most bytes that one owner may have stored."""
+    """The most bytes that one owner may store."""
     all_stored: int = 64 * 1024 * 1024 * 1024
     """The most bytes that all owners may have stored."""
     conversations: int = 100_000
@@ -454,16 +453,16 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     container_files: int = 200
     """The most files of one container."""
     entries: int = 1000
-    """The most log entries that one read of events gives."""
+    """The most log entries that one read of events returns."""
     sweep: int = 200
-    """Rows that one transaction of a sweep deletes, so that other writes need not wait long."""
+    """The most rows that one transaction of a sweep deletes, so that other writes need not wait long."""
     batch: int = 1000
     """The most writes that share a transaction."""
     waiting: int = 10_000
-    """The most writes that wait in a queue; further ones wait for room in it."""
+    """The most writes that wait in a queue; further ones wait for a place in it."""
     readers: int = 4
     """The most reads that run at a time."""
     timeout: float = 5.0
     """Seconds until a database that does not answer, or stays locked, is an error."""
     poll: float = 0.25
-    """Seconds between polls for writes of other servers, where the database does not notify."""
+    """Seconds between polls for writes of other servers, if the database does not notify."""

@@ -42,7 +42,7 @@ from antiphon.store.transaction import PreparedStatement, Transaction, insertion
 from antiphon.store.usage import size_of
 
 LOOKED_UP = 1000
-"""So many ids go into one query: databases count parameters, and PostgreSQL takes 32767."""
+"""The most ids in one query: databases limit the number of parameters, PostgreSQL to 32767."""
 
 _NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
 _CREATE = insertion(responses)
@@ -65,7 +65,7 @@ _EXISTS = select(responses.c.id).where(_NAMED)
 
 
 def _chain() -> Select[Any]:
-    """The items of a response and of those before it, oldest first, and how the chain goes on."""
+    """The items of a response and of those before it, oldest first, and the links between them."""
     last = select(responses.c.id, responses.c.previous_id, literal(1).label("depth"))
     chain = last.where(_NAMED).cte("chain", recursive=True)
     previous = select(responses.c.id, responses.c.previous_id, chain.c.depth + 1).where(
@@ -85,7 +85,7 @@ _CHAIN = _chain()
 
 
 def _owned(parents: Table) -> ColumnElement[bool]:
-    """An item belongs to one of these, which belongs to the owner."""
+    """The condition that the item belongs to one of these parents, which belongs to the owner."""
     return exists().where(parents.c.id == item_table.c.parent, parents.c.owner == bindparam("owner"))
 
 
@@ -136,7 +136,7 @@ def _row(record: ResponseRecord, size: int) -> tuple[Any, ...]:
 
 
 def missing(response_id: str, **details: str) -> NotFoundError:
-    """There is no such response, or it is someone else's."""
+    """The response does not exist, or belongs to another owner."""
     return NotFoundError(f"Response with id {response_id!r} not found.", **details)
 
 
@@ -157,7 +157,7 @@ def _refusals(transaction: Transaction, records: Sequence[ResponseRecord]) -> li
 
 
 def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[Refusal]:
-    """Store what there is room for."""
+    """Store the creations for which there is room."""
     refusals = _refusals(transaction, [record for record, _ in creations])
     sizes = [_size(record, inputs) for record, inputs in creations]
     for index, (record, _) in enumerate(creations):

@@ -1,9 +1,8 @@
-"""How much owners may still store, as far as that has to be looked up.
+"""The room of owners: how many bytes they may still store, as far as that has to be looked up.
 
-What is new is refused where there is no room for it. What an answer adds at its end is always stored:
-nobody loses an answer because of what was stored while it was given.
-
-An owner `KIND:OWNER` is OWNER with a list of its own: what it has is counted with the rest.
+New objects are refused if there is no room. The end of an answer is always stored: an answer must not be
+lost because of what was stored while it was generated. An owner `KIND:OWNER` is OWNER with a separate list:
+the objects are counted together with OWNER's.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ from antiphon.store.schema import usage
 PLENTY = 1024**3
 """Bytes: more than is stored within `LASTING` seconds."""
 LASTING = 1.0
-"""Seconds for which `PLENTY` is enough: to look up what is left costs each write as much as its storing."""
+"""Seconds for which `PLENTY` of room is remembered: a lookup costs a write as much as storing."""
 
 Plenty = dict[str, float]
 """Until when owners have room for certain, by the clock of the event loop."""
@@ -40,7 +39,7 @@ def counted_with(owner: str) -> str:
 
 
 def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
-    """The error for what would be over a limit."""
+    """The error for exceeding a limit."""
     what, remedy = _REFUSALS[limit]
     most = getattr(limits, limit.removesuffix("_bytes"))
     message = f"{what} would have more than {most} bytes, the limit '{limit}' of this server. {remedy}"
@@ -50,8 +49,8 @@ def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
 class Room:
     """The bytes that owners may still store, at the time `now`.
 
-    `grown` are the bytes by which what owners have stored grows in a transaction, or shrinks: no counter has
-    them yet. `plenty` lasts longer than a transaction, and is shared by all.
+    `grown` are the bytes by which the objects of owners have grown in the transaction, or shrunk: the
+    counters do not include them yet. `plenty` outlives the transaction, and is shared by all.
     """
 
     def __init__(self, connection: Connection, limits: StoreLimits, plenty: Plenty, now: float) -> None:
@@ -63,7 +62,7 @@ class Room:
         self._found: dict[str, tuple[int, int]] = {}
 
     def exceeded(self, owner: str, adding: int = 0) -> str | None:
-        """The name of the limit that an owner is over with so many more bytes."""
+        """The name of the limit that an owner would exceed with this number of additional bytes."""
         owner = counted_with(owner)
         if self._now < self._plenty.get(owner, 0.0):
             return None
@@ -79,7 +78,7 @@ class Room:
             raise refusal(over, self.limits, param)
 
     def _left(self, owner: str) -> tuple[int, int]:
-        """What was left before the transaction: of the owner's own limit, and of that of all."""
+        """The room before the transaction: for the owner's own limit, and for the total of all owners."""
         if owner not in self._found:
             own, every = self._connection.execute(_BOTH, {"owner": owner}).one()
             left = self.limits.stored - int(own), self.limits.all_stored - int(every)

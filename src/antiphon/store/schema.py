@@ -1,11 +1,10 @@
-"""The tables. What changes here needs a migration (`migrations/versions/`); a test holds the two equal.
+"""The tables. A change here needs a migration (`migrations/versions/`); a test checks that the two are equal.
 
-Times are seconds since 1970. A `size` is in bytes; that of a parent has all that belongs to it
-(`usage.py`). `items.parent` is the id of what an item belongs to: a
-response, a conversation or a stored completion; `items.blobs` are the digests of the blobs that
-an item refers to, which its parent holds. Rows that belong to a parent are
-deleted by code, in one order (`delete.py`), for no foreign key can point at three
-tables.
+Times are seconds since 1970. A `size` is in bytes; that of a parent includes all rows that belong to it
+(`usage.py`). `items.parent` is the id of the object that an item belongs to: a response, a conversation or a
+stored completion; `items.blobs` are the digests of the blobs that an item refers to, which its parent holds.
+Rows that belong to a parent are deleted by code, in one order (`delete.py`), because a foreign key cannot
+refer to three tables.
 """
 
 import re
@@ -37,7 +36,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Text(TypeDecorator[str]):
-    """Text that every database can hold; other text is a RequestError, for it comes from clients."""
+    """Text that every database can hold; other text is a RequestError, because it comes from clients."""
 
     impl = PlainText
     cache_ok = True
@@ -102,7 +101,7 @@ items = Table(
 )
 
 # By the last event of an entry, so that "after event N" is a range of the key.
-# `chunks` come last: SQLite then reads the events of an entry without them.
+# `chunks` is the last column, so that SQLite reads the events of an entry without it.
 log = Table(
     "log",
     METADATA,
@@ -145,7 +144,8 @@ completions = Table(
     ),
 )
 
-# Content, by its digest. One without a digest is unfinished or nobody's: it goes when it expires.
+# Content, by its digest. A blob without one is unfinished or abandoned: the sweep deletes it when it
+# expires.
 blobs = Table(
     "blobs",
     METADATA,
@@ -173,7 +173,7 @@ blob_pieces = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
-# What refers to a blob: the id of a file, a response, a conversation.
+# The holder of a blob: the id of a file, a response, a conversation.
 blob_holders = Table(
     "blob_holders",
     METADATA,
@@ -266,7 +266,7 @@ vector_store_batches = Table(
     Index("vector_store_batches_by_store", "vector_store_id"),
 )
 
-# What finds chunks by their terms differs by database, so only the migration makes it: in SQLite the table
+# The search index depends on the database, so only the migration makes it: in SQLite the table
 # `vector_chunk_terms`, which triggers fill, in PostgreSQL an index.
 vector_chunks = Table(
     "vector_chunks",
@@ -330,7 +330,7 @@ usage = Table(
     Column("bytes", BigInteger, nullable=False),
 )
 
-# The same pairs as in completions.metadata, to look for.
+# The same pairs as in completions.metadata, for queries.
 completion_metadata = Table(
     "completion_metadata",
     METADATA,

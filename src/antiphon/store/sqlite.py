@@ -1,15 +1,14 @@
-"""SQLite: a file, or memory, behind threads that SQLAlchemy's plain engine runs in.
+"""SQLite: a file, or memory, in threads that run SQLAlchemy's synchronous engine.
 
-One thread writes, a few read; a whole transaction is one trip to a thread, which
-costs a third of what an async driver takes with a trip for each step.
+One thread writes, a few read; a whole transaction runs in one call of a thread, which costs a third of an
+async driver with a call for each step.
 
-Write-ahead logging with `synchronous=NORMAL`: what is committed is in the
-operating system's cache, so it survives any end of this process, kill -9
-included. Only a machine that loses power can lose the last commits, never the file.
+Write-ahead logging with `synchronous=NORMAL`: committed data are in the operating system's cache, so they
+survive any end of this process, including kill -9. If the machine loses power, only the last commits may be
+lost, never the file.
 
-Several servers may share a file. `PRAGMA data_version` on the writing connection
-changes when another connection commits; it is polled every `StoreLimits.poll` seconds,
-and a change wakes all watches.
+Several servers may share a file. `PRAGMA data_version` on the writing connection changes when another
+connection commits; it is polled every `StoreLimits.poll` seconds, and a change notifies all watches.
 
 Deleted rows free pages inside the file for reuse; the file does not shrink.
 """
@@ -39,13 +38,14 @@ LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is cut back to this size whenever it has been written back."""
 
 CHECKPOINT_PAGES = 4000
-"""So many pages in the write-ahead log are copied to the file; one that changes often is copied once."""
+"""Pages in the write-ahead log before they are copied to the file; a page that changes often is copied
+once."""
 
 RETRY_SECONDS = 0.01
 """Seconds between attempts where SQLite does not wait for a lock by itself."""
 
 _BEGIN = "BEGIN IMMEDIATE"
-"""A transaction that will write asks for the lock first; later it might be refused."""
+"""A transaction that will write takes the lock first; later it might be refused."""
 
 _PRAGMAS = (
     "journal_mode = WAL",
@@ -56,7 +56,7 @@ _PRAGMAS = (
 
 
 class Sqlite:
-    """A backend on a file, or in memory if `path` is None."""
+    """A backend with a file, or in memory if `path` is None."""
 
     def __init__(self, path: Path | None, limits: StoreLimits) -> None:
         self._path = path
@@ -72,9 +72,9 @@ class Sqlite:
         self._writer: _Writer | None = None
 
     async def open(self, notifier: Notifier) -> None:
-        """Make the file if there is none, for its owner only, and bring its tables up to date.
+        """Create the file if necessary, readable for its owner only, and migrate its tables.
 
-        Raises ValueError for an SQLite that cannot search texts.
+        Raises ValueError for an SQLite without full-text search.
         """
         self._notifier = notifier
         _check_search()
@@ -89,7 +89,7 @@ class Sqlite:
     async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics."""
         result, topics = await _run(self._write_thread, lambda: self._transact(work))
-        # Here: watches are the event loop's, and nobody may look before the commit.
+        # In the event loop's thread: watches belong to it, and must not be notified before the commit.
         self._notifier.wake(topics)
         return result
 
@@ -112,7 +112,7 @@ class Sqlite:
         connection = sqlite3.connect(
             self._path or ":memory:",
             timeout=self._limits.timeout,
-            isolation_level=None,  # transactions begin where `_Writer` says, not where the module guesses
+            isolation_level=None,  # `_Writer` begins transactions, not the module
             check_same_thread=False,
         )
         for pragma in _PRAGMAS if self._path else ():
@@ -188,14 +188,14 @@ class _Writer:
         self._driver.execute(_BEGIN)
         try:
             yield
-            # Within the `try`: a COMMIT that fails (the disk is full) leaves the transaction open.
+            # Inside the `try`: a COMMIT that fails (the disk is full) leaves the transaction open.
             self._driver.execute("COMMIT")
         except BaseException:
             self._driver.rollback()
             raise
 
     def fetch_many(self, sql: str, rows: Rows) -> list[Any]:
-        """What a query finds for each row of values."""
+        """The results of a query for each row of values."""
         return [found for row in rows for found in self._driver.execute(sql, row)]
 
     def data_version(self) -> int:
@@ -209,7 +209,7 @@ async def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
 
 
 def _check_search() -> None:
-    """Raise ValueError if SQLite was built without what vector stores are searched with."""
+    """Raise ValueError if SQLite was built without the extension for searching vector stores."""
     with closing(sqlite3.connect(":memory:")) as connection:
         try:
             connection.execute("CREATE VIRTUAL TABLE tried USING fts5(text)")
@@ -222,6 +222,6 @@ def _check_search() -> None:
 
 
 def _create(path: Path) -> None:
-    """Make folder and file for their owner only; SQLite gives its other files the same permissions."""
+    """Create folder and file, readable for their owner only; SQLite copies this to its other files."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

@@ -1,39 +1,39 @@
-"""The store's contract: eleven parts, each a few async methods, behind one object that `open_store` returns.
+"""The store's contract: eleven parts, each a few async methods, of one object that `open_store` returns.
 
-    store.responses      responses and the items that went in and came out
+    store.responses      responses with their input and output items
     store.log            the events of a response, as appended by the worker that holds its lease
     store.jobs           background responses: claim, heartbeat, cancel, release
     store.conversations  conversations and their items
     store.completions    stored chat completions and their messages
-    store.blobs          content by its digest, kept while something holds it
+    store.blobs          content by its digest, kept while it has a holder
     store.files          files that clients have uploaded
     store.vector_stores  files that are indexed, and searched by their terms
     store.containers     places where programs run, and their files
     store.approvals      requests for an approval that were answered
     store.usage          how much each owner has stored
 
-A background response is its row: there is no queue beside it.
+A background response is its row: there is no separate queue.
 
-                                  save ──────────────► completed, incomplete, failed, cancelled
-        create ──► queued ──claim──► in_progress ──finish──► completed, incomplete, failed, cancelled
-                     │                ▲      │
-                     │                └claim─┘ once the lease is released or has run out
-                     └──────finish (worker None)──► cancelled
+                              save ──────────────► completed, incomplete, failed, cancelled
+    create ──► queued ──claim──► in_progress ──finish──► completed, incomplete, failed, cancelled
+                 │                ▲      │
+                 │                └claim─┘ once the lease is released or has expired
+                 └──────finish (worker None)──► cancelled
 
-Contract, held by the suite in `tests/contracts/store.py` for every database:
+Contract, checked by the suite in `tests/contracts/store.py` for every database:
 
-* a method that changes something does so at once and whole, or not at all;
+* a method either makes its whole change, atomically, or none;
 * writes happen in the order of their calls; those that are called before the
   first has begun (`asyncio.gather(create(…), finish(…))`) share one transaction;
-* when a write returns, it survives the death of this process; a write that raised
-  StoreError did not happen: repeat it, or tell the client (if PostgreSQL was lost
+* when a write returns, it survives the end of this process; a write that raised
+  StoreError did not happen: repeat it, or report it to the client (if PostgreSQL was lost
   during a commit it may have happened; appends can be repeated safely);
-* everything that goes wrong in the database is a StoreError, and the store works
+* every failure of the database is a StoreError, and the store works
   again by itself when the database does;
-* what belongs to another owner does not exist;
+* objects of other owners are not found;
 * a log has no gaps, and only the holder of the lease writes to it;
 * a terminal status is never overwritten;
-* what is counted of an owner is what is stored, whoever writes and deletes (`usage.py` says what counts).
+* the usage of an owner equals what is stored, for any writes and deletions (`usage.py` says what counts).
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
@@ -93,7 +93,10 @@ class Watch(Protocol):
     """Reports that something may have changed since the watch began, or since its last report."""
 
     async def changed(self, within: float | None = None) -> bool:
-        """Wait for a change, at most `within` seconds; whether there was one. There may be false alarms."""
+        """Wait for a change, at most `within` seconds; returns whether there was one.
+
+        There may be false alarms.
+        """
         ...
 
 
@@ -103,8 +106,7 @@ class Responses(Protocol):
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
         """Store a new response. Raises NotFoundError if its conversation does not exist.
 
-        Raises RequestError if there is no room for it. The conversation gets nothing yet: its items come
-        with `finish`.
+        Raises RequestError if there is no room for it. The items are added to the conversation by `finish`.
         """
         ...
 
@@ -113,13 +115,13 @@ class Responses(Protocol):
     ) -> None:
         """Store a new response that has ended: `record` has a terminal status, the last body and no lease.
 
-        Its conversation gets all of the items. Raises NotFoundError if it does not exist. An answer that is
-        there is stored whatever room there is, and so is the end of one by `finish`.
+        All of the items are added to its conversation. Raises NotFoundError if that does not exist. A
+        finished answer is stored even if there is no room, here and by `finish`.
         """
         ...
 
     async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
-        """The response as it is now."""
+        """The response in its current state."""
         ...
 
     async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
@@ -134,29 +136,29 @@ class Responses(Protocol):
         ...
 
     async def finish(self, end: ResponseEnd) -> Verdict:
-        """End a response: status, body, output items, last log entries and its conversation's items, at once.
+        """End a response: status, body, output, last log entries and its conversation's items, atomically.
 
-        A conversation that was deleted meanwhile gets nothing.
+        If the conversation was deleted meanwhile, it is left out.
         """
         ...
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        """Delete a response with its items and log; whether there was one. A worker on it loses it."""
+        """Delete a response with its items and log; returns whether there was one. Its worker loses it."""
         ...
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
-        """What went into a response. Raises NotFoundError, also for ids in `paging`."""
+        """The input items of a response. Raises NotFoundError, also for ids in `paging`."""
         ...
 
     async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-        """The payloads of those of these items that there are, in whichever response or conversation."""
+        """The payloads of those of these items that exist, in any response or conversation."""
         ...
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
         """All items of the responses that `previous_id` links, oldest first: of each input, then output.
 
-        Raises NotFoundError that names the response that is missing, be it the last
-        one or, deleted since, one further back; RequestError if there are too many.
+        Raises NotFoundError that names the missing response, be it the last one or an earlier one that was
+        deleted; RequestError if there are too many.
         """
         ...
 
@@ -165,20 +167,19 @@ class Log(Protocol):
     """The events of responses."""
 
     async def append(self, *appends: Append) -> list[Verdict]:
-        """Add to the logs of several responses, in one transaction; a verdict for each.
+        """Add to the logs of several responses, in one transaction; returns a verdict for each.
 
-        The entries of one Append are accepted together or not at all. With those that a limit is
-        exceeded by the verdict names it: then the response has to end. Appending the
-        last entries again is accepted and changes nothing, so a write whose end is
-        not known can be repeated.
+        The entries of one Append are accepted together or not at all. If they exceed a limit, the verdict
+        names it: then the response has to end. Appending the last entries again is accepted and changes
+        nothing, so a write whose result is unknown can be repeated.
         """
         ...
 
     async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
-        """The entries with events after `seq` (-1: all), without chunks; None if there is no such response.
+        """The entries with events after `seq` (-1: all), without chunks; None if the response does not exist.
 
-        The first may begin at or before `seq`. At most `Limits.entries` of them:
-        there are more if the last one does not reach `LogTail.last_seq`.
+        The first may begin at or before `seq`. At most `Limits.entries` of them: there are more if the last
+        one does not reach `LogTail.last_seq`.
         """
         ...
 
@@ -194,19 +195,19 @@ class Jobs(Protocol):
     """
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
-        """Take background responses, oldest first, that are queued or whose lease was given up or ran out.
+        """Take background responses, oldest first, that are queued or have no valid lease any more.
 
-        They are in_progress from now on. One with events in its log was begun by
-        another worker; one with `cancel_requested` has only to be finished.
+        They are in_progress from now on. One with events in its log was begun by another worker; one with
+        `cancel_requested` has only to be finished.
         """
         ...
 
     async def claim_abandoned(
         self, worker: str, now: float, lease_seconds: float, limit: int
     ) -> list[ResponseRecord]:
-        """The same for foreground responses whose lease ran out: their server died, and so did their client.
+        """The same for foreground responses whose lease has expired: their server has crashed.
 
-        One that was created without a lease is never abandoned.
+        A response that was created without a lease is never abandoned.
         """
         ...
 
@@ -217,20 +218,20 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
-        """Ask for a response to be cancelled, again if need be; the response as it is now.
+        """Request a response to be cancelled, again if necessary; returns its current state.
 
-        One that has ended stays as it is. One that nobody works on must be finished
-        by the caller, with worker None; the worker of any other is told.
+        If it has ended, it is not changed. If no worker has it, the caller must finish it, with worker None;
+        otherwise its worker is notified.
         """
         ...
 
     async def release(self, worker: str, response_ids: Collection[str]) -> None:
-        """Give up leases, so that other workers can continue at once."""
+        """Release leases, so that other workers can continue at once."""
         ...
 
 
 class Conversations(Protocol):
-    """Conversations. Where a method does not say so otherwise, a missing one, or item, is a NotFoundError."""
+    """Conversations. A missing one, or a missing item, is a NotFoundError, unless a method says otherwise."""
 
     async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
         """Store a new conversation. Raises RequestError beyond its limits."""
@@ -241,15 +242,15 @@ class Conversations(Protocol):
         ...
 
     async def update(self, owner: str, conversation_id: str, metadata: bytes) -> ConversationRecord:
-        """Replace the metadata; the conversation as it is now."""
+        """Replace the metadata; returns the conversation."""
         ...
 
     async def delete(self, owner: str, conversation_id: str) -> bool:
-        """Delete a conversation with its items; whether there was one. Its responses keep theirs."""
+        """Delete a conversation with its items; returns whether there was one. Its responses keep theirs."""
         ...
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
-        """Append items, consecutive even if others append at the same time.
+        """Append items, consecutively even with concurrent calls.
 
         Raises RequestError if there is no room for them.
         """
@@ -264,11 +265,11 @@ class Conversations(Protocol):
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
-        """One item; None also if there is no such conversation."""
+        """One item; None also if the conversation does not exist."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
-        """Delete one item; the conversation that it was in."""
+        """Delete one item; returns its conversation."""
         ...
 
 
@@ -290,11 +291,11 @@ class Completions(Protocol):
     async def update(
         self, owner: str, completion_id: str, metadata: Mapping[str, str], body: bytes
     ) -> CompletionRecord:
-        """Replace metadata and body; the completion as it is now. Raises NotFoundError."""
+        """Replace metadata and body; returns the completion. Raises NotFoundError."""
         ...
 
     async def delete(self, owner: str, completion_id: str) -> bool:
-        """Delete a completion with its messages; whether there was one."""
+        """Delete a completion with its messages; returns whether there was one."""
         ...
 
     async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
@@ -305,18 +306,18 @@ class Completions(Protocol):
 class Blobs(Protocol):
     """Content, by the SHA-256 of its bytes, in hexadecimal digits.
 
-    A blob is there while it has a holder: the id of whatever refers to it, a file, a response,
-    a conversation. Holders go with `release`, when they expire, or, being a response, a
-    conversation or a stored completion, when that is deleted. These hold what their items refer to
-    (`ItemRecord.blobs`) from the write on that stores the items, which raises NotFoundError if it is
-    gone. An owner that stores the same content again has it once, with two holders.
+    A blob exists while it has a holder: the id of the object that refers to it, a file, a response, a
+    conversation. Holders are removed by `release`, when they expire, or, for a response, a conversation or a
+    stored completion, when that is deleted. These hold what their items refer to (`ItemRecord.blobs`) from
+    the write on that stores the items, which raises NotFoundError if the blob is gone. If an owner stores
+    the same content again, there is one blob with two holders.
     """
 
     async def put(self, new: NewBlob, content: AsyncIterable[bytes] | bytes) -> BlobRecord:
-        """Store content, in pieces as they come.
+        """Store content, in pieces.
 
-        If the owner has it already, it keeps its media type. Raises RequestError if there is no room for
-        it; then, and whenever `content` raises, nothing of it is kept.
+        If the owner has it already, it keeps its media type. Raises RequestError if there is no room for it;
+        then, and whenever `content` raises, nothing of it is kept.
         """
         ...
 
@@ -325,11 +326,11 @@ class Blobs(Protocol):
         ...
 
     def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
-        """Its bytes, in pieces of at most 256 KiB. Raises NotFoundError, also if it goes meanwhile."""
+        """Its bytes, in pieces of at most 256 KiB. Raises NotFoundError, also if it is deleted meanwhile."""
         ...
 
     async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:
-        """Keep a blob for another holder, or for the same one until another time; whether there is one."""
+        """Add a holder, or change the time of one; returns whether the blob exists."""
         ...
 
     async def release(self, owner: str, holder: str) -> None:
@@ -341,7 +342,7 @@ class Files(Protocol):
     """Files that clients have uploaded."""
 
     async def create(self, record: FileRecord) -> None:
-        """Store what is said of a file, whose blob is there, and have it hold the blob.
+        """Store the description of a file, whose blob exists, and make it hold the blob.
 
         Raises NotFoundError if the blob is gone, RequestError if the owner has `Limits.files` of them.
         """
@@ -356,12 +357,12 @@ class Files(Protocol):
         ...
 
     async def delete(self, owner: str, file_id: str) -> bool:
-        """Delete a file; whether there was one."""
+        """Delete a file; returns whether there was one."""
         ...
 
 
 class Containers(Protocol):
-    """Containers and their files. One that has expired is not there."""
+    """Containers and their files. Expired ones are not found."""
 
     async def create(self, record: ContainerRecord) -> None:
         """Store a container. Raises RequestError if the owner has `Limits.containers` of them."""
@@ -382,11 +383,11 @@ class Containers(Protocol):
         ...
 
     async def delete(self, owner: str, container_id: str) -> bool:
-        """Delete a container with its files; whether there was one."""
+        """Delete a container with its files; returns whether there was one."""
         ...
 
     async def put_file(self, record: ContainerFileRecord) -> None:
-        """Store a file, whose blob is there, in the place of one with the same path, and hold the blob.
+        """Store a file, whose blob exists, replacing one with the same path, and hold the blob.
 
         Raises NotFoundError if the container or the blob is gone, RequestError if the container has
         `Limits.container_files`.
@@ -407,10 +408,11 @@ class Containers(Protocol):
 
 
 class VectorStores(Protocol):
-    """Vector stores and their files. A missing one is a NotFoundError, where a method does not say otherwise.
+    """Vector stores and their files. A missing one is a NotFoundError, unless a method says otherwise.
 
     A file in a vector store is a row, and at the same time the job to index it: it is claimed under a lease,
-    gets chunks, and is finished. Only what is completed is found. Counts and sizes are worked out when read.
+    gets chunks, and is finished. Only completed files are found. Counts and sizes are computed when they are
+    read.
     """
 
     async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
@@ -426,15 +428,15 @@ class VectorStores(Protocol):
         ...
 
     async def update(self, owner: str, vector_store_id: str, change: VectorStoreChange) -> VectorStoreRecord:
-        """Change it; as it is now."""
+        """Change it; returns its new state."""
         ...
 
     async def touch(self, owner: str, vector_store_ids: Collection[str], now: float) -> None:
-        """They are used: those that expire do so later. Missing ones are left out."""
+        """Register a use, which postpones their expiry. Missing ones are ignored."""
         ...
 
     async def delete(self, owner: str, vector_store_id: str) -> bool:
-        """Delete one; whether it was there. Its files stay."""
+        """Delete one; returns whether there was one. Its files are kept."""
         ...
 
     async def attach(
@@ -444,7 +446,10 @@ class VectorStores(Protocol):
         attached: Sequence[IndexedFile],
         batch: VectorStoreBatch | None = None,
     ) -> None:
-        """Attach files of the owner, as a new batch or not. One that is attached already is indexed again."""
+        """Attach files of the owner, as a new batch or not.
+
+        A file that is attached already is indexed again.
+        """
         ...
 
     async def file(self, owner: str, vector_store_id: str, file_id: str) -> IndexedFile:
@@ -465,11 +470,11 @@ class VectorStores(Protocol):
     async def update_file(
         self, owner: str, vector_store_id: str, file_id: str, attributes: bytes
     ) -> IndexedFile:
-        """Replace a file's attributes; the file as it is now."""
+        """Replace a file's attributes; returns the file."""
         ...
 
     async def detach(self, owner: str, vector_store_id: str, file_id: str) -> None:
-        """Take a file out."""
+        """Remove a file."""
         ...
 
     async def texts(self, owner: str, vector_store_id: str, file_id: str) -> Sequence[str]:
@@ -477,23 +482,23 @@ class VectorStores(Protocol):
         ...
 
     async def batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
-        """A batch as it is now."""
+        """A batch in its current state."""
         ...
 
     async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
-        """Cancel those of its files that are not indexed yet; as it is now."""
+        """Cancel those of its files that are not indexed yet; returns its state."""
         ...
 
     async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
-        """Take the oldest file that waits to be indexed, without the chunks that another worker has left."""
+        """Take the oldest file that waits to be indexed, and delete chunks of an earlier worker."""
         ...
 
     async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
-        """Renew leases. What was lost stays so."""
+        """Renew leases, except those that were lost."""
         ...
 
     async def release(self, worker: str, keys: Collection[str]) -> None:
-        """Give up leases, so that other workers can continue at once."""
+        """Release leases, so that other workers can continue at once."""
         ...
 
     async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
@@ -501,7 +506,7 @@ class VectorStores(Protocol):
         ...
 
     async def finish(self, end: IndexEnd) -> bool:
-        """End a job; whether the worker still had it. A file that failed keeps no chunks."""
+        """End a job; returns whether the worker still had it. A failed file keeps no chunks."""
         ...
 
     async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
@@ -515,9 +520,9 @@ class VectorStores(Protocol):
         terms: Sequence[str],
         keys: Collection[str] | None = None,
     ) -> Postings:
-        """The chunks that have one of these terms at least: the best two hundred, ranked about as BM25 does.
+        """The chunks with at least one of these terms: the best two hundred, approximately ranked by BM25.
 
-        With `keys`, only those of the files with these keys. Missing vector stores are left out.
+        With `keys`, only those of the files with these keys. Missing vector stores are ignored.
         """
         ...
 
@@ -536,9 +541,9 @@ class Approvals(Protocol):
     """Requests for an approval that were answered."""
 
     async def claim(self, owner: str, request_id: str, response_id: str, expires_at: float) -> bool:
-        """Note that a request is answered for this response; false if it was, for another one.
+        """Register the response that uses an answered request; false if another one has used it.
 
-        It is forgotten when it has expired.
+        The entry is deleted when it has expired.
         """
         ...
 
@@ -547,13 +552,14 @@ class StorageUsage(Protocol):
     """How much each owner has stored."""
 
     async def of(self, owner: str) -> int:
-        """Bytes of all that is stored of an owner."""
+        """The bytes that an owner has stored."""
         ...
 
     async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
-        """Raise RequestError for `param` if there is no room for so many more bytes of one response.
+        """Raise RequestError for `param` if there is no room for these additional bytes of one response.
 
-        If they go to a conversation, too, there must be room in it: else the error is one of `conversation`.
+        If they also go to a conversation, there must be room in it: otherwise the error is about
+        `conversation`.
         """
         ...
 
@@ -585,14 +591,14 @@ class Store(Protocol):
     def usage(self) -> StorageUsage: ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
-        """Watch for changes: `JOBS`, `events_of(id)`, `cancel_of(id)`, whichever server made them.
+        """Watch for changes by any server: `JOBS`, `events_of(id)`, `cancel_of(id)`.
 
         Watch first, then read: changes in between are reported.
         """
         ...
 
     async def sweep(self, now: float) -> SweepResult:
-        """Delete what has expired, in small transactions."""
+        """Delete expired objects, in small transactions."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The sweep: deletes what has expired, in small transactions.
+"""The sweep: deletes expired objects, in small transactions.
 
 It finds rows in a read and deletes them in a write, so that other writes can run in between.
 """
@@ -36,7 +36,7 @@ from antiphon.store.usage import uncount
 
 
 class _SweepRule(Struct, frozen=True):
-    """What is swept: a table, and how."""
+    """A table to sweep, and how to delete its rows."""
 
     table: Table
     delete: Callable[[Transaction, Collection[str]], None]
@@ -54,7 +54,7 @@ _EXPIRED = {
 
 
 async def sweep(database: Database, now: float) -> SweepResult:
-    """Delete until nothing is left to delete; how much it was."""
+    """Delete until nothing is left to delete; returns the number of deleted objects."""
     await sweep_approvals(database, now)
     ended = await _sweep(database, _RESPONSES, now)
     answered = await _sweep(database, _COMPLETIONS, now)
@@ -113,7 +113,7 @@ def _delete_detached(transaction: Transaction, keys: Sequence[str]) -> None:
 
 
 async def _sweep_blobs(database: Database, now: float) -> int:
-    """Delete the holders that have expired, then the blobs that nobody has any more; how many those were."""
+    """Delete the expired holders, then the blobs without holders; returns the number of the latter."""
     most, deleted = database.limits.sweep, 0
     while holders := await database.read(_expired_holders, now, most):
         await database.write(_release, (holders, now))

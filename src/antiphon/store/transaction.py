@@ -1,4 +1,4 @@
-"""A write transaction, statements that cost little in one, and what owners have stored in it."""
+"""A write transaction, fast statements for it, and the bytes that owners store in it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -24,22 +24,21 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class SqlDriver(Protocol):
-    """What a transaction needs of the driver of its database."""
+    """The methods that a transaction needs of the driver of its database."""
 
     def execute_many(self, sql: str, rows: Rows) -> object:
         """Run a statement for each row of values."""
         ...
 
     def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
-        """What a query finds for each row of values, joined."""
+        """The results of a query for each row of values, joined."""
         ...
 
 
 class PreparedStatement:
     """A statement that is compiled to SQL once for each kind of database, then run by the driver itself.
 
-    It costs a fraction of what SQLAlchemy's execution does, which is why every
-    statement is one that stores answers.
+    It costs a fraction of SQLAlchemy's execution, so it is used for every statement that stores answers.
     """
 
     def __init__(self, statement: ClauseElement, columns: Iterable[ColumnElement[Any]]) -> None:
@@ -79,39 +78,39 @@ _COUNT = PreparedStatement(
 
 
 class Transaction:
-    """A write transaction, what room there is in it, and whom to wake once it is committed."""
+    """A write transaction, with the room in it, and the topics to notify after the commit."""
 
     def __init__(self, connection: Connection, driver: SqlDriver, room: Room) -> None:
         self.connection = connection
         self.room = room
         self._driver = driver
-        self.topics: dict[str, None] = {}  # a set that keeps its order
+        self.topics: dict[str, None] = {}  # an ordered set
 
     def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
-        """Run one statement, with values for what it leaves open."""
+        """Run one statement, with values for its parameters."""
         return self.connection.execute(statement, values)
 
     def each(self, statement: PreparedStatement, rows: Rows) -> None:
-        """Run a statement for each row of values; for none, not at all."""
+        """Run a statement for each row of values; not at all if there are none."""
         if rows:
             self._driver.execute_many(statement.sql(self.connection.dialect), statement.checked(rows))
 
     def find(self, query: PreparedStatement, rows: Rows) -> Sequence[Any]:
-        """What a query finds for each row of values."""
+        """The results of a query for each row of values."""
         return self._driver.fetch_many(query.sql(self.connection.dialect), query.checked(rows))
 
     def count(self, owner: str, size: int) -> None:
-        """An owner has so many more bytes stored. See `usage.py`."""
+        """Count additional bytes for an owner. See `usage.py`."""
         self.room.grown[counted_with(owner)] += size
 
     def settle(self) -> None:
-        """Add what was counted to the counters: once, and behind all other writes.
+        """Add the counted bytes to the counters: once, after all other writes.
 
         Each counter is locked until the commit, and always in the same order: so writers of several servers
-        wait for each other for a moment only, and never in a circle.
+        wait for each other only briefly, and never deadlock.
         """
         self.each(_COUNT, [(owner, size) for owner, size in sorted(self.room.grown.items()) if size])
 
     def wake(self, *topics: str) -> None:
-        """Tell who watches these topics, after the commit."""
+        """Notify the watches of these topics, after the commit."""
         self.topics.update(dict.fromkeys(topics))

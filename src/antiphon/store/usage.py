@@ -1,11 +1,10 @@
-"""What each owner has stored, in bytes: counted where it changes, in the transaction that changes it.
+"""The bytes that each owner has stored: counted in the transaction that changes them.
 
-Counted are blobs, chunks of vector stores, responses, conversations and stored completions, with all rows
-that belong to them. A parent has its size in its own row, so that deleting it reads nothing of what goes.
+Blobs, chunks of vector stores, responses, conversations and stored completions are counted, with all rows
+that belong to them. A parent has its size in its own row, so that deleting it need not read its children.
 `Transaction.count` collects the differences of a transaction; one statement for each owner adds them to its
-counter. So no table is ever read for it, and each server adds its own differences, whoever writes beside it.
-
-What may still be stored is `room.py`.
+counter. So no table is read for it, and concurrent servers each add their own differences. The limit is in
+`room.py`.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from antiphon.store.schema import conversations, usage
 from antiphon.store.transaction import Transaction
 
 ROW_BYTES = 256
-"""What a row counts beside its content: for ids, times and indexes."""
+"""The size of a row besides its content: for ids, times and indexes."""
 
 _OWN = select(usage.c.bytes).where(usage.c.owner == bindparam("owner"))
 _CONVERSATION = select(conversations.c.size).where(
@@ -29,7 +28,7 @@ _CONVERSATION = select(conversations.c.size).where(
 
 
 def size_of(*contents: bytes | None) -> int:
-    """What a row with this content counts."""
+    """The size of a row with this content."""
     return ROW_BYTES + sum(len(content) for content in contents if content)
 
 
@@ -41,7 +40,7 @@ def stored_size(*columns: ColumnElement[Any]) -> ColumnElement[int]:
 def uncount(
     transaction: Transaction, table: Table, size: ColumnElement[Any], which: ColumnElement[bool]
 ) -> None:
-    """Count rows no more that are about to go. It locks them: whoever else deletes them finds none."""
+    """Uncount rows that are deleted next. It locks them: concurrent transactions find none."""
     rows = select(table.c.owner, size.label("size")).where(which).order_by(table.c.id).with_for_update()
     for row in transaction.execute(rows).all():
         transaction.count(row.owner, -row.size)

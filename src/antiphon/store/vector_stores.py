@@ -1,8 +1,8 @@
 """Vector stores: files that are cut into chunks, and found by the terms of these.
 
-A file is attached as a row, which is at the same time the job to index it: it is claimed under a
-lease, its chunks are written, and it is completed or failed. Chunks belong to that row, and are
-found only when it is completed (`chunk_rows.py`). What is detached is marked, and goes with the sweep.
+A file is attached as a row, which is at the same time the job to index it: it is claimed under a lease, its
+chunks are written, and it is completed or failed. Chunks belong to that row, and are found only when it is
+completed (`chunk_rows.py`). A detached file is marked, and the sweep deletes it.
 """
 
 from collections import Counter
@@ -80,7 +80,7 @@ def _indexed(row: Found) -> IndexedFile:
 
 
 def missing(vector_store_id: str) -> NotFoundError:
-    """There is no such vector store, or it is someone else's."""
+    """The vector store does not exist, or belongs to another owner."""
     return NotFoundError(f"Vector store with id {vector_store_id!r} not found.", param="vector_store_id")
 
 
@@ -103,7 +103,7 @@ def _attached(owner: str, vector_store_id: str) -> ColumnElement[bool]:
 
 
 def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
-    """Nobody else attaches or deletes before the transaction ends. Raises NotFoundError."""
+    """Lock it against attaching and deleting until the transaction ends. Raises NotFoundError."""
     found = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).with_for_update()
     if transaction.execute(found).first() is None:
         raise missing(vector_store_id)
@@ -141,7 +141,7 @@ def find(connection: Connection, owner: str, vector_store_id: str) -> VectorStor
 
 
 def _require(connection: Connection, owner: str, vector_store_id: str) -> None:
-    """Raise NotFoundError if it is not there."""
+    """Raise NotFoundError if it does not exist."""
     found = select(vector_stores.c.id).where(_owned(owner, vector_store_id))
     if connection.execute(found).first() is None:
         raise missing(vector_store_id)
@@ -256,7 +256,7 @@ def _require_file(connection: Connection, owner: str, vector_store_id: str, file
     return _indexed(row)
 
 
-def _files(  # noqa: PLR0913, PLR0917 - what a list is filtered by
+def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
     connection: Connection,
     owner: str,
     vector_store_id: str,
@@ -307,7 +307,7 @@ def _require_batch(
     status = vector_store_files.c.status
     within = _attached(owner, vector_store_id) & (vector_store_files.c.batch_id == batch_id)
     rows = connection.execute(select(status, func.count()).where(within).group_by(status)).all()
-    row = _batch_row(connection, owner, vector_store_id, batch_id)  # behind them: else they may be gone
+    row = _batch_row(connection, owner, vector_store_id, batch_id)  # last: it may have been deleted
     return VectorStoreBatch(**row._mapping, counts=FileCounts(**dict(map(tuple, rows))))
 
 
@@ -326,7 +326,7 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> Vect
 # Indexing
 
 
-# Servers ask for it again and again, mostly for nothing: it is compiled once.
+# Servers repeat this query at short intervals, mostly without a result: it is compiled once.
 _WAITING = (
     select(*_FILE)
     .where(
@@ -352,7 +352,7 @@ def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile 
         update(vector_store_files).where(vector_store_files.c.id == record.key).values(values)
     )
     transaction.count(record.owner, -record.usage_bytes)
-    # What another worker has left behind
+    # Chunks of an earlier worker
     transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))
     return replace(record, usage_bytes=0)
 

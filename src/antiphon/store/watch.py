@@ -1,4 +1,4 @@
-"""Watches by topic: the backend calls `wake`, readers wait. Nothing here knows a database."""
+"""Watches by topic: the backend calls `wake`, readers wait. Independent of the database."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ class Signal:
                 await self._event.wait()
         except TimeoutError:
             return False
-        # Cleared before the caller looks: a change while it does sets it again, and is not missed.
+        # Cleared before the caller reads: a change during the read sets it again, and is not missed.
         self._event.clear()
         return True
 
@@ -35,7 +35,7 @@ class Notifier:
 
     @contextmanager
     def watch(self, topic: str) -> Iterator[Signal]:
-        """A signal that is set whenever `topic` wakes."""
+        """A signal that is set when `wake` is called for `topic`."""
         signal = Signal()
         self._signals.setdefault(topic, {})[signal] = None
         try:

@@ -35,7 +35,7 @@ _COMPACTION_DONE = b'{"type":"response.output_item.done"'
 
 
 class ConversationSummary(Struct, frozen=True):
-    """What a conversation comes to, and what it cost to find out."""
+    """The summary of a conversation, and its usage."""
 
     text: str
     prompt_tokens: int = 0
@@ -55,7 +55,7 @@ class SummaryProjection(SilentProjection):
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:
-        """Take the next events."""
+        """Process the next events."""
         for event in events:
             if isinstance(event, TextEnded):
                 self._texts.append(event.item)
@@ -70,7 +70,7 @@ class SummaryProjection(SilentProjection):
 
 
 class CompactedSource:
-    """Answers a request on its conversation; on a summary of it, if the request wants one or it is due.
+    """Answers a request with its conversation; with a summary of it, if the request wants one or it is due.
 
     `recorded` is the summary that an earlier run of the same answer has made. See `run.drive.Source`.
     """
@@ -123,7 +123,7 @@ async def summarise(turn: Turn, model: Model) -> ConversationSummary:
 def recorded_summary(
     entries: list[LogEntry], unseal: Callable[[str], str | None]
 ) -> ConversationSummary | None:
-    """The summary that the log of a response holds, if it does: then no other one is made."""
+    """The summary in the log of a response, if there is one: then no other one is made."""
     for entry in entries:
         for line in entry.events.split(b"\n"):
             if line.startswith(_COMPACTION_DONE):
@@ -146,7 +146,7 @@ class CompactionProjection(SummaryProjection):
 
 
 async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
-    """A shorter conversation that stands for a long one. Raises RequestError."""
+    """Make a summary that replaces a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("cmp_", 48))
     accepted = await app.large.of_items(request.input, lambda: accept_compact(request, context))

@@ -36,16 +36,16 @@ PREFIX = "resp_"
 
 
 def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
-    """The id of the response to come: the request's own, unless it is stored. Raises RequestError."""
+    """The id of a new response: derived from the request's own, unless it is stored. Raises RequestError."""
     own = answer_id(PREFIX, wire.request_id, header_id)
-    # What is stored is found by its id, so no client may choose it.
+    # Stored responses are found by their ids, so no client may choose them.
     return own if wire.store is False and (wire.request_id or header_id) else random_id(PREFIX, 48)
 
 
 async def begin(
     app: App, wire: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
 ) -> "Creation":
-    """Understand a request, and store the media of one for which there is room. Raises RequestError."""
+    """Read a request, and store its media, if there is room. Raises RequestError."""
     contents = app.contents(owner)
     request = await understand(app, wire, owner, response_id, earlier, contents=contents)
     accepted = request.accepted
@@ -61,7 +61,7 @@ async def begin(
 
 
 class Creation:
-    """A response that is being created for a request that is understood."""
+    """A response that is being created for a valid request."""
 
     def __init__(self, app: App, wire: CreateResponse, request: ResponseRequest) -> None:
         self._app = app
@@ -78,7 +78,7 @@ class Creation:
 
     def driver(self, *, streamed: bool) -> Driver:
         """Answers the request while the client waits, who gets a stream or the full answer."""
-        # The ids of calls depend on the id of the response, as all others do.
+        # The ids of calls are derived from the id of the response, as all others are.
         context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
         source = CompactedSource(self._request, self.projection, self._seal, context)
         journal: StreamJournal | FullAnswerJournal | None = None
@@ -92,7 +92,7 @@ class Creation:
         store = self._app.storage.store
         lines = self.projection.queue()
         entry = LogEntry(0, len(lines) - 1, b"\n".join(lines))
-        # Both at once: the store puts what begins together into one transaction, which a worker sees whole.
+        # At the same time: the store puts both into one transaction, so a worker sees the complete response.
         await asyncio.gather(
             store.responses.create(self._row(self.projection.body()), self.input),
             store.log.append(Append(response_id=self.id, worker=None, entries=(entry,))),
@@ -100,7 +100,7 @@ class Creation:
 
     @property
     def history(self) -> Sequence[bytes]:
-        """The payloads of the items that came before."""
+        """The payloads of the items before those of the request."""
         return self._request.history
 
     @property
@@ -116,7 +116,7 @@ class Creation:
         """The row of the response, with this response object."""
         settings, app = self._request.accepted.settings, self._app
         conversation = settings.conversation
-        # Only a worker needs what is secret in them.
+        # Only a worker needs the secrets in them.
         tools = kept_tools(self._wire.tools, self._seal if settings.background else None)
         return ResponseRecord(
             id=self.id,
@@ -135,7 +135,7 @@ class Creation:
 
 
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
-    """What answers a stored response, for the first time or once more.
+    """The driver for a stored response, which is answered for the first time or again.
 
     Raises AntiphonError if it cannot be answered any more.
     """

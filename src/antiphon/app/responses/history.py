@@ -1,4 +1,4 @@
-"""A request for a response → what it takes to answer it: its history, its turn, its model."""
+"""A request for a response → its history, its turn, its model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,13 +28,13 @@ Earlier = Mapping[str, Sequence[bytes]]
 
 NO_EARLIER: Earlier = MappingProxyType({})
 NO_LISTINGS: Mapping[str, Listing] = MappingProxyType({})
-"""Label of a remote server → what it listed before."""
+"""Label of a remote server → its listing."""
 
 
 class ResponseRequest(Struct, frozen=True):
-    """A request that is understood, and the model that shall answer it.
+    """A valid request, and the model for its answer.
 
-    `history` holds the payloads of the items that came before its input.
+    `history` holds the payloads of the items before its input.
     """
 
     accepted: Accepted
@@ -42,7 +42,7 @@ class ResponseRequest(Struct, frozen=True):
     history: Sequence[bytes]
 
 
-async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood with
+async def understand(  # noqa: PLR0913, PLR0917 - the context of a request
     app: App,
     request: CreateResponse,
     owner: str,
@@ -51,9 +51,9 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
     listed: Mapping[str, Listing] = NO_LISTINGS,
     contents: Contents | None = None,
 ) -> ResponseRequest:
-    """Understand a request, whose answer may have `listed` servers before. Raises RequestError.
+    """Read and check a request; servers with a listing in `listed` are not asked again. Raises RequestError.
 
-    `contents` are those of its attachments, for who keeps them.
+    `contents` are those of its attachments, for callers that store them.
     """
     model = await app.models.model(request.model)
     check_conflicts(request)
@@ -68,7 +68,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
         )
     attached = replace(accepted, turn=await app.attached(model, accepted.turn, contents))
-    # Last: a request that is refused for something else has not used its approvals up.
+    # Last: a request that is refused for another reason must not use up its approvals.
     for answer in accepted.answered:
         if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
             message = "This request was answered before. An approval is good for one call."
@@ -76,7 +76,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - what a request is understood w
     return ResponseRequest(attached, model, reading.history)
 
 
-async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
+async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
     app: App,
     model: Model,
     request: PromptParams,
@@ -85,7 +85,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - what a request is read with
     earlier: Earlier = NO_EARLIER,
     listed: Mapping[str, Listing] = NO_LISTINGS,
 ) -> ResponseContext:
-    """What a request is read with: the items that it continues, and those that it refers to."""
+    """The context of a request: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
     history = await _history(app, request, owner, earlier) if _has_past(request) else ()
     asking = ToolRequester(
@@ -123,7 +123,7 @@ async def referred(app: App, owner: str, given: str | list[Any] | None, param: s
 
 
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> PromptSize:
-    """How many tokens the prompt of such a request has, also if that is too many. Raises RequestError."""
+    """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("resp_", 48))
     turn = await app.large.of_items(request.input, lambda: prompting(request, context))
@@ -135,7 +135,7 @@ def _has_past(request: PromptParams) -> bool:
 
 
 async def _history(app: App, request: PromptParams, owner: str, earlier: Earlier) -> Sequence[bytes]:
-    """The payloads of the items that come before those of the request."""
+    """The payloads of the items before those of the request."""
     store, limits = app.storage.store, app.options.limits
     previous, conversation = request.previous_response_id, request.conversation_id
     if previous is not None and previous in earlier:

@@ -1,4 +1,4 @@
-"""What can be made of a response's row and its log: the response as it is now, and its end."""
+"""What can be derived from a response's row and its log: its current body, and its end."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ async def log_of(store: Store, record: ResponseRecord) -> list[LogEntry]:
 
 
 async def current_body(store: Store, record: ResponseRecord) -> bytes:
-    """The response object as it is now: of one that is running, with its items as far as they are stored."""
+    """The current response object: a running one has its items as far as they are stored."""
     if record.status.terminal:
         return record.body
     entries = await log_of(store, record)
-    # Of a long answer it takes too long for the event loop.
+    # For a long answer this takes too long for the event loop.
     return msgspec.json.encode(await asyncio.to_thread(_so_far, record, entries))
 
 
 def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
-    """What remote servers had listed when a response was begun, by label: who continues it lists the same."""
+    """The listings of remote servers when a response was begun, by label, for servers that continue it."""
     lines = [line for entry in entries for line in entry.events.split(b"\n") if line.startswith(_ITEM_DONE)]
     items = [msgspec.json.decode(line)["item"] for line in lines if b'"mcp_list_tools"' in line]
     found = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
@@ -64,7 +64,7 @@ def _usage(record: ResponseRecord, entries: Sequence[LogEntry]) -> ResponseUsage
 
 
 async def finish_from_record(writer: LogWriter, record: ResponseRecord, reason: BaseException) -> None:
-    """End a response that this server holds, and of which nothing but the row and its log is known."""
+    """End a response that this server holds, from its row and its log alone."""
     log_failure(reason)
     await writer.store.responses.finish(await end_from_record(writer.store, record, reason, writer.worker))
 
@@ -72,10 +72,11 @@ async def finish_from_record(writer: LogWriter, record: ResponseRecord, reason: 
 async def end_from_record(
     store: Store, record: ResponseRecord, reason: BaseException, worker: str | None
 ) -> ResponseEnd:
-    """How a response ends that was cancelled, or failed. An item that was begun stays unfinished."""
+    """The end of a response that was cancelled, or failed. An item that was begun stays incomplete."""
     entries = await log_of(store, record)
     so_far = _so_far(record, entries)
-    # An item without an end in the log can have none in the response: readers would disagree.
+    # An item without an end in the log must not have one in the response: readers would get different
+    # states.
     so_far["output"] = [item for item in so_far["output"] if isinstance(item, msgspec.Raw)]
     if isinstance(reason, CancelRequestedError):
         response = so_far | {

@@ -1,4 +1,4 @@
-"""Stored responses: as they are now, their events and their input items; cancelled and deleted."""
+"""Stored responses: their current state, events and input items; cancelled and deleted."""
 
 import asyncio
 import time
@@ -20,11 +20,11 @@ from antiphon.store.records import ItemRecord, Page, Paging, ResponseRecord
 from antiphon.store.store import events_of
 
 CANCEL_TIMEOUT = 10.0
-"""Seconds that a cancelled response may take to end before its client gets it as it is then."""
+"""Seconds that a cancelled response may take to end before its client gets its current state."""
 
 
 async def list_responses(app: App, owner: str, background: bool | None, paging: Paging) -> bytes:
-    """A page of the responses of this owner, without what is in them; of those in the background, or not."""
+    """A page of the responses of this owner, without their content; `background` is an optional filter."""
     found = await app.storage.store.responses.summaries(owner, background, paging)
     entries = [
         ListedResponse(each.id, int(each.created_at), each.status, each.model, each.background)
@@ -34,12 +34,12 @@ async def list_responses(app: App, owner: str, background: bool | None, paging: 
 
 
 async def retrieve(app: App, owner: str, response_id: str) -> bytes:
-    """The response as it is now. Raises NotFoundError."""
+    """The response in its current state. Raises NotFoundError."""
     return await current_body(app.storage.store, await _get(app, owner, response_id))
 
 
 async def events(app: App, owner: str, response_id: str, after: int) -> Driver:
-    """Drives the stored events behind sequence number `after` to a reader. Raises RequestError."""
+    """The driver for the stored events after sequence number `after`, for a reader. Raises RequestError."""
     record = await _get(app, owner, response_id)
     if record.last_seq < 0 and record.status.terminal:
         message = "This response was not streamed, so it has no events. Leave out 'stream'."
@@ -55,21 +55,21 @@ def log_driver(app: App, owner: str, response_id: str, after: int = -1) -> Drive
 
 
 async def delete(app: App, owner: str, response_id: str) -> bytes:
-    """Delete a response, with its items and events. One that is being answered stops."""
+    """Delete a response, with its items and events. If it is running, it stops."""
     if not await app.storage.store.responses.delete(owner, response_id):
         raise _not_found(response_id)
     return msgspec.json.encode(DeletedResponse(response_id))
 
 
 async def cancel(app: App, owner: str, response_id: str) -> bytes:
-    """Cancel a background response and wait until it ends; its body then. An ended one stays as it is."""
+    """Cancel a background response and wait until it ends; returns its body. An ended one is not changed."""
     store = app.storage.store
     if not (await _get(app, owner, response_id)).background:
         message = "Only background responses can be cancelled. Close the connection of others."
         raise RequestError(message, param="response_id")
     with store.watch(events_of(response_id)) as watch:
         record = await store.jobs.request_cancel(owner, response_id, time.time())
-        # Nobody works on it. Whoever does is told by the watch, or finds out when it renews the lease.
+        # No worker has it. A worker is notified by the watch, or when it renews the lease.
         if record is not None and not record.status.terminal and record.lease is None:
             await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
         deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT

@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, LargeBinary
 revision = "0004"
 down_revision = "0003"
 
-# The tokenizer changes nothing: terms are made outside. Their separator is the only one.
+# The tokenizer must not change terms, which are computed outside: it only separates them.
 _SEARCH_SQLITE = (
     """CREATE VIRTUAL TABLE vector_chunk_terms
     USING fts5(terms, content=vector_chunks, content_rowid=id, tokenize="ascii tokenchars '_-'")""",
@@ -21,7 +21,7 @@ _SEARCH_POSTGRESQL = """CREATE INDEX vector_chunks_by_terms ON vector_chunks
 
 
 def upgrade() -> None:
-    """Make the tables of vector stores, and what searches them."""
+    """Make the tables of vector stores, and their search indexes."""
     _vector_stores()
     _files()
     _chunks()

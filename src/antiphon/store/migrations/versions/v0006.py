@@ -1,4 +1,4 @@
-"""Calls of the server's tools that were begun."""
+"""Add the number of calls of server tools that have begun."""
 
 from alembic import op
 from sqlalchemy import Column, Integer, text

@@ -7,5 +7,5 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Add the index for it."""
+    """Add the index."""
     op.create_index("responses_by_owner", "responses", ["owner", "created_at", "id"])

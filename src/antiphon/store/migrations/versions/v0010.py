@@ -1,4 +1,4 @@
-"""When a response was first to be cancelled is kept."""
+"""Add the time of the first cancel call of a response."""
 
 from alembic import op
 from sqlalchemy import Column, Double
@@ -8,5 +8,5 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Add the column for it: of those that there are, nobody knows."""
+    """Add the column: it is unknown for existing responses."""
     op.add_column("responses", Column("cancel_requested_at", Double))

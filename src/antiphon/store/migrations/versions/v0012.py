@@ -7,5 +7,5 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Add the index for it."""
+    """Add the index."""
     op.create_index("conversations_by_owner", "conversations", ["owner"])

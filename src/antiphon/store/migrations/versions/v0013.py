@@ -1,4 +1,4 @@
-"""What owners have stored is counted, in bytes; nothing is looked for by its time alone any more."""
+"""Count the bytes that owners have stored; drop indexes by time that are not used any more."""
 
 from alembic import op
 from sqlalchemy import BigInteger, Column, Text, text
@@ -30,7 +30,7 @@ _COUNT = """
 
 
 def upgrade() -> None:
-    """Add the sizes, and the counters, of what there is."""
+    """Add the sizes and counters of existing rows."""
     for table, size in _SIZES.items():
         op.add_column(table, Column("size", BigInteger, nullable=False, server_default=text("0")))
         op.execute(" ".join(("UPDATE", table, "SET size =", size, "+", _ITEMS.format(table))))
