@@ -1,10 +1,9 @@
 """`antiphon chat`: a small terminal client of any Chat Completions server.
 
-An answer is streamed and printed as it comes, Markdown rendered, reasoning dimmed. Stopping one
-closes its connection, so that the server stops working on it. When the output
-is not a terminal, it is the answer as the model wrote it, and nothing else.
-
-It knows nothing of the server's inside: only the wire, and of that only what it shows.
+An answer is streamed and printed while it arrives, with rendered Markdown and dimmed reasoning. Stopping one
+closes its connection, so that the server stops working on it. If the output is not a terminal, it is the
+answer as the model wrote it, and nothing else. The client uses only the HTTP API, and decodes only the
+fields that it shows.
 """
 
 import re
@@ -46,7 +45,7 @@ class Call(Struct):
 
 
 class Delta(Struct):
-    """What a chunk adds to a choice."""
+    """The addition of a chunk to a choice."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -54,14 +53,14 @@ class Delta(Struct):
 
 
 class Choice(Struct):
-    """One answer's part of a chunk."""
+    """A choice in a chunk."""
 
     delta: Delta = msgspec.field(default_factory=Delta)
     finish_reason: str | None = None
 
 
 class Failure(Struct):
-    """What the server says went wrong."""
+    """An error of the server."""
 
     message: str
 
@@ -110,7 +109,7 @@ class ChatClient:
         """The types of tools that the server runs for the model."""
 
     def model(self) -> str:
-        """The model to ask: the one chosen, or the first that the server lists."""
+        """The selected model, or the first that the server lists."""
         if self._model is None:
             models = self.models()
             if not models:
@@ -128,7 +127,7 @@ class ChatClient:
         self._model = model
 
     def answer(self, messages: list[Message]) -> Generator[Choice, None, None]:
-        """The parts of the answer as they come. Closing this closes the connection."""
+        """The parts of the answer as they arrive. Closing the generator closes the connection."""
         body: dict[str, Any] = {"model": self.model(), "messages": messages, "stream": True}
         if self.tools:
             body["tools"] = [{"type": each} for each in self.tools]
@@ -143,7 +142,7 @@ class ChatClient:
         raise ChatError("the connection ended in the middle of the answer.")
 
     def get(self, path: str) -> bytes:
-        """What the server has at a path of its API. Raises ChatError."""
+        """The body at a path of the API. Raises ChatError."""
         with self._request("GET", path) as response:
             return response.read()
 
@@ -193,7 +192,7 @@ def _decode(data: bytes, kind: type[T]) -> T:
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The data of each server-sent event; other fields and comments say nothing to a chat."""
+    """The data of each server-sent event; other fields and comments are ignored."""
     data: list[bytes] = []
     for line in lines:
         field, _, value = line.rstrip(b"\r\n").partition(b":")
@@ -205,9 +204,9 @@ def _events(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class AnswerPrinter:
-    """One answer as it is shown; `text` is what it says so far, without the reasoning.
+    """Prints one answer; `text` is its text so far, without the reasoning.
 
-    Where the output is no terminal, that is the answer, and nothing else.
+    If the output is not a terminal, only the text is printed.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -228,7 +227,7 @@ class AnswerPrinter:
             self.note("the limit of tokens was reached")
 
     def note(self, text: str) -> None:
-        """Say something about the answer."""
+        """Print a note on the answer."""
 
     def end(self) -> None:
         """Leave the cursor on a fresh line."""
@@ -244,7 +243,7 @@ class AnswerPrinter:
 
 
 class MarkdownBlocks:
-    """Cuts text behind each blank line that is in no fence. `growing` is what comes behind the last cut."""
+    """Splits text after each blank line outside of fences. `growing` is the text after the last split."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -253,7 +252,7 @@ class MarkdownBlocks:
 
     @property
     def growing(self) -> str:
-        """The block that is not done."""
+        """The incomplete block."""
         return "".join([*self._lines, self._rest])
 
     def last(self, count: int) -> str:
@@ -278,16 +277,16 @@ class MarkdownBlocks:
         return [block for block in done if block.strip()]
 
     def end(self) -> str:
-        """What is left: the text is over."""
+        """The rest, at the end of the text."""
         left, self._lines, self._rest, self._fenced = self.growing, [], "", False
         return left
 
 
 class Terminal(AnswerPrinter):
-    """A terminal: reasoning is dimmed, Markdown is rendered, block by block.
+    """Prints to a terminal: reasoning is dimmed, Markdown is rendered, block by block.
 
-    The block that is being written is drawn again as it grows; one that is done is printed for good. So what
-    is drawn again has the length of a paragraph, however long the answer is.
+    The current block is drawn again when it grows; a complete one is not drawn any more. So the size of a
+    redraw is that of a paragraph, for an answer of any length.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -298,7 +297,7 @@ class Terminal(AnswerPrinter):
         self._thinking = False
 
     def note(self, text: str) -> None:
-        """Say something about the answer."""
+        """Print a note on the answer."""
         self._flush()
         self._console.print(f"({text})", style="dim")
 
@@ -325,7 +324,7 @@ class Terminal(AnswerPrinter):
             self._live.start()
 
     def _growing(self) -> RenderableType:
-        """The block that is being written; its end, if it is higher than the terminal."""
+        """The current block; its end, if it is higher than the terminal."""
         lines = max(1, self._console.height - 2)
         if len(self._blocks) < lines:
             return _markdown(self._blocks.growing)
@@ -341,7 +340,7 @@ class Terminal(AnswerPrinter):
             self._thinking = False
 
     def _print_block(self) -> None:
-        """The block that is being written is done."""
+        """Print the current block for the last time."""
         self._stop_live()
         if (block := self._blocks.end()).strip():
             self._console.print(_markdown(block))
@@ -353,12 +352,12 @@ class Terminal(AnswerPrinter):
 
 
 def _markdown(text: str) -> Markdown:
-    # A link shows where it leads: with hyperlinks a model could say another place.
+    # A link is printed with its URL: a hyperlink of a model could have a misleading text.
     return Markdown(text, hyperlinks=False)
 
 
 def screen(out: TextIO) -> AnswerPrinter:
-    """What shows an answer on `out`."""
+    """The printer of answers for `out`."""
     return Terminal(out) if out.isatty() else AnswerPrinter(out)
 
 
@@ -377,7 +376,7 @@ Ctrl-C stops an answer."""
 
 
 class TerminalConversation:
-    """A conversation in the terminal: what is typed is asked, or is one of the commands in `HELP`."""
+    """A conversation in the terminal: a line is a message, or one of the commands in `HELP`."""
 
     def __init__(self, client: ChatClient, system: str | None) -> None:
         self._client = client
@@ -392,7 +391,7 @@ class TerminalConversation:
         }
 
     def take(self, line: str) -> bool:
-        """Do what a line asks for; whether the conversation goes on."""
+        """Process a line; returns whether the conversation continues."""
         word, _, rest = line.strip().partition(" ")
         try:
             if word == "/exit":
@@ -436,7 +435,7 @@ def converse(client: ChatClient, system: str | None) -> None:
     """Ask and answer until `/exit` or the end of the input. Raises ChatError if no server is there."""
     model = client.model()
     if sys.stdin.isatty():
-        with suppress(ImportError):  # not everywhere; it gives `input` line editing and history
+        with suppress(ImportError):  # not on every platform; it gives `input` line editing and history
             import readline  # noqa: F401, PLC0415 (at the top it would cost every command)
         print(f"{model}. /help lists the commands, /exit ends the chat, Ctrl-C stops an answer.")
     conversation = TerminalConversation(client, system)
@@ -445,7 +444,7 @@ def converse(client: ChatClient, system: str | None) -> None:
 
 
 def _exchange(client: ChatClient, history: list[Message], text: str) -> list[Message]:
-    """One question and its answer, as far as it came; nothing if none did."""
+    """One question and its answer, as far as it was received; nothing if none was."""
     question = {"role": "user", "content": text}
     shown = screen(sys.stdout)
     with suppress(KeyboardInterrupt):
@@ -457,7 +456,7 @@ def _exchange(client: ChatClient, history: list[Message], text: str) -> list[Mes
 
 
 def _stream(client: ChatClient, messages: list[Message], shown: AnswerPrinter) -> None:
-    """Show an answer as it comes. However that ends, the connection closes."""
+    """Print an answer while it arrives. The connection is closed in any case."""
     try:
         with closing(client.answer(messages)) as choices:
             for choice in choices:

@@ -52,7 +52,7 @@ def _serve(settings: Settings) -> None:
 
 @app.command
 def demo(*, host: str = "127.0.0.1", port: Port = 8000) -> None:
-    """See what Antiphon does, without a model: a server that plays written answers, and what to try.
+    """Start a server with scripted answers instead of a model, and print requests to try.
 
     Parameters
     ----------
@@ -75,15 +75,15 @@ def chat(
     api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
     system: str | None = None,
 ) -> None:
-    """Talk to a server in the terminal.
+    """Chat with a server in the terminal.
 
-    Without a prompt, a conversation: /help lists the commands, /exit or Ctrl-D leaves,
+    Without a prompt, a conversation: /help lists the commands, /exit or Ctrl-D ends it,
     Ctrl-C stops the answer.
 
     Parameters
     ----------
     prompt
-        Ask this, print the answer and leave.
+        Send this, print the answer and exit.
     url
         Where the server's API is; without a path, at /v1.
     model
@@ -96,7 +96,7 @@ def chat(
     from antiphon.chat import ChatClient, converse, say  # noqa: PLC0415
 
     keys = api_key
-    if not keys and url == os.environ.get("OPENAI_BASE_URL"):  # that key is for nobody else
+    if not keys and url == os.environ.get("OPENAI_BASE_URL"):  # that key is for this server only
         keys = tuple(filter(None, [os.environ.get("OPENAI_API_KEY")]))
     client = ChatClient(url, api_key=next(iter(keys), None), model=model)
     if prompt:
@@ -124,7 +124,7 @@ def inspect(  # noqa: PLR0913 - each is an option
     upstream_key: Annotated[str | None, Parameter(env_var="ANTIPHON_UPSTREAM_KEY")] = None,
     tokenizer: str | None = None,
 ) -> None:
-    """Tell what a model's chat template, or a server, can do, which dialect fits it, and why.
+    """Report the features of a model's chat template, or of a server, and the dialect that fits it.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def replay(
     api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
     dialect: str | None = None,
 ) -> None:
-    """Decode once more what a model wrote, and print its prompt, raw text, events and verdicts.
+    """Decode the record of an answer again, and print its prompt, raw text, events and verdicts.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def replay(
 
 @app.command
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print what makes a shell complete the commands and options.
+    """Print the script that completes commands and options in a shell.
 
     bash: antiphon completion bash > ~/.local/share/bash-completion/completions/antiphon
 
@@ -217,7 +217,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     for each in (demo, chat, inspect, replay, completion, version):
         complete.command(each)
     script = complete.generate_completion(shell=shell)
-    # What has no choices may be a file, such as a model: fish knows that, the others have to be told.
+    # Arguments without choices may be files, such as a model: fish completes these, others need to be told.
     if shell == "bash":
         script = script.replace("complete -F", "complete -o default -F")
     elif shell == "zsh":
@@ -247,7 +247,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return _fail(error.message, 1)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has left, as `head` does
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

@@ -56,7 +56,7 @@ _REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
 
 
 STORE_SECONDS = 60.0
-"""How long a database may take to start, when the server does."""
+"""How long a database may take to start, if it starts together with the server."""
 RETRY_SECONDS = 1.0
 """Seconds between two attempts."""
 
@@ -64,7 +64,7 @@ log = structlog.get_logger()
 
 
 class Runtime(Struct, frozen=True):
-    """What runs beside the web server: the use cases, the worker on background responses, MCP servers."""
+    """The parts of a server besides HTTP: the use cases, the worker on background responses, MCP servers."""
 
     app: App
     worker: Worker
@@ -100,7 +100,7 @@ def compose(settings: Settings) -> Runtime:
     tools = by_type([*own, *([mcp] if mcp else [])])
     keys, sealer = KeyTable(settings.api_key, settings.admin_key, settings.keys), Sealer(_secrets(settings))
     app = App(
-        _models(settings, tools),  # last of what may be refused: files of models may have to be downloaded
+        _models(settings, tools),  # last of the checks: files of models may have to be downloaded
         storage,
         sealer,
         _options(settings),
@@ -136,7 +136,7 @@ def _models(settings: Settings, tools: Tools) -> Models:
 
 
 def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedModel:
-    """One of the models. Raises AntiphonError for what it cannot be."""
+    """One of the models. Raises AntiphonError for invalid options."""
     try:
         template = _read(Path(model.chat_template)) if model.chat_template else None
         if model.dialect is not None:
@@ -161,19 +161,19 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
 
 
 def _limit(settings: Settings) -> dict[str, int]:
-    """The sampling that is the same for every model, where nothing else is said."""
+    """The default sampling for all models."""
     return {} if settings.max_tokens is None else {"max_tokens": settings.max_tokens}
 
 
 def _engine(model: ModelSettings, settings: Settings) -> Engine:
-    """What runs it: one engine, or several as one."""
+    """The engine: a single one, or a pool."""
     limits = read_limits(settings.limit)
     engines = [(str(getattr(options, "model", "")), options.build(limits)) for options in model.engines]
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
 def _interpreters(settings: Settings, storage: Storage) -> Interpreters | None:
-    """What runs Python in containers, if it is wanted. Raises AntiphonError if it does not work."""
+    """The interpreters of containers, if configured. Raises AntiphonError if they do not work."""
     if settings.python is None:
         if settings.python_sandbox is not None:
             raise AntiphonError(
@@ -187,7 +187,7 @@ def _interpreters(settings: Settings, storage: Storage) -> Interpreters | None:
 
 
 def _tools(settings: Settings, interpreters: Interpreters | None) -> Iterator[ServerTool]:
-    """The tools that the settings name. What they are made with are optional extras: imported when chosen."""
+    """The configured tools. Their packages are optional extras: imported when they are used."""
     if interpreters is not None:
         yield PythonInterpreter(interpreters)
     elif settings.code_interpreter:
@@ -213,7 +213,7 @@ def _attachments(settings: Settings) -> AttachmentReader:
 
 
 def _mcp(settings: Settings) -> "Mcp | None":
-    """What connects to MCP servers, if any may be named."""
+    """The connections to MCP servers, if any may be named."""
     if not (settings.mcp_host or settings.mcp_servers):
         return None
     with _extra("mcp-host", "mcp"):
@@ -223,7 +223,7 @@ def _mcp(settings: Settings) -> "Mcp | None":
 
 @contextmanager
 def _extra(option: str, extra: str | None = None) -> Iterator[None]:
-    """Say which extra, by default of the option's name, is needed for what is imported, if it is missing."""
+    """Name the extra, by default that of the option's name, if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -231,7 +231,7 @@ def _extra(option: str, extra: str | None = None) -> Iterator[None]:
 
 
 def _tracing(settings: Settings) -> Tracing:
-    """What sends traces, if they are wanted."""
+    """The exporter of traces, if configured."""
     if settings.otlp_endpoint is None:
         return NoTracing()
     with _extra("otlp-endpoint", "tracing"):
@@ -257,7 +257,7 @@ def _options(settings: Settings) -> Options:
 
 
 def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
-    """Opens the store that the settings name. If that fails, the server does not start, and says why."""
+    """A function that opens the configured store. If that fails, the server does not start."""
     given = read_limits(settings.limit)
     limits = StoreLimits(
         history=given.history_bytes,
@@ -299,7 +299,7 @@ async def _open_when_there(opened: Callable[[], Awaitable[Store]]) -> Store:
 
 
 def _secrets(settings: Settings) -> tuple[str, ...]:
-    """What seals for clients: what the settings name, or a secret made at the first start."""
+    """The secrets for sealing: the configured ones, or one that is made at the first start."""
     if settings.secret:
         return settings.secret
     if settings.store == "memory":
@@ -326,7 +326,7 @@ def _make_secret(path: Path) -> None:
 
 
 def _read(template: Path) -> str:
-    """A chat template that is in a file, or has a name."""
+    """A chat template, from a file or by its name."""
     if (built_in := BUILT_IN.get(str(template))) is not None:
         return built_in
     try:

@@ -1,12 +1,11 @@
 """The server's options: one frozen table, `Settings`.
 
-A field here is an option of `antiphon serve` (`--model-name`), a variable
-(`ANTIPHON_MODEL_NAME`) and a key of the TOML file (`model_name`); its docstring
-is the help text. The options of an engine are declared beside it
-(`engines.engine.EngineOptions`). `option_sources.py` says where values come from.
+A field here is an option of `antiphon serve` (`--model-name`), a variable (`ANTIPHON_MODEL_NAME`) and a key
+of the TOML file (`model_name`); its docstring is the help text. The options of an engine are declared in its
+module (`engines.engine.EngineOptions`). `option_sources.py` determines the source of each value.
 
-A value that cannot be used is a ValueError, one line for people. What only
-the running server can know (is there such a model?) is not checked here.
+An invalid value is a ValueError, one line for people. Checks that need the running server (is there such a
+model?) are not done here.
 """
 
 import re
@@ -33,7 +32,7 @@ from antiphon.tools.mcp.tables import McpServer
 def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
     """API keys from values that are each a key, or `@FILE` with one key per line.
 
-    Raises ValueError, whose message never holds a key.
+    Raises ValueError, whose message never contains a key.
     """
     keys: list[str] = []
     for token in tokens:
@@ -142,7 +141,7 @@ Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=Fa
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option of the server. `engine` holds those of the engine; its type says which engine it is."""
+    """All options of the server. `engine` holds those of the engine; its type determines the engine."""
 
     _: KW_ONLY
 

@@ -1,7 +1,7 @@
 """`antiphon demo`: a server with scripted answers, and suggestions to try.
 
-It is the whole server, with the scripted engine in the place of a model: reasoning, calls, structured output
-and errors are those of `demo.jsonl`, and all that is done with them is real. Nothing is stored.
+It is the complete server, with the scripted engine instead of a model: `demo.jsonl` has the text of
+reasoning, calls, structured output and errors, which is processed like that of a model. Nothing is stored.
 """
 
 import shlex
@@ -38,7 +38,7 @@ _FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": _CIT
 
 
 class Suggestion(Struct, frozen=True):
-    """Something to try: a request to a path. `shows` says what there is to see in the answer."""
+    """A request to try, with its path. `shows` says what to look at in the answer."""
 
     title: str
     shows: str
@@ -80,7 +80,7 @@ TRIES = (
 
 
 def settings(given: Settings) -> Settings:
-    """The settings of the demo, where host, port and the like are as given."""
+    """The settings of the demo, with the given host, port and the like."""
     return replace(
         given,
         engine=Options(script=SCRIPT),
@@ -92,7 +92,7 @@ def settings(given: Settings) -> Settings:
 
 
 def greeting(url: str) -> Iterator[str]:
-    """What to try, once the server listens at `url`."""
+    """The suggestions, for a server at `url`."""
     yield f"listening on {url}, with written answers in the place of a model: nothing was downloaded"
     yield ""
     width = max(len(each.title) for each in TRIES)

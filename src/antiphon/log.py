@@ -25,7 +25,7 @@ LONGEST = 2_000
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical"}
 """Other names of methods of a logger."""
 _RARE = frozenset({"exc_info", "exception", "stack", "logger", "logger_name"})
-"""What makes a line more than one, or comes from other libraries."""
+"""Keys that need several lines, or come from other libraries."""
 _NEEDS_QUOTES = re.compile(r"[\s='\"]")
 
 
@@ -67,7 +67,7 @@ def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 
 class _Lines:
-    """Writes lines to a file, whose reader may be gone, as of a closed terminal: then they are lost."""
+    """Writes lines to a file; they are lost if its reader is gone, as with a closed terminal."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -84,14 +84,14 @@ class _Lines:
 
 
 def say(*lines: str) -> None:
-    """Print lines for whoever has started the program; to nobody if nobody reads them."""
-    # In a handler of signals, another line may be half written: that is a RuntimeError.
+    """Print lines for the operator; do nothing if there is no reader."""
+    # In a signal handler, another line may be half written: that is a RuntimeError.
     with suppress(OSError, ValueError, RuntimeError):
         print(*lines, sep="\n", flush=True)
 
 
 def _without_message(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """The event without what other handlers have noted on its record: the same text, and a time."""
+    """The event without the fields of other handlers on its record: the same text, and a time."""
     event.pop("message", None)
     event.pop("asctime", None)
     return event
@@ -106,9 +106,9 @@ def _console() -> list[Processor]:
 
 
 class _PlainRenderer:
-    """Writes what structlog's renderer for consoles writes without colors, in 6 µs where that takes 23.
+    """Writes the same as structlog's renderer for consoles without colors, in 6 µs instead of 23.
 
-    There is a line for each request. `renderer` writes what is rare.
+    There is a line for each request. `renderer` writes events with other fields.
     """
 
     def __init__(self, renderer: structlog.dev.ConsoleRenderer) -> None:
@@ -121,7 +121,7 @@ class _PlainRenderer:
         timestamp, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
         head = f"{timestamp} [{level:<{_LEVEL_WIDTH}}] {text:<{_EVENT_WIDTH}}"
         texts = "".join([value for value in event.values() if type(value) is str])
-        plain = _is_plain(texts)  # nearly always: one look at all of them
+        plain = _is_plain(texts)  # nearly always: one check for all of them
         pairs = [
             f"{name}={value}" if type(value) is str and (plain or _is_plain(value)) else f"{name}={value!r}"
             for name, value in sorted(event.items())
@@ -130,7 +130,7 @@ class _PlainRenderer:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is seen as one value, whatever a client made it of."""
+    """Whether a text is read as one value, whatever a client put into it."""
     return text.isprintable() and not _NEEDS_QUOTES.search(text)
 
 
@@ -139,10 +139,10 @@ def _json() -> list[Processor]:
 
 
 def log_failure(error: BaseException, **more: object) -> None:
-    """Log why an answer, or a request, came to nothing, and `more` of it.
+    """Log why an answer, or a request, failed, with further fields.
 
-    Failures of the server are logged with their causes. What was only refused, or given up by its
-    client, is one line, for whoever looks for it.
+    Failures of the server are logged with their causes. A refused request, or one that its client cancelled,
+    is a single line.
     """
     expected = isinstance(error, AntiphonError) and error.status != AntiphonError.status
     if expected or getattr(error, "expected", False):

@@ -1,7 +1,7 @@
-"""The `[[models]]` tables of the TOML file: each a model that the server has, with its own options.
+"""The `[[models]]` tables of the TOML file: each is a model of the server, with its own options.
 
-A key of a table is one of `ModelTable`, or an option of its engine, with the same names and values as on
-the command line. What cannot be used is a `CycloptsError` that names the file, the line and the key.
+A key of a table is one of `ModelTable`, or an option of its engine, with the same names and values as on the
+command line. An invalid value is a `CycloptsError` that names the file, the line and the key.
 """
 
 import difflib
@@ -28,7 +28,7 @@ PARSING: dict[str, Any] = {
     "print_error": False,
     "suppress_keyboard_interrupt": False,
 }
-"""How options are parsed: `cli.main` decides what is printed, and the exit codes."""
+"""Settings of the parser: `cli.main` prints errors, and sets the exit codes."""
 
 _Name = Annotated[str, Meta(min_length=1)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -37,7 +37,7 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class SamplingTable(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How tokens are drawn where a request does not say: fields of `Sampling`."""
+    """The default sampling parameters of a model: fields of `Sampling`."""
 
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: _Share | None = None
@@ -53,12 +53,12 @@ class SamplingTable(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ModelTable(Struct, forbid_unknown_fields=True):
-    """What a table says beside the options of its engine.
+    """The keys of a table except the options of its engine.
 
-    `name` and `aliases` are what clients call the model; one with a `*` is a pattern. Without `engine`,
-    it is the one that fits `model`. `variables` go to the chat template where a request does not say.
-    `adapters` are LoRA adapters, each with the path of its file; clients use them as models.
-    `replicas` are several engines with the same model: URLs, or tables of options.
+    `name` and `aliases` are the names for clients; one with a `*` is a pattern. Without `engine`, it is
+    derived from `model`. `variables` are defaults for the chat template. `adapters` are LoRA adapters, each
+    with the path of its file; clients use them as models. `replicas` are several engines with the same
+    model: URLs, or tables of options.
     """
 
     name: _Name
@@ -208,7 +208,7 @@ class _Table:
 
 
 class _KeyPositions:
-    """Where the keys of the tables are: `tomllib` does not tell."""
+    """The lines of the keys of the tables, which `tomllib` does not report."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -218,7 +218,7 @@ class _KeyPositions:
         ]
 
     def error(self, number: int, key: str, why: str) -> CycloptsError:
-        """What is wrong with a key of the table with this number."""
+        """The error for a key of the table with this number."""
         line = self._line(number, key)
         place = f"{self.path}, line {line}" if line else f"{self.path}, table {number + 1} of [[models]]"
         return CycloptsError(msg=f"{place}: {key}: {why}")

@@ -1,10 +1,10 @@
-"""Where the values of options come from: the command line, the environment, a TOML file.
+"""The sources of option values: the command line, the environment, a TOML file.
 
-The command line wins over the environment, that over the file, that over the default in
-`config.Settings`. The options of an engine come from the same places: which engine is
-looked up first, then `command` has the options of that one.
+The command line has precedence over the environment, that over the file, and that over the default in
+`config.Settings`. The options of an engine have the same sources: the engine is determined first, then
+`command` has its options.
 
-A value that cannot be used is a `CycloptsError`, one line for people.
+An invalid value is a `CycloptsError`, one line for people.
 """
 
 import difflib
@@ -39,10 +39,10 @@ from antiphon.tools.mcp.tables import read_servers
 
 
 class Environment(Env):
-    """Fills in what the command line left open from `ANTIPHON_…` variables.
+    """Fills in missing options from `ANTIPHON_…` variables.
 
-    One that is set but empty is refused: an `ANTIPHON_API_KEY` whose secret did
-    not arrive must not leave the server open.
+    A variable that is set but empty is refused: an `ANTIPHON_API_KEY` whose secret is missing must not leave
+    the server open.
     """
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -55,9 +55,9 @@ class Environment(Env):
 
 
 class ConfigFile:
-    """Fills in what is still open from the TOML file that `config` names, if it does.
+    """Fills in options that are still missing from the TOML file of the option `config`, if it is set.
 
-    `options` are the options of the engine. Where they are not known yet, `partial`, other keys are left out.
+    `options` are the options of the engine. If these are not known yet, `partial`, other keys are ignored.
     """
 
     def __init__(self, options: type[EngineOptions], *, partial: bool = False) -> None:
@@ -65,7 +65,7 @@ class ConfigFile:
         self._partial = partial
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Read the file; raises CycloptsError for what it cannot say."""
+        """Read the file; raises CycloptsError for invalid content."""
         for path, data in _files(arguments):
             data.pop("models", None)  # see `_with_models`
             data.pop(MCP_SERVERS, None)  # see `_with_servers`
@@ -80,7 +80,7 @@ class ConfigFile:
 
 
 def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The file that `config` names, if it does, and what it holds."""
+    """The path and the content of the file of the option `config`, if it is set."""
     for path in [token.value for token in arguments["--config"].tokens]:
         try:
             with open(path, "rb") as file:
@@ -90,7 +90,7 @@ def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _keys(arguments: ArgumentCollection) -> set[str]:
-    """The names of all options, as they are in a file."""
+    """The names of all options in a file."""
     return {name.removeprefix("--").replace("-", "_") for option in arguments for name in option.names}
 
 
@@ -98,7 +98,7 @@ _ENVIRONMENT = Environment("ANTIPHON_", command=False)
 
 
 def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
-    """The command that hands settings to `run`. It has the options of the engine that `tokens` choose."""
+    """The command that calls `run` with the settings. It has the options of the engine in `tokens`."""
     name = _engine_of(tokens)
     options = options_of(name)
     choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
@@ -124,7 +124,7 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
 
 
 def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
-    """An error of the command, which says what is known of it beyond what cyclopts knows."""
+    """An error of the command, with further explanations."""
     if isinstance(error, UnknownOptionError):
         option = error.token.keyword or error.token.value
         owners = owners_of(option.removeprefix("--").replace("-", "_"))
@@ -133,13 +133,13 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
     if isinstance(error, ValidationError) and error.argument is not None:
         given = error.argument.value
-        if isinstance(given, tuple):  # of an option that is repeated
+        if isinstance(given, tuple):  # a repeated option
             error.value = " ".join(map(str, given))
     return error
 
 
 def _engine_of(tokens: Sequence[str]) -> str:
-    """The name of the engine that is chosen, or that fits the model. Raises CycloptsError."""
+    """The name of the chosen engine, or of the one for the model. Raises CycloptsError."""
     chosen: list[str] = []
 
     def choose(*, model: str = "", engine: str = "", settings: Any = None) -> None:
@@ -165,7 +165,7 @@ def _engine_of(tokens: Sequence[str]) -> str:
 
 
 def _positional(unused: Sequence[str]) -> str | None:
-    """The model among what is not known yet, which else are options of an engine, and their values."""
+    """The model among unknown tokens, the others being options of an engine, and their values."""
     urls = [each for each in unused if is_url(each)]
     alone = [
         each
@@ -214,7 +214,7 @@ def _unknown(key: str, known: set[str], path: str) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at what may be meant, if anything is like it."""
+    """A suggestion of a similar name, if there is one."""
     close = difflib.get_close_matches(name, [*known], n=1)
     return f" Did you mean {close[0]}?" if close else ""
 
@@ -224,7 +224,7 @@ _OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
 
 
 def unread_variables(settings: Settings) -> Iterator[str]:
-    """What is wrong with each `ANTIPHON_…` variable that no option of the server reads."""
+    """A warning for each `ANTIPHON_…` variable that is not an option of the server."""
     read = {*_variables(Settings), *_variables(type(settings.engine)), "ANTIPHON_ENGINE"}
     for name in sorted(os.environ):
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):

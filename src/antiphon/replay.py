@@ -1,7 +1,7 @@
 """`antiphon replay`: decodes the recorded text of a model again, with the same dialect or with another.
 
-The record is that of `GET /v1/debug/ID`, from a server, or from a file that it was saved to: a bug report
-that comes with one can be looked at without the model.
+The record is that of `GET /v1/debug/ID`, from a server, or from a file: a bug report with a record can be
+examined without the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ class _Finish(Struct):
 
 
 class ShownEvent(Struct):
-    """An event, as far as it is compared and shown."""
+    """An event, with the fields that are compared and shown."""
 
     type: str
     raw: str = ""
@@ -68,7 +68,7 @@ class Generation(Struct):
 
 
 class Record(Struct):
-    """The inside of an answer, as far as it is decoded and shown."""
+    """The record of an answer, with the fields that are decoded and shown."""
 
     id: str
     generations: list[Generation]
@@ -76,7 +76,7 @@ class Record(Struct):
 
 
 def read_record(answer: str, client: ChatClient) -> Record:
-    """The record in a file of that name, or else what the server has of the answer with that id.
+    """The record in a file of that name, or else the server's record of the answer with that id.
 
     Raises AntiphonError.
     """
@@ -89,7 +89,7 @@ def read_record(answer: str, client: ChatClient) -> Record:
 
 
 def lines(record: Record, dialect: str | None = None) -> Iterator[str]:
-    """What there is to say of a record: each generation decoded again, by this dialect if one is given.
+    """A report on a record: each generation decoded again, with this dialect if one is given.
 
     Raises EngineError if there is no such dialect.
     """
@@ -118,7 +118,7 @@ def _prompt(generation: Generation) -> str:
 
 
 def _decoded(generation: Generation, dialect: str | None) -> tuple[list[ShownEvent], str]:
-    """The events, and how they came about."""
+    """The events, and how they were decoded."""
     recorded = [event for step in generation.steps for event in step.events] + generation.end
     if generation.prompt.messages is not None:
         return recorded, "as they were recorded: the server had already separated the parts of this answer"
@@ -145,7 +145,7 @@ def _shown(event: Event) -> ShownEvent:
 
 
 def _joined(events: Sequence[ShownEvent]) -> Iterator[tuple[ShownEvent, int]]:
-    """Neighbouring deltas of one kind as one, and how many they are."""
+    """Neighbouring deltas of one kind as one, with their number."""
     for (type_, delta), group in groupby(events, lambda each: (each.type, each.text is not None)):
         found = [*group]
         if delta:

@@ -1,6 +1,6 @@
 """Finds the first of some markers in text, one character at a time (Aho and Corasick).
 
-A state is the longest beginning of a marker that the text ends with.
+A state is the longest prefix of a marker that the text ends with.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class AhoCorasick:
             {"", *(marker[:end] for marker in found for end in range(len(marker)))},
             key=lambda begun: (len(begun), begun),
         )
-        """What each state has read of a marker."""
+        """The text of each state: a prefix of a marker."""
         self._numbers = {begun: number for number, begun in enumerate(self.begun)}
         self._whole = frozenset(found)
         self._steps = [self._ways(begun) for begun in self.begun]
@@ -48,5 +48,5 @@ class AhoCorasick:
 
 @lru_cache(256)
 def aho_corasick(markers: tuple[str, ...]) -> AhoCorasick:
-    """The automaton of these markers, which are few and come again and again."""
+    """The automaton of these markers, cached: there are few sets, which are used repeatedly."""
     return AhoCorasick(markers)

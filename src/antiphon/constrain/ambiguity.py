@@ -1,12 +1,9 @@
 """Bounds the number of ways in which a text can be parsed.
 
-llama.cpp tries each token of its vocabulary along every possible parse:
-`(a?){30}` has millions for one long token, and stops the engine for minutes. A
-beam search looks for the text of a token's length with the most derivations.
-Expressions with more than `MAX_DERIVATIONS` become DFAs, which have one.
-
-Recursive rules whose alternatives begin with the same text double their parser states at
-every level: these are reported.
+llama.cpp tries each token of its vocabulary along every possible parse: `(a?){30}` has millions for one long
+token, and stops the engine for minutes. A beam search looks for the text of a token's length with the most
+derivations. Expressions with more than `MAX_DERIVATIONS` become DFAs, which have one. Recursive rules whose
+alternatives begin with the same text double their parser states at every level: these are reported.
 """
 
 from collections import Counter
@@ -42,7 +39,7 @@ TOKEN_LENGTH = 12
 MAX_POSITIONS = 100
 """Places in a grammar where a reader may be at a time, where it refers to itself."""
 NESTED_LENGTH = 200
-"""Characters in which it is nested some ten times."""
+"""A length at which text is nested some ten times."""
 
 _BEAM = 3
 _TRIED = 6
@@ -53,7 +50,7 @@ class AmbiguousError(ValueError):
 
 
 def disambiguated(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
-    """The same texts, with few ways to read each. Raises `AmbiguousError` where that is not to be had."""
+    """An equivalent expression with few derivations. Raises `AmbiguousError` if there is none."""
     found = _disambiguated_parts(expr, rules, budget)
     return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
 
@@ -75,7 +72,7 @@ def _is_unambiguous(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -
 
 
 def ambiguous_recursion(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
-    """The rules that refer to themselves, and of which too much may stay undecided."""
+    """The recursive rules with too many derivations."""
     return [
         name
         for name in recursive_rules(rules, budget)
@@ -84,7 +81,7 @@ def ambiguous_recursion(rules: Mapping[str, Expr], budget: WorkBudget) -> list[s
 
 
 def recursive_rules(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
-    """The rules that refer to themselves, through others or not."""
+    """The rules that refer to themselves, directly or through others."""
     direct = {name: references(expr) for name, expr in rules.items()}
     return [name for name in rules if name in _reached(name, direct, budget)]
 
@@ -132,11 +129,11 @@ def _inlined(expr: Expr, rules: Mapping[str, Expr]) -> Expr:
 
 
 Derivations = Counter[Stack]
-"""Where a reader may be, and in how many ways it came there."""
+"""The possible states of a parser, with the number of ways that lead to each."""
 
 
 class _AmbiguitySearch(Matcher):
-    """Looks for texts that are hard to read: at each step it goes on with the few worst that it knows."""
+    """Searches texts with many derivations: each step continues with the few worst ones."""
 
     def __init__(self, grammar_ir: GrammarIR, budget: WorkBudget) -> None:
         super().__init__(grammar_ir)
@@ -151,7 +148,7 @@ class _AmbiguitySearch(Matcher):
         return self._worst(NESTED_LENGTH, MAX_POSITIONS, len)
 
     def _worst(self, length: int, enough: int, measure: Callable[[Derivations], int]) -> int:
-        """The highest measure that a text of this length leads to; beyond `enough` it is not looked for."""
+        """The highest measure for a text of this length; the search ends when it exceeds `enough`."""
         texts: list[Derivations] = [Counter(self.tops)]
         seen = set[frozenset[tuple[Stack, int]]]()
         most = 1
@@ -166,7 +163,7 @@ class _AmbiguitySearch(Matcher):
         return most
 
     def _read(self, derivations: Derivations, char: str) -> Derivations:
-        """The readings of a text with one character more."""
+        """The derivations of a text with one more character."""
         found: Derivations = Counter()
         self._budget.spend(1 + len(derivations))
         for top, ways in derivations.items():
@@ -185,7 +182,7 @@ def _chars(derivations: Derivations) -> list[str]:
 
 
 def _spans(top: Stack) -> Ranges:
-    """The characters that are read there: of text up to a marker, those that do not begin one."""
+    """The next characters that can be read: in text up to a marker, those that do not begin one."""
     expr = top.expr
     if isinstance(expr, CharClass):
         return expr.ranges

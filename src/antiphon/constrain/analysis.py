@@ -1,4 +1,4 @@
-"""What holds for a whole grammar: can anything match it, is it left-recursive, how long are its texts."""
+"""Properties of a whole grammar: can anything match it, is it left-recursive, how long are its texts."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from antiphon.core.errors import RequestError
 
 
 def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
-    """The grammar without the rules that nothing refers to."""
+    """The grammar without unreferenced rules."""
     kept: dict[str, Expr] = {}
     todo = [grammar_ir.start]
     while todo:
@@ -41,8 +41,8 @@ def validate(grammar_ir: GrammarIR, param: str) -> None:
         raise RequestError("The grammar or schema is left-recursive.", param=param)
 
 
-def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each form
-    """Whether some text fits, given which rules are known to have some."""
+def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
+    """Whether some text matches, given the rules that are known to have one."""
     match expr:
         case CharClass(ranges):
             return bool(ranges)
@@ -62,8 +62,8 @@ def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: P
             return True
 
 
-def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each form
-    """Whether the empty text fits, given which rules are known to allow it."""
+def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
+    """Whether the empty text matches, given the rules that are known to allow it."""
     match expr:
         case Literal(text):
             return not text
@@ -84,7 +84,7 @@ def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911
 
 
 def _can_end(dfa: Dfa, known: Callable[[str], bool]) -> bool:
-    """Whether one of the states that it may end in is reached."""
+    """Whether one of the final states can be reached."""
     reached, todo = {dfa.begun}, [dfa.begun]
     while todo:
         ways = dfa.ways[todo.pop()]
@@ -97,12 +97,12 @@ def _can_end(dfa: Dfa, known: Callable[[str], bool]) -> bool:
 def _fixed_point(
     grammar_ir: GrammarIR, predicate: Callable[[Expr, Callable[[str], bool]], bool]
 ) -> Callable[[Expr], bool]:
-    """The predicate on expressions, once it is known of all rules (a least fixed point)."""
+    """The predicate on expressions, computed for all rules (a least fixed point)."""
     found: set[str] = set()
     size = -1
     while size < len(found):
         size = len(found)
-        for name in reversed([*grammar_ir.rules]):  # what a rule refers to mostly stands behind it
+        for name in reversed([*grammar_ir.rules]):  # a rule mostly refers to later ones
             if name not in found and predicate(grammar_ir.rules[name], found.__contains__):
                 found.add(name)
     return lambda expr: predicate(expr, found.__contains__)
@@ -140,7 +140,7 @@ def _first(expr: Expr, empty: Callable[[Expr], bool]) -> set[str]:
 
 
 def length(expr: Expr) -> tuple[int, int | None]:
-    """The least and the most; None: there is no bound."""
+    """The minimum and maximum length; None: no maximum."""
     if isinstance(expr, Literal):
         return len(expr.text), len(expr.text)
     if isinstance(expr, CharClass):

@@ -1,8 +1,7 @@
 """The grammar of a whole answer: reasoning, headers, and then the required text or calls.
 
-A walk over the states outside of calls. Reasoning is free up to the markers
-that end it. Then comes the body (the format's text), calls, or both; where
-text is free, it is so up to a marker that opens a call.
+It is built by walking the states outside of calls. Reasoning is free up to the markers that end it. Then
+follows the body (the format's text), calls, or both; free text ends at a marker that opens a call.
 """
 
 from antiphon.constrain.arguments import GAP
@@ -29,7 +28,10 @@ _BLANKS = repeat(char_class(" \t\r\n"))
 
 
 class AnswerGrammar:
-    """Writes answers. `calls` is None if there are none, `body` None if no text is asked for."""
+    """Builds the grammar of answers.
+
+    `calls` is None if there are none, `body` None if no text is required.
+    """
 
     def __init__(
         self, grammar: Grammar, calls: CallGrammar | None, body: Expr | None, rules: dict[str, Expr]
@@ -43,7 +45,7 @@ class AnswerGrammar:
         self._phase = next((phase for phase in phases if phase and phase.startswith("final")), None)
 
     def demanded(self, state: str | None) -> Expr:
-        """An answer that is the body, or calls: one of them must come."""
+        """An answer that is the body, or calls: one of them is required."""
         name = state or self._grammar.start
         begins = self._states[name]
         if isinstance(begins, Header):
@@ -51,11 +53,11 @@ class AnswerGrammar:
         assert isinstance(begins, Span)
         if begins.kind is SpanKind.REASONING:
             return self._reasoning(name)
-        lead = EMPTY if state is None else GAP  # space at the very beginning is said
+        lead = EMPTY if state is None else GAP  # space at the very beginning is part of the text
         return self._reached(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
 
     def free(self, state: str | None) -> Expr:
-        """An answer of free text, in which a call that is opened is a call."""
+        """An answer of free text, in which an opened call must be a valid one."""
         name = state or self._grammar.start
         begins = self._states[name]
         if isinstance(begins, Header):
@@ -63,7 +65,7 @@ class AnswerGrammar:
         return self._free(name, fresh=True)
 
     def triggers(self) -> tuple[str, ...]:
-        """The markers that open a call wherever they stand; none if a call may also begin otherwise."""
+        """The markers that open a call anywhere; none if a call may also begin otherwise."""
         spans = {name: state for name, state in self._states.items() if isinstance(state, Span)}
         found = [set(self._openers(span)) for span in spans.values() if span.kind in _SHOWN]
         headers = isinstance(self._states[self._grammar.start], Header)
@@ -74,7 +76,7 @@ class AnswerGrammar:
         return tuple(sorted(found[0])) if same and not headers and not peeked else ()
 
     def triggered(self, triggers: tuple[str, ...]) -> Expr:
-        """From one of these markers on."""
+        """The grammar from one of these markers on."""
         assert self._calls is not None
         text = self._states[self._grammar.text]
         assert isinstance(text, Span)
@@ -83,7 +85,7 @@ class AnswerGrammar:
     # Where something is demanded
 
     def _reached(self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr = GAP) -> Expr:
-        """From a state outside of calls, where nothing is said yet."""
+        """From a state outside of calls, with no text yet."""
         span = self._states[name]
         assert isinstance(span, Span)
         loops: list[Expr] = []
@@ -100,7 +102,7 @@ class AnswerGrammar:
         return sequence(*loops, alternation(text, sequence(GAP, alternation(*ways))))
 
     def _led(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
-        """Behind a marker that leads to that state."""
+        """After a marker that leads to that state."""
         state = self._states[to]
         if isinstance(state, Header):
             written = marker == headings_of(state).marker
@@ -129,7 +131,7 @@ class AnswerGrammar:
         return sequence(self._body, *closers)
 
     def _reasoning(self, name: str) -> Expr:
-        """Reasoning from its inside to what follows it."""
+        """From inside reasoning to what follows it."""
 
         def make() -> Expr:
             span = self._states[name]
@@ -213,7 +215,7 @@ class AnswerGrammar:
 
         return rule(self._rules, f"header {'later' if with_speaker else 'first'}", make)
 
-    # What both share
+    # Common parts
 
     def _openers(self, span: Span) -> list[str]:
         return [marker for marker, to in span.on.items() if self._opens(to)]

@@ -1,7 +1,7 @@
 """The grammar of one function's arguments, from the states of a dialect's table that hold them.
 
-The table reads more than models are taught. Written is the first marker of
-each key and value, and what is opened is closed.
+The table accepts more than models are trained to write. Only the first marker of each key and value is
+allowed, and open elements must be closed.
 """
 
 import re
@@ -49,7 +49,7 @@ from antiphon.core.grammar import (
 )
 
 GAP = alternation(EMPTY, " ", "\n", "\n\n")
-"""Space between markers: each model writes what it is used to."""
+"""Space between markers: models differ in it."""
 
 _PLACES = re.compile(r"(?<![A-Z_])(NAME|KEY|NUMBER|ID)(?![A-Z_])")
 
@@ -66,11 +66,11 @@ class CallableFunction(Struct, frozen=True):
 
 
 class UnsupportedSyntaxError(Exception):
-    """The table does not say how calls are written. The message says what it lacks."""
+    """The table does not define how calls are written. The message names the missing part."""
 
 
 class ArgumentGrammar:
-    """Writes the arguments of one function. `after` gives what follows a call that leads to a state."""
+    """Builds the grammar of the arguments of one function. `after` returns what follows a call."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class ArgumentGrammar:
             variants.append(syntax.joined(listed, others, node.least, node.most))
         return alternation(*variants)
 
-    def behind(self, state: Name) -> Expr:
-        """From behind the text of a call's header up to its end."""
+    def after_header(self, state: Name) -> Expr:
+        """From the end of a call's header up to the end of the call."""
         direct = [to for to in state.on.values() if isinstance(self._states[to], Key)]
         options = [self._pairs(self._after_value(direct[0]))] if direct else []
         for marker, to in state.on.items():
@@ -197,7 +197,7 @@ class ArgumentGrammar:
         return sequence(self._chain(one, other), self._end(span))
 
     def _chain(self, one: Callable[[Property], Expr], other: Callable[[Object], Expr]) -> Expr:
-        """All arguments in their order, without the required ones left out."""
+        """All arguments in their order; optional ones may be left out."""
         variants = []
         for node in self._objects:
             parts = []
@@ -243,7 +243,7 @@ class ArgumentGrammar:
         avoid = "".join(sorted({marker.strip()[0] for marker in state.on}))
         json = spelling.type not in (None, "string")
         if not json and accepts_any_text(node, self._definitions):
-            self._written(node, avoid, json)  # free text stands for every type that the value may have
+            self._written(node, avoid, json)  # free text covers every type that the value may have
             return Until(((end, EMPTY), *((each, None) for each in others)))
         ways = [sequence(self._written(node, avoid, json), end)]
         if state.trim is Trim.NEWLINE:
@@ -259,7 +259,7 @@ class ArgumentGrammar:
         return expr
 
     def _after_value(self, key: str) -> str:
-        """The state behind the value of that key."""
+        """The state after the value of that key."""
         state: State = self._states[key]
         while not isinstance(state, Value):
             assert isinstance(state, Key | Span)
@@ -283,7 +283,7 @@ class ArgumentGrammar:
 
 
 def fill_placeholders(text: str, positions: Mapping[str, Expr]) -> Expr:
-    """A header or key as it is written, with its places filled."""
+    """A header or key as it is written, with the placeholders replaced."""
     known = {"NUMBER": _NUMBER, "ID": _ID, **positions}
     return sequence(*(known.get(part, part) for part in _PLACES.split(text)))
 

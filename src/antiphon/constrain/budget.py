@@ -1,7 +1,7 @@
-"""How much work one request's schemas, patterns and grammars may cost to compile.
+"""Limits the work of compiling one request's schemas, patterns and grammars.
 
-Alternatives multiply, oneOf compares pairs, a pattern may need a large DFA: no
-limit on one of these bounds their product, so all spend from one budget.
+Alternatives multiply, oneOf compares pairs, a pattern may need a large DFA: limits on each of these do not
+bound their product, so all share one budget.
 """
 
 MAX_WORK = 400_000
@@ -13,13 +13,13 @@ class TooMuchWorkError(Exception):
 
 
 class WorkBudget:
-    """The work that is left. Raises `TooMuchWorkError` when there is none."""
+    """The rest of the budget. Raises `TooMuchWorkError` when it is used up."""
 
     def __init__(self, units: int = MAX_WORK) -> None:
         self._left = units
 
     def spend(self, units: int) -> None:
-        """Count so many units as done."""
+        """Count work."""
         self._left -= units
         if self._left < 0:
             raise TooMuchWorkError

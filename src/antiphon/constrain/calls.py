@@ -1,9 +1,8 @@
 """The grammar of calls, from a dialect's state table.
 
-From each state in which a call may begin, markers lead to its header and
-arguments, and then to the next call or the end. Each state becomes a rule.
-Where the table has several spellings (versions of a family), all are allowed:
-a model writes the one it was taught.
+From each state in which a call may begin, markers lead to its header and arguments, and then to the next
+call or the end. Each state becomes a rule. If the table has several spellings (versions of a family), all
+are allowed: a model writes the one that it was trained with.
 """
 
 import json
@@ -66,7 +65,7 @@ class CallGrammar:
         self._others = [each.name for each in offered if not each.native]
 
     def unenforced(self, name: str) -> list[str]:
-        """What this format cannot hold the arguments of a function to."""
+        """The keywords that this format cannot enforce for the arguments of a function."""
         return list(dict.fromkeys(self._arguments[name].unenforced))
 
     def opened(self, name: str, begins: str = "", only: str | None = None) -> Expr:
@@ -145,10 +144,10 @@ class CallGrammar:
         if not isinstance(state.parse, SpelledParser):
             raise UnsupportedSyntaxError("how the header of a call is written")
         headers = [fill_placeholders(text, {"NAME": Literal(function)}) for text in state.parse.spellings]
-        return sequence(alternation(*headers), self._arguments[function].behind(state))
+        return sequence(alternation(*headers), self._arguments[function].after_header(state))
 
     def _values(self, one: Expr, begins: str, then: str) -> Expr:
-        """One call, or an array of them."""
+        """One call, or an array of calls."""
         more = repeat(sequence(",", SPACE, one)) if self._several else EMPTY
         array = sequence("[", SPACE, one, more, SPACE, "]")
         exprs = {"{": [one], "[": [array]}.get(begins, [one, array])
@@ -232,5 +231,5 @@ def headings_of(header: Header) -> HeaderSpellings:
 
 
 def _closes(span: Span, to: Span) -> bool:
-    """Whether a marker between these states, behind a call, may be one that closes."""
+    """Whether a marker between these states, after a call, may close it."""
     return to.kind is SpanKind.MARKUP or (to.kind is SpanKind.TEXT and span.kind is SpanKind.MARKUP)

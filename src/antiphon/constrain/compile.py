@@ -1,8 +1,7 @@
-"""Compiles what a request requires of an answer into a grammar of the whole answer.
+"""Compiles the demands of a request into a grammar of the whole answer.
 
-The entry is `compile_constraint`. The result is written for an engine by
-`gbnf.write` or `structural_tag.write`, or matched against the finished answer
-by `matcher` for engines that enforce nothing.
+The entry point is `compile_constraint`. The result is written for an engine by `gbnf.write` or
+`structural_tag.write`, or matched against the complete answer by `matcher` for engines that enforce nothing.
 """
 
 from collections.abc import Sequence
@@ -32,10 +31,10 @@ from antiphon.core.turn import CallMode, Function, ToolChoice
 
 
 class Unenforced(NamedTuple):
-    """A keyword or wish that the engine cannot enforce, so that it must be checked afterwards.
+    """A keyword or demand that the engine cannot enforce, so that it must be checked afterwards.
 
-    `param` is the part of the request, `tools[0].function.parameters`; `pointer` is the place in
-    it as a JSON pointer, `/properties/age`; `what` names the keyword and why.
+    `param` is the part of the request, `tools[0].function.parameters`; `pointer` is the place in it as a
+    JSON pointer, `/properties/age`; `what` names the keyword and the reason.
     """
 
     param: str
@@ -47,10 +46,10 @@ class Unenforced(NamedTuple):
 
 
 class OutputRequirements(Struct, frozen=True):
-    """What an answer has to be: the part of a `Turn` that matters here.
+    """The demands on an answer: the part of a `Turn` that matters here.
 
-    `state` is where the answer begins: None for the grammar's start, else the
-    name of the state that the prompt leads to (`decode.decoder.state_after`).
+    `state` is where the answer begins: None for the grammar's start, else the name of the state that the
+    prompt leads to (`decode.decoder.state_after`).
     """
 
     tools: tuple[Function, ...] = ()
@@ -60,16 +59,13 @@ class OutputRequirements(Struct, frozen=True):
 
 
 class CompiledConstraint(Struct, frozen=True):
-    """What holds the model while it decodes.
+    """The compiled constraint on generation.
 
-    `grammar_ir` is None if nothing has to. It describes the whole answer, reasoning
-    and markup included, from its first character on; with `triggers`, all from the first
-    of these texts on, which are part of what it describes, and text before
-    them is free.
-
-    `unenforced` are the keywords and wishes that `grammar_ir` does not cover, in the
-    request's words: to be checked when the answer is there. No keyword of a
-    strict schema is ever among them: that is refused instead.
+    `grammar_ir` is None if nothing is constrained. It describes the whole answer, reasoning and markup
+    included, from its first character on; with `triggers`, the text from the first of these texts on, which
+    it includes, and text before them is free. `unenforced` are the keywords and demands that `grammar_ir`
+    does not cover, in the request's terms: they are checked when the answer is complete. Keywords of a
+    strict schema are never among them: these are refused.
     """
 
     grammar_ir: GrammarIR | None = None
@@ -77,7 +73,7 @@ class CompiledConstraint(Struct, frozen=True):
     unenforced: tuple[Unenforced, ...] = ()
 
     def after(self, written: str) -> "CompiledConstraint | None":
-        """What holds the rest of an answer of which this much is written; None if it broke the rules."""
+        """The constraint on the rest of an answer after `written`; None if that violates it."""
         if self.grammar_ir is None or not self._is_triggered(written):
             return self
         matcher = Matcher(
@@ -88,15 +84,15 @@ class CompiledConstraint(Struct, frozen=True):
         return CompiledConstraint(matcher.residual(), unenforced=self.unenforced)
 
     def _is_triggered(self, written: str) -> bool:
-        """Whether a trigger stands in what is written, or has begun."""
+        """Whether the text contains a trigger, or ends with a prefix of one."""
         return not self.triggers or any(letter in written for letter in first_characters(self.triggers))
 
 
 def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> CompiledConstraint:
-    """The constraint for a model that writes in this grammar (`Dialect.grammar`). Pure.
+    """The constraint for a model that writes in this grammar (`Dialect.grammar`). A pure function.
 
-    Raises RequestError for what is strict and cannot be enforced, and for schemas that
-    nothing fits. Its `param` is the `source` of a function, or `format`.
+    Raises RequestError for strict demands that cannot be enforced, and for schemas that nothing matches. Its
+    `param` is the `source` of a function, or `format`.
     """
     compiler = _Compiler(requirements, grammar)
     try:
@@ -112,7 +108,7 @@ def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> Co
 
 
 class _Compiler:
-    """Compiles the requirements of one request."""
+    """Compiles the demands of one request."""
 
     def __init__(self, requirements: OutputRequirements, grammar: Grammar) -> None:
         self._requirements = requirements
@@ -161,7 +157,7 @@ class _Compiler:
         return [tool for tool in self._requirements.tools if names is None or tool.name in names]
 
     def _constrains_calls(self, offered: Sequence[Function]) -> bool:
-        """Whether it matters how a call is written that need not come."""
+        """Whether optional calls have to be constrained."""
         return self._choice.names is not None or self._choice.most == 1 or any(f.strict for f in offered)
 
     def _calls(self, offered: Sequence[Function]) -> CallGrammar:
@@ -199,7 +195,7 @@ class _Compiler:
         return expr
 
     def _format(self, format_: Format) -> tuple[Expr, list[tuple[str, str]], bool]:
-        """The text, what of the format it does not enforce, and whether that is an error."""
+        """The text, the keywords that are not enforced, and whether these are errors."""
         rules, budget = self._rules, self._budget
         match format_:
             case JsonSchema(schema, strict):
@@ -234,7 +230,7 @@ _REPORTED = 5
 
 
 def refuse(found: Sequence[Unenforced]) -> NoReturn:
-    """Say that a strict schema asks for more than can be enforced."""
+    """Raise the error for a strict schema with keywords that cannot be enforced."""
     listed = "; ".join(map(str, found[:_REPORTED]))
     more = f"; and {len(found) - _REPORTED} more" if len(found) > _REPORTED else ""
     raise RequestError(

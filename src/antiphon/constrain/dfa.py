@@ -1,6 +1,6 @@
-"""Expressions → DFAs, by partial derivatives: a state is the set of all that may still follow.
+"""Expressions → DFAs, by partial derivatives: a state is the set of all possible rests.
 
-Tails that differ in a count alone are joined where their counts touch.
+Rests that differ only in a count are merged if their counts are adjacent.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,16 +24,16 @@ from antiphon.constrain.grammar_ir import (
 )
 
 MAX_STATES = 1000
-"""States of one DFA."""
+"""The most states of one DFA."""
 MAX_TAILS = 100
-"""Expressions of what may still follow, in one state."""
+"""The most rests in one state."""
 
 Tails = frozenset[Expr]
 Range = tuple[int, int]
 
 
 def dfa_of(expr: Expr, budget: WorkBudget) -> Dfa | None:
-    """The DFA that reads the same texts. None if it would be too large; the expression refers to no rules."""
+    """The equivalent DFA. None if it would be too large; the expression must not refer to rules."""
     numbers: dict[Tails, int] = {frozenset({expr}): 0}
     ways: list[tuple[tuple[Expr, int], ...]] = []
     todo = list(numbers)
@@ -57,7 +57,7 @@ def _may_end(tails: Tails) -> bool:
 
 
 def _ways(tails: Tails) -> dict[Tails, list[Range]]:
-    """What may still follow after each character, and after which characters it does."""
+    """The possible rests after each character."""
     steps = [step for tail in tails for step in _steps(tail)]
     edges = sorted(
         {edge for char_class, _ in steps for low, high in char_class.ranges for edge in (low, high + 1)}
@@ -72,7 +72,7 @@ def _ways(tails: Tails) -> dict[Tails, list[Range]]:
 
 @lru_cache(4096)
 def _steps(expr: Expr) -> tuple[tuple[CharClass, Expr], ...]:
-    """What the expression may begin with, and what follows each."""
+    """The first characters of the expression, and the rest after each."""
     match expr:
         case Literal(text):
             return ((CharClass(((ord(text[0]), ord(text[0])),)), Literal(text[1:])),) if text else ()
@@ -85,7 +85,7 @@ def _steps(expr: Expr) -> tuple[tuple[CharClass, Expr], ...]:
             steps = tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(first))
             return steps + _steps(rest) if _empty(first) else steps
         case Repeat(inner, least, most):
-            # One that may be empty can stand for all that are still due.
+            # If it may be empty, it can replace all remaining ones.
             fewer = 0 if _empty(inner) else max(0, least - 1)
             rest = repeat(inner, fewer, None if most is None else most - 1)
             return tuple((char_class, sequence(tail, rest)) for char_class, tail in _steps(inner))
@@ -97,7 +97,7 @@ def _empty(expr: Expr) -> bool:
 
 
 def _joined(tails: Iterable[Expr]) -> Iterator[Expr]:
-    """The same expressions, those that differ only in how often their last part is repeated as one."""
+    """The same expressions; those that differ only in the count of their last part are merged."""
     counts: dict[tuple[Expr, Expr], list[tuple[int, int | None]]] = {}
     for tail in tails:
         parts = tail.parts if isinstance(tail, Sequence) else (tail,)

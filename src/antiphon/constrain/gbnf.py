@@ -35,9 +35,9 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 def write(grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Gbnf:
     """The grammar as GBNF; with triggers, one that applies from these on.
 
-    llama.cpp looks for triggers in what was drawn already: a token with the end of one in it, and more
-    that does not fit, would be an error. So it wakes where a trigger may begin, and reads on from there.
-    Triggers are longer than the tokens that text is made of: none holds a whole one and more.
+    llama.cpp looks for triggers in generated text: a token that contains the end of one, and more that does
+    not match, would be an error. So it starts where a trigger may begin, and continues from there. Triggers
+    are longer than the tokens of text, so none contains a whole trigger and more.
     """
     if not triggers:
         return Gbnf(_Writer(grammar_ir).text)
@@ -62,7 +62,7 @@ class _Writer:
         self._lines.append(f"{name} ::= {self._options(expr)}")
 
     def _named(self, name: str) -> str:
-        """Names have letters, digits and dashes only; all of ours end in a number, so that none is `root`."""
+        """A rule's name: letters, digits and dashes; each ends in a number, so that none is `root`."""
         if name not in self._names:
             letters = "".join(char if char.isascii() and char.isalnum() else "-" for char in name)
             self._names[name] = f"{letters}-{len(self._names)}"
@@ -78,7 +78,7 @@ class _Writer:
             return " ".join(map(self._part, expr.parts))
         return self._part(expr)
 
-    def _part(self, expr: Expr) -> str:  # noqa: PLR0911  # one for each form
+    def _part(self, expr: Expr) -> str:  # noqa: PLR0911  # one for each type
         match expr:
             case Literal(text):
                 return _quoted(text)
@@ -97,7 +97,7 @@ class _Writer:
                 return f"({self._options(expr)})"
 
     def _single(self, expr: Expr) -> str:
-        """What a count may stand behind."""
+        """The expression in a form that a count may follow."""
         return (
             self._part(expr)
             if isinstance(expr, Literal | CharClass | RuleReference)
@@ -161,12 +161,12 @@ def _count(least: int, most: int | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A literal. What is special in a class stands for itself there."""
+    """A literal. Characters that are special in a class are not special here."""
     return f'"{"".join(char if char in "[]^-" else _char(char) for char in text)}"'
 
 
 def _class(ranges: tuple[tuple[int, int], ...]) -> str:
-    """`[a-z]`; nothing else is special there once all but letters and digits are written as codes."""
+    """`[a-z]`; nothing else is special there if all but letters and digits are written as codes."""
     if not ranges:
         return "[^\\u0000-\\U0010FFFF]"
     pieces = (_char(chr(a)) if a == b else f"{_char(chr(a))}-{_char(chr(b))}" for a, b in ranges)
@@ -174,7 +174,7 @@ def _class(ranges: tuple[tuple[int, int], ...]) -> str:
 
 
 def _char(char: str) -> str:
-    """Codes have four digits or eight: where two are meant, xgrammar reads on as long as there are digits."""
+    """Codes have four or eight digits: after two, xgrammar would read further digits."""
     code = ord(char)
     if char in _ESCAPES:
         return _ESCAPES[char]

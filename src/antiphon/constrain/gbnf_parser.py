@@ -1,8 +1,7 @@
-"""GBNF → grammar IR, so that a client's grammar can stand behind reasoning and be checked.
+"""GBNF → grammar IR, so that a client's grammar can follow reasoning and be checked.
 
-Recursive descent. Rules get a prefix against collisions. Token references
-(`<…>`) and grammars that would stop llama.cpp (`ambiguity`) are refused; common
-prefixes of alternatives are factored out.
+Recursive descent. Rules get a prefix against collisions. Token references (`<…>`) and grammars that would
+stop llama.cpp (`ambiguity`) are refused; common prefixes of alternatives are factored out.
 """
 
 import re
@@ -38,7 +37,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
-    """The expression of the grammar's `root`; its rules are put beside the others. Raises RequestError."""
+    """The expression of the grammar's `root`; its rules are added to `rules`. Raises RequestError."""
     found = _Parser(text).read()
     if "root" not in found:
         _refuse("it has no rule 'root'")
@@ -63,7 +62,7 @@ def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Exp
 
 
 class _Parser:
-    """Reads one grammar."""
+    """Parses one grammar."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -141,7 +140,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """The notation's parts; a name that is defined is of another kind than one that is used."""
+    """The tokens of the notation; defined names and used names are different kinds."""
     found: list[tuple[str, str]] = []
     at = 0
     while match := _TOKEN.match(text, at):
@@ -177,7 +176,7 @@ def _class(text: str) -> Expr:
 
 
 def _factored(options: Sequence[Expr]) -> Expr:
-    """One of these; what several begin with comes first, and once."""
+    """One of these, with common beginnings factored out."""
     rests: dict[Expr, dict[Expr, None]] = {}
     for option in options:
         first, *others = option.parts if isinstance(option, Several) else (option,)

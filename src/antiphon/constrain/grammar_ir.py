@@ -1,7 +1,7 @@
 """The intermediate representation of grammars, independent of any engine's notation.
 
-Frozen structs, built by the functions below, which normalize: a sequence in a
-sequence is flattened, and what matches no text is `NOTHING`.
+Frozen structs, built by the functions below, which normalize: nested sequences are flattened, and an
+expression that matches no text is `NOTHING`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,13 +18,13 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class Literal(Struct, frozen=True, gc=False):
-    """This text. Empty, it is nothing at all."""
+    """This text, which may be empty."""
 
     text: str
 
 
 class CharClass(Struct, frozen=True):
-    """One character in one of the ranges. Without ranges nothing fits."""
+    """One character in one of the ranges. Without ranges nothing matches."""
 
     ranges: Ranges
 
@@ -50,7 +50,7 @@ class Repeat(Struct, frozen=True):
 
 
 class RuleReference(Struct, frozen=True):
-    """What the rule of that name says."""
+    """A reference to the rule of that name."""
 
     name: str
 
@@ -58,9 +58,8 @@ class RuleReference(Struct, frozen=True):
 class Until(Struct, frozen=True):
     """Any text up to the first of some markers, and what follows that marker.
 
-    `on` says for each marker what follows it, None for a marker that must not
-    come. If `open`, the text may also end without any. `begun` is text that
-    is read already, and may be the beginning of a marker.
+    `on` maps each marker to what follows it, None for a marker that must not occur. If `open`, the text may
+    also end without a marker. `begun` is text that is read already, and may be the beginning of a marker.
     """
 
     on: tuple[tuple[str, "Expr | None"], ...]
@@ -69,10 +68,10 @@ class Until(Struct, frozen=True):
 
 
 class Dfa(Struct, frozen=True):
-    """A text read by states: for each, what may come next, with the state that it leads to.
+    """A deterministic automaton: for each state, the possible next expressions with their states.
 
-    It begins in the state `begun`, and may end in those of `ends`. What may come next in a
-    state has no beginning in common, so that there is one way to read a text.
+    It begins in the state `begun`, and may end in those of `ends`. The expressions of a state have no common
+    beginning, so that there is one way to read a text.
     """
 
     ways: tuple[tuple[tuple["Expr", int], ...], ...]
@@ -84,7 +83,7 @@ Expr = Literal | CharClass | Sequence | Alternation | Repeat | RuleReference | U
 
 EMPTY = Literal("")
 NOTHING = Alternation(())
-"""What no text fits."""
+"""An expression that matches no text."""
 
 
 class GrammarIR(Struct, frozen=True):
@@ -109,7 +108,7 @@ def sequence(*parts: Expr | str) -> Expr:
 
 
 def alternation(*options: Expr | str) -> Expr:
-    """One of these, each once; what nothing fits is left out."""
+    """One of these, without duplicates and those that match nothing."""
     flat: dict[Expr, None] = {}
     for option in map(_expr, options):
         flat.update(dict.fromkeys(option.options if isinstance(option, Alternation) else (option,)))
@@ -117,12 +116,15 @@ def alternation(*options: Expr | str) -> Expr:
 
 
 def optional(expr: Expr | str) -> Expr:
-    """The expression, or nothing at all."""
+    """The expression, or the empty text."""
     return repeat(expr, 0, 1)
 
 
 def repeat(expr: Expr | str, least: int = 0, most: int | None = None) -> Expr:
-    """The expression so many times. Counts of counts become one, and what may be empty is none at all."""
+    """The expression repeated.
+
+    Nested counts become one count. If the expression may be empty, its count begins at 0 instead.
+    """
     expr = _expr(expr)
     if expr == NOTHING:
         return EMPTY if least == 0 else NOTHING
@@ -149,7 +151,7 @@ def char_class(text: str) -> CharClass:
 
 
 def without(some: CharClass, others: CharClass | str) -> CharClass:
-    """The characters of `some` that are none of the others."""
+    """The characters of `some` that are not among the others."""
     taken = CharClass(merged_ranges((ord(c), ord(c)) for c in others)) if isinstance(others, str) else others
     return CharClass(_common(some.ranges, complement(taken.ranges)))
 
@@ -192,11 +194,11 @@ def _expr(part: "Expr | str") -> Expr:
 
 
 ANY_CHAR = CharClass(((0, 0xD7FF), (0xE000, MAX_CHAR)))
-"""Any character; surrogates are none."""
+"""Any character except surrogates."""
 
 
 def rule(rules: dict[str, Expr], name: str, make: Callable[[], Expr]) -> RuleReference:
-    """A reference to the rule of that name, which is made if there is none; it may refer to itself."""
+    """A reference to the rule of that name, which is made if it is missing; it may refer to itself."""
     if name not in rules:
         rules[name] = NOTHING
         rules[name] = make()

@@ -1,11 +1,9 @@
 """JSON Schema → schema IR: every value that it allows is valid; not every valid value is allowed.
 
-An object whose schema lists properties and says nothing about others has no
-others, and properties come in the schema's order. What cannot be enforced is
-collected in `unenforced` with its place.
-
-`$ref` and `allOf` are merged into one schema first (`merge_schemas`);
-alternatives multiply out; the rest is compiled type by type.
+An object whose schema lists properties and does not mention others has no others, and properties come in the
+schema's order. Keywords that cannot be enforced are collected in `unenforced` with their places. `$ref` and
+`allOf` are merged into one schema first (`merge_schemas`); alternatives multiply out; the rest is compiled
+type by type.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,11 +50,11 @@ from antiphon.constrain.string_formats import pattern_expr
 from antiphon.constrain.value_syntax import JsonSyntax
 
 MAX_REPEAT = 500
-"""The highest count of characters or items that is enforced: engines write counts out."""
+"""The highest count of characters or items that is enforced: engines expand counts."""
 MAX_DEPTH = 64
 """How deep schemas are nested."""
 _NODE, _VALUE = 20, 8
-"""Work for a schema, and for a value that is listed."""
+"""Work for a schema, and for a listed value."""
 
 _ALTERNATIVES = ("anyOf", "oneOf")
 _STRINGS = {"minLength", "maxLength", "pattern", "format"}
@@ -78,7 +76,7 @@ _KNOWN = _STRINGS | _NUMBERS | _ARRAYS | _OBJECTS | _OTHERS | ANNOTATIONS
 
 
 class SchemaCompiler:
-    """Compiles one schema. `unenforced` has what its IR does not enforce, as (pointer, what)."""
+    """Compiles one schema. `unenforced` has the keywords that its IR does not enforce, as (pointer, what)."""
 
     def __init__(self, root: Schema | bool, budget: WorkBudget) -> None:
         self._root = root
@@ -121,7 +119,7 @@ class SchemaCompiler:
         if target is None:
             return self._unenforceable(at, f"$ref: there is no '{reference}' in the schema")
         if reference not in self._definitions:
-            self._definitions[reference] = ANY_VALUE  # stands there while what it refers to is read
+            self._definitions[reference] = ANY_VALUE  # a placeholder while the referenced schema is compiled
             depth, self._depth = self._depth, 0
             self._definitions[reference] = self._node(target, reference.removeprefix("#"))
             self._depth = depth
@@ -174,7 +172,7 @@ class SchemaCompiler:
         return union(*map(Const, kept))
 
     def _fits(self, value: Any, rest: Schema, at: str) -> bool:
-        """Whether a listed value fits the other keywords; of containers that is not known."""
+        """Whether a listed value matches the other keywords; for containers that is not checked."""
         if isinstance(value, dict | list):
             self.unenforced.append((at, "enum: other keywords together with it, for objects and arrays"))
             return True
@@ -186,7 +184,7 @@ class SchemaCompiler:
         return isinstance(node, Number) and matches(GrammarIR(node.digits), f"{Decimal(repr(value)):f}")
 
     def _typed(self, schema: Schema, at: str) -> SchemaNode:
-        """One schema node for each type; those that the schema has keywords for, if it names none."""
+        """One schema node for each type; if it names no type, those of its keywords."""
         types = types_of(schema)
         if types is None:
             with_speaker = {type_ for type_, keywords in _KEYWORDS.items() if schema.keys() & keywords}
@@ -248,7 +246,7 @@ class SchemaCompiler:
         return String(body)
 
     def _pattern(self, schema: Schema, at: str) -> Expr | None:
-        """What `pattern` or `format` asks for."""
+        """The expression of `pattern` or `format`."""
         pattern, format_ = schema.get("pattern"), schema.get("format")
         if isinstance(pattern, str):
             if format_ is not None:
@@ -292,7 +290,7 @@ class SchemaCompiler:
         if "items" not in schema and schema.get("unevaluatedItems") is False:
             rest = False
         first = [self._node(each, f"{at}/prefixItems/{i}") for i, each in enumerate(prefix or ())]
-        # After a fixed beginning, models write nothing more unless the schema mentions it.
+        # After fixed items, models write no further ones unless the schema mentions them.
         closed = bool(first) and "items" not in schema and least <= len(first)
         more = NEVER if closed else self._node(rest, f"{at}/items")
         return _counted(first, more, least, most)
@@ -332,14 +330,14 @@ class SchemaCompiler:
             try:
                 self._patterns[pattern] = searching(pattern, self._budget)
             except UnsupportedRegexError:
-                self._patterns[pattern] = NOTHING  # reported where others are read
+                self._patterns[pattern] = NOTHING  # reported elsewhere
         self._budget.spend(20 + 4 * len(name))
         return matches(GrammarIR(self._patterns[pattern]), name)
 
     def _others(
         self, schema: Schema, properties: Schema, patterns: Schema, others: Any, at: str
     ) -> tuple[SchemaNode, Expr]:
-        """Members that are not listed: what they are, and what their keys look like."""
+        """Other members: their values, and the form of their keys."""
         if patterns:
             return self._patterned(properties, patterns, at)
         mentioned = "additionalProperties" in schema or "unevaluatedProperties" in schema
@@ -363,7 +361,7 @@ class SchemaCompiler:
             return NEVER, FREE_TEXT
 
     def _sized(self, node: Object, schema: Schema, at: str) -> SchemaNode:
-        """The object with its number of members bounded, as far as that can be said."""
+        """The object with its number of members bounded, as far as that can be expressed."""
         least, most = (
             self._count_of(schema, "minProperties", at) or 0,
             self._count_of(schema, "maxProperties", at),
@@ -384,13 +382,13 @@ class SchemaCompiler:
         return Object((), node.others, node.keys, least, most)
 
     def _unenforceable(self, at: str, what: str) -> SchemaNode:
-        """This part cannot be enforced: anything may stand there."""
+        """Report a part that cannot be enforced: it allows anything."""
         self.unenforced.append((at, what))
         return ANY_VALUE
 
 
 def compile_schema(schema: Schema | bool, budget: WorkBudget) -> tuple[SchemaIR, list[tuple[str, str]]]:
-    """The IR of a schema, and what it does not enforce. Raises `TooMuchWorkError`."""
+    """The IR of a schema, and the keywords that it does not enforce. Raises `TooMuchWorkError`."""
     compiler = SchemaCompiler(schema, budget)
     schema_ir = compiler.compile()
     for reference in _ambiguous_references(schema_ir, budget):
@@ -401,7 +399,7 @@ def compile_schema(schema: Schema | bool, budget: WorkBudget) -> tuple[SchemaIR,
 
 
 class _CompactJson(JsonSyntax):
-    """JSON without space, which would keep who looks for what is hard to read busy."""
+    """JSON without space, which would only slow down the search for ambiguities."""
 
     after_key, comma, gap = Literal(":"), Literal(","), EMPTY
 

@@ -19,13 +19,13 @@ def type_of(value: Any) -> str:
 
 
 def wide_type_of(value: Any) -> str:
-    """The same, where an integer is a number like others."""
+    """The type of a value, with integers as numbers."""
     name = type_of(value)
     return "number" if name == "integer" else name
 
 
 def all_types_of(value: Any) -> set[str]:
-    """All its names: an integer is a number, and so the other way round for numbers without a fraction."""
+    """All types of a value: an integer is also a number, and a number without a fraction an integer."""
     name = type_of(value)
     whole = name == "integer" or (name == "number" and float(value).is_integer())
     return {name, "number", "integer"} if whole else {name}
@@ -37,5 +37,5 @@ def same(value: Any, other: Any) -> bool:
 
 
 def within(value: Any, values: Iterable[Any]) -> bool:
-    """Whether one of the values is the same."""
+    """Whether one of the values is equal."""
     return any(same(value, each) for each in values)

@@ -1,7 +1,7 @@
 """Matches text against a grammar, character by character.
 
-A set of stacks, as engines keep for grammars: the top is an expression and a
-position in it, below is what follows. Stacks are shared and never made twice.
+It keeps a set of stacks, as engines do for grammars: the top is an expression and a position in it, below is
+what follows. Equal stacks are one object.
 """
 
 from antiphon.constrain.aho_corasick import aho_corasick
@@ -24,11 +24,11 @@ from antiphon.constrain.grammar_ir import (
 )
 
 MAX_REMEMBERED = 20_000
-"""Stacks that are kept, so that equal ones are one object; beyond so many they are made again."""
+"""The most stacks that are kept to find equal ones; beyond that they are made again."""
 
 
 class Stack:
-    """An expression, how far in it we are, and what comes after it."""
+    """An expression, the position in it, and what follows it."""
 
     __slots__ = ("at", "expr", "rest")
 
@@ -39,7 +39,7 @@ class Stack:
 
 
 class Matcher:
-    """Reads one text. It fits as far as it is `alive`, and as a whole if it is `accepting`."""
+    """Reads one text. It matches as a prefix if it is `alive`, and as a whole if it is `accepting`."""
 
     def __init__(self, grammar_ir: GrammarIR) -> None:
         self._rules = grammar_ir.rules
@@ -49,14 +49,14 @@ class Matcher:
 
     @property
     def alive(self) -> bool:
-        """What was read is the beginning of a text that fits, as far as one character shows."""
+        """The text so far is a prefix of a matching text, as far as one character shows."""
         return bool(self.tops) or self.accepting
 
     def feed(self, text: str) -> bool:
         """Read on; whether the text still fits."""
         for char in text:
             nexts = [stack for top in self.tops for stack in self._after(top, char)]
-            # Together: `_known` goes by the ids of stacks that `_made` keeps from being used again.
+            # Cleared together: `_known` uses ids of stacks, which `_made` keeps alive.
             if len(self._made) > MAX_REMEMBERED:
                 self._made.clear()
                 self._known.clear()
@@ -66,11 +66,11 @@ class Matcher:
         return True
 
     def after(self, top: Stack, char: str) -> list[Stack]:
-        """Where it may go on after this character, if it is read there."""
+        """The stacks after this character; none if it cannot be read there."""
         return self._expanded(self._after(top, char))[0]
 
     def residual(self) -> GrammarIR:
-        """What may still follow."""
+        """The grammar of the possible rests."""
         options = [self._remaining(top) for top in self.tops]
         return GrammarIR(alternation(*options, *([EMPTY] if self.accepting else [])), self._rules)
 
@@ -89,7 +89,7 @@ class Matcher:
         return found
 
     def _expanded(self, stacks: list[Stack]) -> tuple[list[Stack], bool]:
-        """The stacks with a character to read on top, and whether one of them may end here."""
+        """The stacks with a character to read on top, and whether the text may end here."""
         tops: dict[int, Stack] = {}
         accepting = False
         for stack in stacks:
@@ -120,8 +120,8 @@ class Matcher:
                 todo += self._below(each)
         return tops, accepting
 
-    def _below(self, stack: Stack) -> list["Stack | None"]:  # noqa: PLR0911  # one for each form
-        """What may stand on top instead, without reading anything."""
+    def _below(self, stack: Stack) -> list["Stack | None"]:  # noqa: PLR0911  # one for each type
+        """The stacks that may replace this one, without reading a character."""
         expr, at, rest = stack.expr, stack.at, stack.rest
         if isinstance(expr, Literal):
             return [rest] if at == len(expr.text) else []
@@ -149,7 +149,7 @@ class Matcher:
         return below
 
     def _led(self, expr: Dfa, at: int, rest: Stack | None) -> list["Stack | None"]:
-        """The ways on from a state: its number plus one, or 0 for the state that the DFA begins in."""
+        """The transitions of a state: its number plus one, or 0 for the initial state of the DFA."""
         state = at - 1 if at else expr.begun
         below: list[Stack | None] = [rest] if state in expr.ends else []
         below += (self._push(read, 0, self._push(expr, to + 1, rest)) for read, to in expr.ways[state])
@@ -179,7 +179,7 @@ def matches(grammar_ir: GrammarIR, text: str) -> bool:
 
 
 def residual(grammar_ir: GrammarIR, written: str) -> GrammarIR:
-    """What may still follow after what is written: nothing fits it if that does not fit."""
+    """The grammar of the possible rests after `written`: it matches nothing if that does not match."""
     matcher = Matcher(grammar_ir)
     matcher.feed(written)
     return matcher.residual()

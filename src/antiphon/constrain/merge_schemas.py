@@ -1,7 +1,7 @@
 """Merges schemas: references are followed and `allOf` combined, keyword by keyword.
 
-What two schemas say of properties and items becomes `allOf` again, merged when
-it is compiled. Only what one schema cannot say is a conflict.
+Properties and items of two schemas become `allOf` again, which is merged when it is compiled. Only keywords
+that cannot be combined are conflicts.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ ANNOTATIONS = frozenset(
 MAX_ALTERNATIVES = 256
 """Alternatives of two schemas multiplied out."""
 MAX_COMPARED = 256
-"""Alternatives of a oneOf that are compared with each other."""
+"""The most alternatives of a oneOf that are compared with each other."""
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
@@ -35,7 +35,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 
 def resolved(reference: str, root: Any) -> Any:
-    """What `#/a/b` refers to; None for what is not there, or not in this schema."""
+    """The target of `#/a/b`; None if it is missing, or in another document."""
     if not reference.startswith("#"):
         return None
     found = root
@@ -51,13 +51,13 @@ def resolved(reference: str, root: Any) -> Any:
 
 
 def merged(schema: Schema, root: Any, budget: WorkBudget) -> tuple[Any, list[str]]:
-    """One schema without `$ref` and `allOf`, or False if nothing fits; and what could not be merged."""
+    """One schema without `$ref` and `allOf`, or False if nothing matches; and the conflicts."""
     merger = _Merger(root, budget)
     return merger.flat(schema, frozenset()), merger.conflicts
 
 
 def disjoint(options: list[Any], root: Any, budget: WorkBudget) -> bool:
-    """Whether no value that is written for one of the schemas fits another, as far as that is looked for."""
+    """Whether no value for one of the schemas matches another, as far as that is checked."""
     if len(options) > MAX_COMPARED:
         return False
     budget.spend(len(options) ** 2 // 2)
@@ -66,7 +66,7 @@ def disjoint(options: list[Any], root: Any, budget: WorkBudget) -> bool:
 
 
 class _Merger:
-    """Merges schemas. `conflicts` says what was left out."""
+    """Merges schemas. `conflicts` lists the keywords that were left out."""
 
     def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._root = root
@@ -97,7 +97,7 @@ class _Merger:
         return self.flat(target, seen | {reference})
 
     def _both(self, some: Any, other: Any) -> Any:
-        """What fits both."""
+        """The schema of values that match both."""
         if some is False or other is False:
             return False
         if not isinstance(some, Mapping) or not some:
@@ -127,7 +127,7 @@ class _Merger:
         return some
 
     def _members(self, some: Schema, other: Schema) -> dict[str, Any]:
-        """Properties of both: each obeys what the other says of it, or of others."""
+        """The properties of both: each also obeys the other's keywords for it."""
         names = dict.fromkeys([*_listed(some), *_listed(other)])
         merged_members = {name: _all(_member(some, name), _member(other, name)) for name in names}
         result: dict[str, Any] = {"properties": merged_members} if names else {}
@@ -164,11 +164,11 @@ _SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ((int, float), "a number")
     ),
 }
-"""What these keywords must have. Where one has something else, it is left out."""
+"""The required types of these keywords. If a schema has another type, the keyword is left out."""
 
 
 def _misshapen(schema: Schema) -> list[tuple[str, str]]:
-    """The keywords that have something else than they must have, with what that is."""
+    """The keywords with a wrong type, with the reason."""
     return [
         (key, what)
         for key, (type_, what) in _SHAPES.items()
@@ -189,7 +189,7 @@ def _normal(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all(*schemas: Any) -> Any:
-    """A schema that says what all of these say."""
+    """A schema that combines all of these."""
     said = [schema for schema in schemas if schema is not True and schema != {}]
     if any(schema is False for schema in said):
         return False
@@ -241,7 +241,7 @@ _MERGERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _excludes(some: Any, other: Any) -> bool:
-    """Whether what is written for `some`, which is what it lists and no more, cannot fit `other`."""
+    """Whether values for `some`, restricted to its listed members, cannot match `other`."""
     if some is False or other is False:
         return True
     if not isinstance(some, Mapping) or not isinstance(other, Mapping):
@@ -261,7 +261,7 @@ def _excludes(some: Any, other: Any) -> bool:
 
 
 def _apart(some: Schema, other: Schema) -> bool:
-    """Types or listed values of which none is the same."""
+    """Whether the types or listed values have nothing in common."""
     if "enum" in some and "enum" in other:
         return not _shared(some["enum"], other["enum"])
     a, b = _kind(some), _kind(other)

@@ -1,4 +1,4 @@
-"""The JSON types of schema nodes, and which of them a format cannot tell apart."""
+"""The JSON types of schema nodes, and those that a format cannot distinguish."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,7 @@ ANY_VALUE_NODES: tuple[SchemaNode, ...] = (
 
 
 def of_type(node: SchemaNode, type_: str | None, definitions: Mapping[str, SchemaNode]) -> SchemaNode:
-    """What of a schema node is of a type: JSON's name of one, "json" for all but strings, None for any."""
+    """The part of a schema node with a type: a JSON type, "json" for all but strings, None for any."""
     if type_ is None:
         return node
     kinds = ((each, type_name(each)) for each in single_types(node, definitions))
@@ -40,7 +40,7 @@ def of_type(node: SchemaNode, type_: str | None, definitions: Mapping[str, Schem
 
 
 def single_types(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> list[SchemaNode]:
-    """The schema nodes of one type each that a schema node may be. What refers to itself is followed once."""
+    """The alternatives of a schema node, each of one type. Recursive references are followed once."""
     found: list[SchemaNode] = []
     todo, seen = [node], set[str]()
     while todo:
@@ -56,7 +56,7 @@ def single_types(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> lis
 
 
 def type_name(node: SchemaNode) -> str:
-    """JSON's name of the type of a schema node that has one."""
+    """The JSON type of a schema node with a single type."""
     return wide_type_of(node.value) if isinstance(node, Const) else _TYPE_NAMES[type(node)]
 
 
@@ -74,7 +74,7 @@ def object_nodes(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> lis
 
 
 def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> bool:
-    """Whether any text may be written: a string of any kind, alone or beside types that need not fit."""
+    """Whether any text may be written: any string, alone or with types that need not match."""
     for _ in range(len(definitions) + 1):
         if not isinstance(node, DefinitionReference):
             break
@@ -84,7 +84,7 @@ def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) ->
 
 
 def is_ambiguous_union(node: Union) -> bool:
-    """Whether what is written as a string may be read as a value of another type, and not fit."""
+    """Whether a written string may be read as a value of another type that does not match."""
     strings = [each for each in node.options if isinstance(each, String | DefinitionReference | AnyValue)]
     single_types = (Const(None), Const(True), Const(False), Number(NUMBER))
     others = [

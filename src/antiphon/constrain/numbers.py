@@ -1,7 +1,6 @@
 """Grammars of numbers between bounds.
 
-Numbers of one sign are compared digit by digit: a range is split where the
-digits of its bounds part.
+Numbers of one sign are compared digit by digit: a range is split where the digits of its bounds differ.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +65,7 @@ def numbers(low: Decimal | None, high: Decimal | None, open_low: bool, open_high
 
 
 def _naturals(low: int, high: int | None) -> Expr:
-    """Integers from `low` to `high`, neither of which is negative."""
+    """Integers from `low` to `high`, both non-negative."""
     if high is None:
         length = len(str(low))
         longer = sequence(char_class("1-9"), repeat(_DIGIT, length, max(MAX_DIGITS, length + 1)))
@@ -82,7 +81,7 @@ def _naturals(low: int, high: int | None) -> Expr:
 
 
 def _of_length(first: str, last: str) -> Expr:
-    """Digits from `first` to `last`, which are of one length."""
+    """Digits from `first` to `last`, which have the same length."""
     if first == last:
         return Literal(first)
     same = next(at for at in range(len(first)) if first[at] != last[at])
@@ -102,7 +101,7 @@ def _of_length(first: str, last: str) -> Expr:
 
 
 def _decimals(low: Decimal, high: Decimal | None, open_low: bool, open_high: bool) -> Expr:
-    """Numbers of which none is negative."""
+    """Non-negative numbers."""
     if high is not None and (low > high or (low == high and (open_low or open_high))):
         return NOTHING
     whole, fraction = _split(low)
@@ -121,20 +120,20 @@ def _decimals(low: Decimal, high: Decimal | None, open_low: bool, open_high: boo
 
 
 def _split(value: Decimal) -> tuple[int, str]:
-    """The whole part, and the digits behind the point without zeros at the end."""
+    """The integer part, and the digits after the point without final zeros."""
     whole, _, fraction = f"{value:f}".partition(".")
     return int(whole), fraction.rstrip("0")
 
 
 def _fractions(low: str, high: str | None, open_low: bool, open_high: bool) -> Expr:
-    """`.` and digits between those of two bounds, or nothing, which is `.0`; `high` None is no bound."""
+    """`.` and digits between those of two bounds, or nothing, which means `.0`; `high` None is no bound."""
     bare = EMPTY if not low and not open_low and (high or not open_high) else NOTHING
     digits = _tail(low, high, open_low, open_high)
     return alternation(bare, sequence(".", digits))
 
 
 def _tail(low: str, high: str | None, open_low: bool, open_high: bool) -> Expr:
-    """At least one digit more: between two bounds, of which what is read so far is the beginning."""
+    """At least one more digit: between two bounds that begin with the digits so far."""
     more = repeat(_DIGIT, 0, MAX_DIGITS)
     if high is None and not low and not open_low:
         return repeat(_DIGIT, 1, MAX_DIGITS)
@@ -171,7 +170,10 @@ def _ending(low: str, high: str | None, open_low: bool, open_high: bool) -> Expr
 def bound(
     schema: Mapping[str, Any], closed: str, opened: str, tighter: Any, report: Callable[[str], object]
 ) -> tuple[Decimal | None, bool]:
-    """The tighter of two bounds, and whether it is itself excluded. `report` is told of what is no number."""
+    """The tighter of two bounds, and whether it is excluded.
+
+    `report` is called for a value that is no number.
+    """
     limit, excluded = schema.get(closed), schema.get(opened)
     if excluded is True:  # as draft 4 wrote it
         return _decimal(limit, closed, report), True

@@ -53,7 +53,7 @@ QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None)
 
 
 class UnsupportedRegexError(ValueError):
-    """The pattern is broken, or uses what no expression can say. The message says which."""
+    """The pattern is invalid, or has a feature that cannot be expressed. The message says which."""
 
 
 def searching(pattern: str, budget: WorkBudget) -> Expr:
@@ -91,7 +91,7 @@ def _unambiguous(expr: Expr, budget: WorkBudget) -> Expr:
 
 
 class _Parser:
-    """Reads one pattern from left to right."""
+    """Parses one pattern from left to right."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -147,7 +147,7 @@ class _Parser:
         return repeat(expr, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}` or `{2,5}`; None if the brace is only a brace."""
+        """`{2}`, `{2,}` or `{2,5}`; None if the brace is a literal."""
         end = self._text.find("}", self._at)
         least, comma, most = self._text[self._at + 1 : max(end, 0)].partition(",")
         if end < 0 or not least.isdecimal() or (most and not most.isdecimal()):

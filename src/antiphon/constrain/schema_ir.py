@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon.constrain.grammar_ir import ANY_CHAR, Expr, repeat
 
 FREE_TEXT = repeat(ANY_CHAR)
-"""The text of a string of which nothing is known."""
+"""The text of an unrestricted string."""
 
 
 class Const(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Const(Struct, frozen=True):
 
 
 class String(Struct, frozen=True):
-    """A string; `body` says what stands between its quotes, before anything is escaped."""
+    """A string; `body` is its text between the quotes, before escaping."""
 
     body: Expr = FREE_TEXT
 
@@ -54,9 +54,9 @@ class Property(Struct, frozen=True):
 
 
 class Object(Struct, frozen=True):
-    """An object: its members in this order, then `least` to `most` others, with keys that look like `keys`.
+    """An object: its members in this order, then `least` to `most` others, with keys that match `keys`.
 
-    The names of members are no keys of others.
+    The names of members are not keys of others.
     """
 
     members: tuple[Property, ...] = ()
@@ -67,7 +67,7 @@ class Object(Struct, frozen=True):
 
 
 class Union(Struct, frozen=True):
-    """One of these; none, if nothing fits."""
+    """One of these; if there are none, nothing matches."""
 
     options: tuple["SchemaNode", ...]
 
@@ -97,7 +97,7 @@ class SchemaIR(Struct, frozen=True):
 
 
 def union(*options: SchemaNode) -> SchemaNode:
-    """One of these, flat."""
+    """One of these, flattened."""
     flat: list[SchemaNode] = []
     for option in options:
         flat += option.options if isinstance(option, Union) else (option,)

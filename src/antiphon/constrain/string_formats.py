@@ -13,7 +13,7 @@ _TIME = (
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
 _BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_LABEL = r"[A-Za-z][A-Za-z0-9]{0,20}(?:-[A-Za-z0-9]{1,20}){0,1}"  # those that every reader takes
+_LABEL = r"[A-Za-z][A-Za-z0-9]{0,20}(?:-[A-Za-z0-9]{1,20}){0,1}"  # accepted by every parser
 _HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}"
 _HEX = "[0-9a-fA-F]"
 _GROUP = f"{_HEX}{{1,4}}"
@@ -34,5 +34,5 @@ PATTERNS = {
 
 @lru_cache(len(PATTERNS))
 def pattern_expr(name: str) -> Expr | None:
-    """Text of that format, or a part of it that models write; None if it is not known."""
+    """The texts of that format, or a part of them that models write; None if it is unknown."""
     return matching(PATTERNS[name], WorkBudget()) if name in PATTERNS else None

@@ -1,7 +1,7 @@
 """Grammar IR → xgrammar's structural tags, which vLLM and SGLang take.
 
-They carry GBNF, so that a schema is enforced alike by every engine. Triggers
-become triggered tags, each with the grammar of what follows the trigger.
+They contain GBNF, so that a schema is enforced equally by every engine. Triggers become triggered tags, each
+with the grammar of what follows the trigger.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from antiphon.core.constraint import StructuralTag
 
 
 def write(grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> StructuralTag:
-    """The structural tag of the grammar; with triggers, one that holds from these on."""
+    """The structural tag of the grammar; with triggers, one that applies from these on."""
     if not triggers:
         return _tag(_grammar(grammar_ir))
     tags = [

@@ -56,7 +56,7 @@ class GbnfFormat(Struct, tag="grammar"):
 
 
 class AnyText(Struct, tag="any_text"):
-    """Any text, up to the end of the tag that it is in."""
+    """Any text, up to the end of the enclosing tag."""
 
 
 class SequenceFormat(Struct, tag="sequence"):
@@ -72,7 +72,7 @@ class OrFormat(Struct, tag="or"):
 
 
 class Tag(Struct):
-    """A tag, as lists of tags have it. It has one end, or several."""
+    """A tag in a list of tags. It has one end, or several."""
 
     begin: str
     content: "Format"
@@ -85,7 +85,7 @@ class Tag(Struct):
 
 
 class TagFormat(Tag, tag="tag"):
-    """A tag, where it stands for itself."""
+    """A tag that is a format itself."""
 
 
 class TriggeredTags(Struct, tag="triggered_tags"):
@@ -113,7 +113,7 @@ Format = Bounded | AnyText | SequenceFormat | OrFormat | TriggeredTags
 
 
 class Structure(Struct, rename={"json_schema": "schema"}):
-    """A tag in the notation that came first."""
+    """A tag in the older notation."""
 
     begin: str
     json_schema: dict[str, Any] | bool
@@ -127,7 +127,7 @@ class StructuralTagSpec(Struct):
 
 
 class OlderStructuralTag(Struct):
-    """The whole, in the notation that came first."""
+    """The whole, in the older notation."""
 
     structures: list[Structure]
     triggers: Annotated[list[Text], Meta(min_length=1)]
@@ -146,7 +146,10 @@ MAX_DEPTH = 32
 def parse_structural_tag(
     spec: Mapping[str, Any], rules: dict[str, Expr], budget: WorkBudget
 ) -> tuple[Expr, list[tuple[str, str]]]:
-    """The expression of all the text, and what it does not hold. Raises RequestError, `TooMuchWorkError`."""
+    """The expression of the whole text, and the parts that are not enforced.
+
+    Raises RequestError, `TooMuchWorkError`.
+    """
     parser = _Parser(rules, budget)
     return parser.expr(_decoded(spec).format, "", 0), parser.unenforced
 
@@ -165,7 +168,7 @@ def _decoded(spec: Mapping[str, Any]) -> StructuralTagSpec | OlderStructuralTag:
 
 
 class _Parser:
-    """Reads one structural tag. `end` is the text behind a format: what is free stops there."""
+    """Parses one structural tag. `end` is the text after a format, at which free text stops."""
 
     def __init__(self, rules: dict[str, Expr], budget: WorkBudget) -> None:
         self._rules = rules
@@ -173,7 +176,7 @@ class _Parser:
         self.unenforced: list[tuple[str, str]] = []
 
     def expr(self, spec: Format, end: str, depth: int) -> Expr:
-        """A format, with the text behind it."""
+        """A format, followed by this text."""
         if depth > MAX_DEPTH:
             raise _too_deep()
         match spec:
@@ -190,7 +193,7 @@ class _Parser:
                 return sequence(self._bounded(spec, depth + 1), end)
 
     def _bounded(self, spec: Bounded, depth: int) -> Expr:
-        """A format that says itself where it ends."""
+        """A format that defines its own end."""
         match spec:
             case ConstString(value):
                 return sequence(value)

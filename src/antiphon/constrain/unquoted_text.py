@@ -1,4 +1,4 @@
-"""Text without quotes: names of arguments, and values written as they are."""
+"""Text without quotes: names of arguments, and values that are written verbatim."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def is_bare_name(name: str) -> bool:
 
 
 def text_except(names: Sequence[str], letter: CharClass = ANY_CHAR) -> Expr:
-    """Text that is none of the names."""
+    """Any text except these names."""
     letters: dict[str, list[str]] = {}
     for name in names:
         if name:
@@ -40,7 +40,7 @@ def text_except(names: Sequence[str], letter: CharClass = ANY_CHAR) -> Expr:
 
 
 def identifiers_except(taken: Sequence[str]) -> Expr:
-    """Names of arguments that are none of these: letters, digits and underscores."""
+    """Names of arguments except these: letters, digits and underscores."""
     letter, begin = char_class("a-zA-Z0-9_"), char_class("a-zA-Z")
     rests: dict[str, list[str]] = {}
     for name in taken:
@@ -51,7 +51,7 @@ def identifiers_except(taken: Sequence[str]) -> Expr:
 
 
 def without_characters(body: Expr, avoid: str) -> Expr:
-    """Text without quotes, which holds none of the characters to avoid."""
+    """Text without quotes, without the characters to avoid."""
 
     def change(expr: Literal | CharClass) -> Expr:
         if isinstance(expr, CharClass):

@@ -1,6 +1,6 @@
-"""Schema IR → grammar IR: how a model family writes JSON values. A dialect's state chooses the class.
+"""Schema IR → grammar IR: how a model family writes JSON values. A dialect's state selects the class.
 
-`unenforced` lists what a syntax has no way to write.
+`unenforced` lists schema nodes that a syntax cannot write.
 """
 
 import json
@@ -66,7 +66,7 @@ _SPELLED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 class ValueSyntax:
-    """What the syntaxes share. `definitions` are the nodes that references lead to."""
+    """The common part of the syntaxes. `definitions` are the targets of references."""
 
     name = ""
 
@@ -76,7 +76,7 @@ class ValueSyntax:
         self._definitions = definitions
         self.unenforced: list[str] = []
 
-    def expr(self, node: SchemaNode) -> Expr:  # noqa: PLR0911  # one for each form
+    def expr(self, node: SchemaNode) -> Expr:  # noqa: PLR0911  # one for each type
         """How values of this node are written."""
         match node:
             case Const(value):
@@ -126,7 +126,7 @@ class ValueSyntax:
 
 
 class JsonSyntax(ValueSyntax):
-    """JSON. None of the characters in `avoid` stands in a string: it is written as a code."""
+    """JSON. Strings contain none of the characters in `avoid`: these are written as codes."""
 
     name = "json"
     words: Mapping[Any, Expr] = {None: Literal("null"), True: Literal("true"), False: Literal("false")}
@@ -201,7 +201,7 @@ class JsonSyntax(ValueSyntax):
         return self._between("{", self.joined(listed, others, node.least, node.most), "}")
 
     def joined(self, listed: list[tuple[Expr, bool]], others: Expr, least: int, most: int | None) -> Expr:
-        """Members with commas between them: those listed, of which some may be left out, then others."""
+        """Members with commas between them: the listed ones, some of which are optional, then others."""
         if not listed:
             inner = sequence(
                 others,
@@ -220,7 +220,7 @@ class JsonSyntax(ValueSyntax):
         return alternation(*begins)
 
     def _part(self, expr: Expr) -> Expr:
-        """A rule for what is used in several places."""
+        """A rule for an expression that is used in several places."""
         atomic = expr == NOTHING or isinstance(expr, RuleReference | Literal | CharClass)
         return expr if atomic else self._ruled(f"{self._scope} {len(self._rules)}", lambda: expr)
 
@@ -236,7 +236,7 @@ class JsonSyntax(ValueSyntax):
         return self._ruled("char", lambda: alternation(without_characters, escape))
 
     def _spelled(self, expr: Literal | CharClass) -> Expr:
-        """A part of a string, as it stands between quotes."""
+        """A part of a string, as it is written between quotes."""
         if isinstance(expr, Literal):
             return Literal("".join(map(self._escaped, expr.text)))
         if expr == ANY_CHAR:
@@ -256,7 +256,7 @@ class JsonSyntax(ValueSyntax):
 
 
 class PythonSyntax(JsonSyntax):
-    """Python literals, with JSON's words beside Python's."""
+    """Python literals, and JSON's words."""
 
     name = "python"
     words: Mapping[Any, Expr] = {
@@ -280,7 +280,7 @@ class PythonSyntax(JsonSyntax):
 
 
 class BraceSyntax(JsonSyntax):
-    """`{key:<|"|>text<|"|>,n:42}`: bare keys, and tokens around strings, in which nothing is escaped."""
+    """`{key:<|"|>text<|"|>,n:42}`: bare keys, and tokens around strings, without escapes."""
 
     name = "braces"
     after_key: Expr = Literal(":")
@@ -312,7 +312,7 @@ class BraceSyntax(JsonSyntax):
 
 
 class ElementSyntax(ValueSyntax):
-    """Elements: `<a>1</a>` for the member `a`, `<item>` for a value; `prefix` stands before each tag."""
+    """Elements: `<a>1</a>` for the member `a`, `<item>` for a value; each tag begins with `prefix`."""
 
     name = "tree"
 
@@ -373,9 +373,9 @@ class ElementSyntax(ValueSyntax):
 
 
 class RawTextSyntax(ValueSyntax):
-    """Text as it stands for strings, JSON for all else: the values of XML-like formats.
+    """Verbatim text for strings, JSON for all else: the values of XML-like formats.
 
-    None of the characters in `avoid`, with which the ends of values begin, is written.
+    They contain none of the characters in `avoid`, with which the ends of values begin.
     """
 
     name = "verbatim"

@@ -1,6 +1,6 @@
 """Readers of the parts of calls: headers, keys, values, and all arguments as one JSON object.
 
-See `readers.py` for what a reader is.
+See `readers.py` for the protocol of readers.
 """
 
 import msgspec
@@ -36,7 +36,7 @@ class NameReader(ShortTextReader):
 
 
 class KeyReader(ShortTextReader):
-    """Reads the name of an argument. Without one the call is broken."""
+    """Reads the name of an argument. Without one the call is malformed."""
 
     def __init__(self, state: Key, lexer: Lexer, builder: EventBuilder) -> None:
         super().__init__(lexer, builder)
@@ -118,7 +118,7 @@ class JsonArgumentsReader:
         self._broken = "the call was truncated"
 
     def feed(self, text: str) -> Step | None:
-        """Read more text; the step comes right after the object."""
+        """Read more text; the step is returned directly after the object."""
         text, self._held = self._held + text, ""
         step = None
         while text and step is None:

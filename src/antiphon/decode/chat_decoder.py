@@ -1,7 +1,8 @@
-"""Chunks of a server that separates the parts of an answer → events. Total, like `Decoder`: nothing raises.
+"""Chunks of a server that separates the parts of an answer → events. Total, like `Decoder`: it never raises.
 
-Such a server may say the parts in any order, and arguments of calls in fragments. Items never interleave
-here: a call ends when its arguments are whole and something else follows. What comes before that waits.
+Such a server may send the parts in any order, and arguments of calls in fragments. Here items do not
+interleave: a call ends when its arguments are complete and something else follows. Other parts wait until
+then.
 """
 
 from collections.abc import Iterable
@@ -19,24 +20,24 @@ from antiphon.decode.stops import StopMatcher
 from antiphon.decode.token_map import TokenMap
 
 BYTES_PER_TOKEN = 4
-"""What a token takes, about, where nobody counts."""
+"""The approximate size of a token, if nobody counts tokens."""
 
 _KINDS = {PieceKind.TEXT: SpanKind.TEXT, PieceKind.REASONING: SpanKind.REASONING}
 
 
 class ChatDecoder:
-    """Decodes one answer. Not for reuse.
+    """Decodes one answer. A decoder is used once.
 
-    `stop` strings end visible text, and are part of it if `include_stop`. `ids` makes the ids of calls
-    that have none. An answer that the server does not count had a prompt of about `prompt_tokens`. One of
-    more than `most` bytes ends there, as one that is too long.
+    `stop` strings end visible text, and are part of it if `include_stop`. `ids` makes the ids of calls that
+    have none. If the server reports no counts, the prompt had about `prompt_tokens`. An answer of more than
+    `most` bytes ends there, with the finish reason of the length limit.
     """
 
     open_delta = None
     """No chunk is plain: each has parts."""
     in_reasoning = False
     reasoning_tokens = 0
-    """Nothing is known of tokens before the end: nothing can be limited by their number."""
+    """Unknown before the end, so nothing can be limited by this number."""
 
     def __init__(
         self,
@@ -54,17 +55,15 @@ class ChatDecoder:
         self._prompt_tokens = prompt_tokens
         self._most = most
         self._bytes = {PieceKind.TEXT: 0, PieceKind.REASONING: 0, PieceKind.CALL: 0}
-        self._call: _Call | None = None  # the open one
+        self._call: _Call | None = None  # the open call
         self._over: set[str] = set()  # the keys of calls that have ended
-        self._waiting: dict[
-            str, list[Piece]
-        ] = {}  # what follows a call that is not whole, by the key of the item
+        self._waiting: dict[str, list[Piece]] = {}  # parts after an incomplete call, by the key of the item
         self._cut = False
         self.stopped = False
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens so far, about: nothing is known of them before the end."""
+        """The approximate number of tokens so far: the exact one is unknown before the end."""
         return -(-self._written // BYTES_PER_TOKEN)
 
     def take_plain(self, chunk: Chunk) -> bool:
@@ -86,7 +85,7 @@ class ChatDecoder:
         return self._builder.drain()
 
     def _passes(self, piece: Piece) -> bool:
-        """It is text, like that before it, and needs nothing but a delta."""
+        """Whether it is text of the same kind as before, and needs only a delta."""
         return piece.kind is PieceKind.TEXT and self._call is None and self._builder.passes(SpanKind.TEXT)
 
     def _count(self, piece: Piece) -> None:
@@ -112,9 +111,9 @@ class ChatDecoder:
             self._wait(piece)
 
     def _wait(self, piece: Piece) -> None:
-        """Keep it until the open call is whole."""
-        # Pieces of one call are read together, wherever they came; text and reasoning only with what was
-        # last before them: between two calls they are items of their own.
+        """Hold it until the open call is complete."""
+        # Pieces of one call are joined, in any order of arrival; text and reasoning only with the directly
+        # preceding piece: between two calls they are separate items.
         key = piece.call if piece.kind is PieceKind.CALL else f"{piece.kind} {len(self._waiting)}"
         if piece.kind is not PieceKind.CALL and self._waiting:
             last = next(reversed(self._waiting))
@@ -139,7 +138,7 @@ class ChatDecoder:
             self._builder.text(kind, piece.text)
 
     def _skip(self, text: str, why: str) -> None:
-        """Show nothing of what is no part of any item."""
+        """Hide text that is not part of any item."""
         if text.strip():
             self._builder.malformed(why)
         self._builder.markup(text)
@@ -147,7 +146,10 @@ class ChatDecoder:
     # Calls
 
     def _continue(self, call: "_Call", piece: Piece) -> None:
-        """More of the open call. It is shown once its name is known, with its first argument."""
+        """A further fragment of the open call.
+
+        It is shown when its name is known, with its first argument.
+        """
         call.id = call.id or piece.id
         call.unread.append(piece.text)
         if not call.name and piece.name:
@@ -168,13 +170,13 @@ class ChatDecoder:
         if shown or call.scanner.broken:
             call.begun = True
             self._builder.arguments(shown, text[:end])
-        if call.scanner.broken:  # the client sees what the model wrote
+        if call.scanner.broken:  # the client gets what the model wrote
             self._builder.broken_arguments(rest, rest, call.scanner.broken)
         elif rest:
             self._skip(rest, "text after the arguments of a call")
 
     def _end_call(self, *, cut: bool = False) -> None:
-        """End the open call; it is `cut` if the answer ended before its arguments were whole."""
+        """End the open call; `cut`: the answer ended before its arguments were complete."""
         call, self._call = self._call, None
         assert call is not None
         self._over.add(call.key)
@@ -194,7 +196,7 @@ class ChatDecoder:
             builder.fail_call(call.scanner.broken or "the call was truncated")
 
     def _resume(self) -> None:
-        """Read what waited for the end of a call, until another one has to be waited for."""
+        """Decode the held parts, until another call is open."""
         waiting, self._waiting = self._waiting, {}
         for pieces in waiting.values():
             for piece in pieces:

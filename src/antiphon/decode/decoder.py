@@ -1,9 +1,8 @@
 """Chunks → events: the one decoder that streams and full answers share.
 
-Strategy: a table of states, a reader per state that consumes text, and an
-`EventBuilder` that turns what readers report into events. The decoder only moves
-between states. It is total: any sequence of chunks gives events, and no model
-output raises.
+Strategy: a table of states, a reader per state that consumes text, and an `EventBuilder` that turns the
+reports of readers into events. The decoder only moves between states. It is total: any sequence of chunks
+gives events, and it never raises because of model output.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,16 +74,15 @@ def state_after(table: Table, tail: str) -> str:
 
 
 class Decoder:
-    """Decodes one generation. Not for reuse: each generation needs its own.
+    """Decodes one generation. A decoder is used once.
 
-    `state` is where the answer begins (see `state_after`), None for the grammar's
-    start. `stop` strings end visible text, and are part of it if `include_stop`. `ids`
-    makes the ids of calls, given the index of the call in this answer. `tools` are the
-    functions that the request offers: name → JSON Schema. `call_prefix` is the start of
-    calls in the prompt: events report the whole calls, with the raw text of the answer only.
+    `state` is where the answer begins (see `state_after`), None for the grammar's start. `stop` strings end
+    visible text, and are part of it if `include_stop`. `ids` makes the ids of calls, given the index of the
+    call in this answer. `tools` are the functions that the request offers: name → JSON Schema. `call_prefix`
+    is the start of calls in the prompt: events report the whole calls, with the raw text of the answer only.
     """
 
-    # Every token looks some of them up.
+    # Every token looks up some of them.
     __slots__ = (
         "_builder",
         "_delta",
@@ -127,7 +125,7 @@ class Decoder:
         self.calls_start: CallsStart | None = None
         """Where the latest group of calls started."""
         self.stopped = False
-        """A stop string was found: the engine has nothing more to do."""
+        """A stop string was found: the engine can stop."""
         self._plain = self._plain_texts = self._spaces = NEVER_PLAIN
         self._space: Chunk | None = None  # between plain ones, and not read yet
         self._delta: type[TextDelta | ReasoningDelta] = TextDelta
@@ -160,7 +158,7 @@ class Decoder:
 
     @property
     def open_delta(self) -> type[TextDelta | ReasoningDelta] | None:
-        """The type of the deltas that plain chunks come to; None where none is plain."""
+        """The type of the deltas of plain chunks; None if no chunk is plain in this state."""
         return None if self._plain_texts is NEVER_PLAIN else self._delta
 
     @property
@@ -170,7 +168,7 @@ class Decoder:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Reasoning tokens so far, with one that has begun."""
+        """Reasoning tokens so far, including an incomplete one."""
         self._count_plain()
         return self._builder.reasoning_tokens + (self.in_reasoning and self._token_map.begun)
 
@@ -181,10 +179,10 @@ class Decoder:
         return self._feed(chunk)
 
     def take_plain(self, chunk: Chunk) -> bool:
-        """Whether the chunk is plain, which is taken then: its text is the one delta that it comes to.
+        """Process the chunk if it is plain, and return whether it is: then its text is its only delta.
 
-        Most are: one token, in an item that is open, with nothing in it that could be a marker. What `_feed`
-        would do for it comes to this; it is counted with those that follow.
+        Most are: one token, in an open item, without a character of markers. `_feed` would have the same
+        result; the chunk is counted together with the following ones.
         """
         text = chunk.text
         if not self._plain[text] or len(chunk.tokens) != 1:
@@ -215,7 +213,7 @@ class Decoder:
                 self._plain_tokens += 2
                 return [self._delta(text, text, space.tokens + chunk.tokens)]
         elif one and self._spaces[chunk.text]:
-            # The next chunk will be plain with this space before it, most likely. Alone it is not.
+            # The next chunk will probably be plain together with this space. The space alone is not.
             self._space, self._plain = chunk, NEVER_PLAIN
             return []
         self._read_plain()
@@ -226,14 +224,14 @@ class Decoder:
         return events
 
     def _read_plain(self) -> None:
-        """Bring all that reads up to the plain chunks since the last call, and the space behind them."""
+        """Update all readers with the plain chunks since the last call, and the space after them."""
         self._count_plain()
         if self._space is not None:
             self._read(self._space)
             self._space = None
 
     def _find_plain(self) -> None:
-        """Find out which text makes the next chunk a plain one, or space between plain ones."""
+        """Compute the condition for the next chunk to be plain, or space between plain ones."""
         reader, kind = self._reader, self._table[self.state].visible_kind
         self._plain_texts = self._spaces = NEVER_PLAIN
         if kind is not None and not self._prefix_left and isinstance(reader, SpanReader):
@@ -257,7 +255,7 @@ class Decoder:
         # A model that stopped here wrote text that began like a call. Read again, it may do so once more.
         while self._builder.retractable and finish.reason is FinishReason.STOP:
             self._read_last(self._retract(""))
-        # One that was cut off would have gone on: the beginning of a call without a name is nothing to show.
+        # If it was cut: the beginning of a call without a name is not shown.
         if self._builder.retractable:
             self._builder.malformed("the call was truncated")
             self._builder.discard_call()
@@ -302,7 +300,7 @@ class Decoder:
 
     def _go_to(self, name: str, marker: str = "") -> None:
         """Enter a state, after its marker."""
-        # A grammar says that text follows calls. Where they began in reasoning, reasoning does.
+        # A grammar continues with text after calls. If they began in reasoning, reasoning continues.
         if name == self._table.grammar.text and not self._table[self.state].visible:
             name = self.around_calls
         entry = self._table[name]
@@ -353,7 +351,7 @@ class Decoder:
         return text[taken:]
 
     def _text_length(self, marker: str, raw: str) -> int:
-        """How many characters are text for certain. At least one, so that reading makes progress."""
+        """The number of characters that are certainly text. At least one, so that reading makes progress."""
         if marker.strip() and _is_opening(self._table[self.state].state):
             return len(marker) + len(raw)  # consecutive markers without a call
         return len(marker) + (not marker.strip())

@@ -1,9 +1,9 @@
-"""Builds events from what readers report.
+"""Builds events from the reports of readers.
 
-It tracks for all readers which item is open, which tokens the text consists of, and
-which text is provisional. From the opening marker of a call on, text is provisional;
-it is committed with the first argument of the call, or its end. Until then nothing of the
-call is shown, and it can be retracted to become text.
+It tracks for all readers which item is open, which tokens the text consists of, and which text is
+provisional. From the opening marker of a call on, text is provisional; it is committed with the first
+argument of the call, or its end. Until then nothing of the call is shown, and it can be retracted to become
+text.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class EventBuilder:
     their arguments.
     """
 
-    # Every token looks some of them up.
+    # Every token looks up some of them.
     __slots__ = (
         "_broken",
         "_call_ids",
@@ -82,8 +82,8 @@ class EventBuilder:
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
-        self._kind = SpanKind.TEXT  # of the text that is being read
-        self._phase: str | None = None  # the phase of the text that is being read
+        self._kind = SpanKind.TEXT  # of the current text
+        self._phase: str | None = None  # the phase of the current text
         self._open: SpanKind | None = None  # the open item: text, reasoning or call
         self._writer = ObjectWriter({})
         self._broken = False  # the arguments of the open call are no JSON any more
@@ -105,8 +105,8 @@ class EventBuilder:
     # Text and markup
 
     def enter(self, kind: SpanKind, phase: str | None = None) -> None:
-        """Text of this kind comes next: close an open item of another kind."""
-        # A call that is named and has no argument is not open yet, and ends here all the same.
+        """Text of this kind follows: close an open item of another kind."""
+        # A call with a name and without an argument is not open yet, but ends here as well.
         if self._named is not None or self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
@@ -149,7 +149,7 @@ class EventBuilder:
         self._open = None
 
     def passes(self, kind: SpanKind) -> bool:
-        """Plain text of this kind needs nothing but a delta: its item is open, and nothing waits."""
+        """Whether plain text of this kind needs only a delta: its item is open, no text is provisional."""
         return self._open is kind and not self._held and (self._stop is None or kind is not SpanKind.TEXT)
 
     # The opening of a call
@@ -171,7 +171,7 @@ class EventBuilder:
 
     @property
     def in_list(self) -> bool:
-        """Whether what is provisional follows another call of a list."""
+        """Whether the provisional text follows another call of a list."""
         return self._provisional is not None and self.marker is None
 
     @property
@@ -206,7 +206,7 @@ class EventBuilder:
     def _start_call(self, name: str, call_id: str | None) -> None:
         marker, raw = self.retract()
         raw = (marker or "") + raw
-        # Also where it is called out of reasoning: its tokens are none of reasoning.
+        # Also if it follows reasoning: its tokens do not count as reasoning.
         self.enter(SpanKind.MARKUP)
         self._open = SpanKind.CALL
         if call_id is None or call_id in self._call_ids:  # models repeat ids
@@ -224,7 +224,7 @@ class EventBuilder:
         return self._open is SpanKind.CALL or self._named is not None
 
     def arguments(self, text: str, raw: str) -> None:
-        """Add JSON text to the arguments of the call, which starts if that is the first."""
+        """Add JSON text to the arguments of the call, which starts with the first text."""
         if self._named is not None:
             if not text:
                 self.markup(raw)
@@ -234,7 +234,7 @@ class EventBuilder:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
 
     def broken_arguments(self, text: str, raw: str, why: str) -> None:
-        """Add text that is no JSON to the arguments, behind the verdict on it."""
+        """Add text that is not JSON to the arguments, after reporting that they are malformed."""
         if text and self._named is not None:
             self._start_call(*self._named)
         if text and not self._broken:
@@ -277,7 +277,7 @@ class EventBuilder:
         self._events.append(CallEnded(complete=True))
 
     def fail_call(self, why: str) -> None:
-        """End an incomplete call. One that is retractable is left to be retracted."""
+        """End an incomplete call. A retractable one is left to be retracted."""
         if self.retractable:
             return
         if not self._broken:

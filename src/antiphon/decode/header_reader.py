@@ -14,7 +14,7 @@ from antiphon.decode.until_marker import ShortTextReader
 
 
 class HeaderReader(ShortTextReader):
-    """Reads one header. `states` are those that a route may lead to."""
+    """Reads one header. `states` are the possible states after it."""
 
     def __init__(self, state: Header, lexer: Lexer, states: Container[str], builder: EventBuilder) -> None:
         super().__init__(lexer, builder)
@@ -35,7 +35,7 @@ class HeaderReader(ShortTextReader):
         return None
 
     def _follow(self, header: str) -> str | None:
-        """Commit the call that the header starts, if any; the next state, None if it is not a header."""
+        """Commit the call that the header starts, if any; the next state, None if this is not a header."""
         route = self._state.route(header)
         if route is None:
             return None

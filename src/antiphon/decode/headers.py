@@ -113,7 +113,7 @@ def is_cut_harmony_header(text: str) -> bool:
 
 
 def prefixed_name(pattern: str, spelling: str) -> NameParser:
-    """The name follows what `pattern` matches; models write `spelling`."""
+    """The name is the text after a match of `pattern`; models write `spelling`."""
     prefix = re.compile(pattern)
 
     def parse(text: str) -> CallHeader | None:

@@ -1,7 +1,7 @@
 """Makes the ids of calls, for models that write none. A dialect chooses a rule.
 
-A rule uses a given random number generator. A seeded one repeats the ids of an answer
-that was interrupted and is decoded again.
+A rule uses a given random number generator. A seeded one repeats the ids of an answer that was interrupted
+and is decoded again.
 """
 
 import string

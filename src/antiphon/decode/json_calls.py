@@ -21,7 +21,7 @@ from antiphon.decode.readers import RETRACT, Step
 
 _SPACE = " \t\r\n"
 _OTHER_KEYS = frozenset({"id", "type", "index", "tool_call_id"})
-"""Keys that a call may have beside its name and arguments. With any other, the object is not a call."""
+"""Further keys that a call may have. With any other key, the object is not a call."""
 
 
 class JsonCallsReader:
@@ -38,11 +38,11 @@ class JsonCallsReader:
 
     def _begin_object(self) -> None:
         self._scanner = JsonScanner()
-        self._collected: list[str] = []  # text of the key, or of a value that is needed whole
+        self._collected: list[str] = []  # text of the key, or of a value that is read as a whole
         self._key = ""
         self._name: str | None = None
         self._id: str | None = None
-        self._early: str | None = None  # arguments that came before the name
+        self._early: str | None = None  # arguments before the name
         self._arguments: JsonArgumentsReader | None = None
 
     def feed(self, text: str) -> Step | None:

@@ -1,10 +1,9 @@
 """Finds markers in text that comes in pieces, and holds back what may become one.
 
-Strategy: one compiled pattern per set of markers. At every position it tries
-the markers, longest first, and then "the text ends here, in the middle of a
-marker". So the leftmost marker matches, then the longest, and the result never
-depends on how the text was split. What is held back is shorter than the longest
-marker, so the cost of a piece depends on its own length only.
+Strategy: one compiled pattern per set of markers. At every position it tries the markers, longest first, and
+then "the text ends here, in the middle of a marker". So the leftmost marker matches, then the longest, and
+the result never depends on how the text was split. The held text is shorter than the longest marker, so the
+cost of a piece depends on its own length only.
 """
 
 import re
@@ -29,7 +28,7 @@ def _begun(marker: str, least: int = 1) -> str:
 
 
 MAX_KNOWN = 16_384
-"""Texts of which a `PlainTexts` remembers whether they are plain."""
+"""The number of texts for which a `PlainTexts` caches whether they are plain."""
 MAX_KNOWN_LENGTH = 32
 """Characters in such a text; most tokens are far shorter."""
 MAX_SPACE = 256
@@ -37,9 +36,9 @@ MAX_SPACE = 256
 
 
 class PlainTexts(dict[str, bool]):
-    """Text → whether it can only be plain text: not empty, and nothing is found in it that `search` finds.
+    """Text → whether it can only be plain text: not empty, and without a match of `search`.
 
-    A model uses the same tokens again and again: to look one up takes a tenth of a search.
+    A model uses the same tokens repeatedly: a lookup takes a tenth of the time of a search.
     """
 
     def __init__(self, search: Callable[[str], object]) -> None:
@@ -59,8 +58,8 @@ NEVER_PLAIN = PlainTexts(bool)
 class Lexer:
     """Looks for the first of `markers`, none of which is empty.
 
-    `plain` finds text without markers that need not be held back, `space` text that is held back only because
-    it is space.
+    `plain` matches text without markers that need not be held back, `space` text that is held back only
+    because it is space.
     """
 
     __slots__ = ("_search", "_search_final", "plain", "space")
@@ -69,7 +68,7 @@ class Lexer:
         longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
         whole = "|".join(map(re.escape, longest_first)) or r"(?!)"
         begun = "|".join(_begun(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
-        # Where one marker begins another, the longer one may still come.
+        # If a marker is the beginning of another, the longer one may still follow.
         longer = [
             _begun(marker, len(short))
             for marker in longest_first
@@ -79,18 +78,19 @@ class Lexer:
         first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
         self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
         self._search_final = re.compile(rf"({whole})").search
-        # A marker keeps a text from being plain, and at its end a beginning of one, or space: before a
+        # Text is not plain if it contains a marker, or ends with the beginning of one, or with space: before
+        # a
         # marker, that belongs to the marker.
         self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search)
         search = self._search
         self.space = PlainTexts(lambda text: not text.isspace() or len(text) > MAX_SPACE or search(text))
 
     def find(self, text: str) -> MarkerMatch | None:
-        """The first marker in `text`, or the place from which text must be held back, or None."""
+        """The first marker in `text`, or the position from which text must be held back, or None."""
         match = self._search(text)
         return match and MarkerMatch(match.start(), match.end(), match[1] or "")
 
     def find_final(self, text: str) -> MarkerMatch | None:
-        """The first marker in `text`, if no more text will come."""
+        """The first marker in `text`, if there is no more text after it."""
         match = self._search_final(text)
         return match and MarkerMatch(match.start(), match.end(), match[1])

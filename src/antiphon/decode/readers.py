@@ -31,9 +31,9 @@ class StateReader(Protocol):
         ...
 
     def finish(self, text: str) -> Step | None:
-        """Read the last text, and report what was held back. None: all is reported.
+        """Read the last text, and report held text. None: all is reported.
 
-        What is provisional then was certainly a call, if the answer was cut.
+        A call that is provisional then was a call, if the answer was cut.
         """
         ...
 
@@ -58,7 +58,7 @@ class SpanTable:
 
 
 class SpanReader:
-    """Reads text of one kind, which follows a marker, up to the next marker."""
+    """Reads text of one kind, after a marker, up to the next marker."""
 
     __slots__ = ("_builder", "_final", "_held", "_lexer", "_table", "at_start")
 
@@ -85,7 +85,7 @@ class SpanReader:
         return Step(RETRACT, "") if self._builder.over_limit else None
 
     def finish(self, text: str) -> Step | None:
-        """The same, with nothing held back."""
+        """The same, without holding text back."""
         self._final = True
         step = self.feed(text)
         if step is None and self._table.kind is SpanKind.OPENING:
@@ -96,7 +96,7 @@ class SpanReader:
 
     @property
     def text_lexer(self) -> Lexer | None:
-        """What looks for markers in the next text, if that is only to be reported where there is none."""
+        """The lexer for the next text, if text without a marker is only reported."""
         in_text = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
         return self._lexer if in_text else None
 

@@ -1,8 +1,8 @@
 """Finds stop strings in visible text that comes in pieces, reading each character once.
 
-Strategy: Knuth, Morris and Pratt's, for each string: how much of it the text read so far ends with. The stop
-string that begins first is found, and of those that begin together the longest; so what may still become an
-earlier or a longer one is waited for.
+Strategy: Knuth, Morris and Pratt's, for each string: the length of its prefix that the text ends with. The
+stop string that begins first is found, and among those that begin together the longest; so text that may
+become an earlier or a longer one is held back.
 """
 
 import re
@@ -21,13 +21,13 @@ class StopMatcher:
     def reset(self) -> None:
         """Forget the held-back text: the next text does not continue the beginning of a stop string."""
         self._begun = [0] * len(self._stops)  # how much of each the text ends with
-        self._found: tuple[int, int, str] | None = None  # where one begins, less its length, and itself
+        self._found: tuple[int, int, str] | None = None  # where one begins, minus its length, and the string
         self._read = 0  # characters of the next text that were read before
 
     def find(self, text: str) -> tuple[int, str | None]:
-        """How many characters of `text` are visible for certain, and the stop string that was found.
+        """The number of characters of `text` that are certainly visible, and the stop string that was found.
 
-        `text` begins with what was not visible for certain before.
+        `text` begins with the characters that were held back before.
         """
         at, waits = self._read, bool(self._read)
         while at < len(text):
@@ -48,7 +48,7 @@ class StopMatcher:
         return visible, None
 
     def _step(self, char: str, end: int) -> bool:
-        """Read a character, which ends there; whether what is to be found is still open."""
+        """Read a character, which ends at `end`; returns whether the result is still open."""
         begun = self._begun
         for index, (stop, borders) in enumerate(self._stops):
             length = begun[index]
@@ -69,13 +69,13 @@ class StopMatcher:
         )
 
     def _starts(self, end: int) -> list[int]:
-        """Where what may be a stop string begins, in text that ends there."""
+        """The positions where a stop string may begin, in text that ends at `end`."""
         starts = [end - length for length in self._begun if length]
         return starts if self._found is None else [*starts, self._found[0]]
 
 
 def _borders(string: str) -> list[int]:
-    """For each length of a beginning of the string: the longest shorter one that it also ends with."""
+    """For each length of a prefix of the string: its longest proper prefix that is also its suffix."""
     borders = [0, 0]
     length = 0
     for char in string[1:]:

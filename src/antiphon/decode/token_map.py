@@ -1,9 +1,9 @@
 """Maps text to the tokens that it consists of.
 
-A token belongs to the first piece of visible text in it: clients want the log probabilities of
-all that they see. One without any belongs to the piece with its last character; a token without
-text (a part of a character, or hidden) belongs to the piece after it. The cost per token
-does not depend on the length of the text.
+A token belongs to the first piece of visible text in it, because clients want the log probabilities of all
+visible text. A token of hidden text only belongs to the piece with its last character; a token without text
+(a part of a character, or hidden) belongs to the piece after it. The cost per token does not depend on the
+length of the text.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from antiphon.core.chunks import Chunk, Token
 class TokenMap:
     """Collects the tokens of chunks, and returns them with the text that is read from the chunks.
 
-    `written` characters came in chunks, `position` of them were read.
+    `written` characters have arrived in chunks, `position` of them were read.
     """
 
     __slots__ = ("_tokens", "position", "written")
@@ -38,7 +38,7 @@ class TokenMap:
             offset = end
 
     def take(self, length: int, visible: bool) -> tuple[Token, ...]:
-        """The tokens of the next `length` characters; those that go on behind hidden text wait."""
+        """The tokens of the next `length` characters; those that continue after hidden text are held back."""
         self.position += length
         tokens, position = self._tokens, self.position
         taken = []
@@ -48,7 +48,7 @@ class TokenMap:
 
     @property
     def begun(self) -> bool:
-        """A token waits that has begun in text that was read."""
+        """Whether a held token begins in text that was read."""
         return bool(self._tokens) and self._tokens[0][0] < self.position
 
     @property

@@ -20,9 +20,9 @@ class UntilMarkerReader:
         return self._read(text, self._lexer.find(text) or MarkerMatch(len(text), len(text), ""))
 
     def finish(self, text: str) -> Step | None:
-        """The same; no marker will come after this."""
+        """The same, at the end of the text."""
         text, self._held = self._held + text, ""
-        # The second finds the beginning of a marker that was cut off: that is none of the text.
+        # The second call finds the beginning of a marker that was cut off: it is not part of the text.
         found = self._lexer.find_final(text) or self._lexer.find(text)
         return self._read(text, found or MarkerMatch(len(text), len(text), "")) or self._end_of_input()
 
@@ -31,7 +31,7 @@ class UntilMarkerReader:
         raise NotImplementedError
 
     def _end_of_input(self) -> Step | None:
-        """Handle the text that is held back, for the answer ended without a marker."""
+        """Process the held text: the answer ended without a marker."""
         raise NotImplementedError
 
 

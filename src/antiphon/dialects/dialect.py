@@ -1,8 +1,7 @@
-"""What a dialect is.
+"""The type of dialects.
 
-A dialect is data: how a family writes its calls and its reasoning, which rule
-its call ids follow, and how tools are described to a model whose chat template
-ignores them.
+A dialect is data: how a family writes its calls and its reasoning, which rule its call ids follow, and how
+tools are described to a model whose chat template ignores them.
 """
 
 import re
@@ -27,12 +26,11 @@ RendererMaker = Callable[[str | None], Renderer]
 class Dialect(Struct, frozen=True):
     """How a model family writes.
 
-    `names` are what users type; the first is the canonical one. `calls` is the grammar of
-    everything but reasoning between tags, which are `reasoning`. A family whose reasoning is
-    part of its grammar has None here. `answer_start` is what ends reasoning and starts the
-    answer where a closing tag alone is not enough. `suffix` is a pattern whose group finds, in
-    what the chat template renders, the suffix that a checkpoint adds to each of its tags.
-    `renderer` makes the renderer of a family whose prompts need more than a chat template.
+    `names` are the option's values; the first is the canonical one. `calls` is the grammar of everything but
+    reasoning between tags, which are `reasoning`. A family whose reasoning is part of its grammar has None
+    here. `answer_start` is the text that ends reasoning and starts the answer, if a closing tag alone is not
+    enough. `suffix` is a pattern whose group finds, in rendered text, the suffix that a checkpoint adds to
+    each of its tags. `renderer` makes the renderer of a family whose prompts need more than a chat template.
     """
 
     names: tuple[str, ...]

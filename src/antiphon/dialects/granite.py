@@ -1,10 +1,10 @@
-"""IBM Granite 3: an array of calls behind one marker; reasoning between phrases. And Granite 20B FC.
+"""IBM Granite 3: an array of calls after one marker; reasoning between phrases. And Granite 20B FC.
 
     Here is my thought process: I need the weather. Here is my response:
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]
 
 3.0 writes `<|tool_call|>`, 3.1 `<tool_call>`; the array's end is the end. The
-20B function caller writes one object behind each of its markers:
+20B function caller writes one object after each of its markers:
 
     <function_call> {"name": "get_weather", "arguments": {"city": "Rome"}}
 

@@ -25,7 +25,7 @@ BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 
 
 def check(name: str) -> None:
-    """Raise EngineError if there is no dialect of that name. Whether a model has what `hf` needs is open."""
+    """Raise EngineError if there is no dialect of that name. Whether a model supports `hf` is not checked."""
     for part in name.split("+"):
         if part != hf.NAME:
             find(part)

@@ -14,9 +14,9 @@ from antiphon.core.grammar import ReasoningMarkers
 from antiphon.dialects.dialect import Dialect
 
 THINK_TAGS = ReasoningMarkers(opens=("<think>",), closes=("</think>",))
-"""Where the tags are ordinary text, which models also quote: a later one is text."""
+"""For models where the tags are ordinary text, which they also quote: a later tag is text."""
 THINK_TOKENS = ReasoningMarkers(opens=("<think>",), closes=("</think>",), reopens=("<think>",))
-"""Where each is one token of the vocabulary, and other decoders know of several blocks in an answer."""
+"""For models where each tag is one token of the vocabulary, and other decoders accept several blocks."""
 
 THINK = Dialect(
     names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser", "holo2"),

@@ -1,10 +1,9 @@
-"""Where media stand in a prompt: the placeholders that a chat template writes for them.
+"""The places of media in a prompt: the placeholders that a chat template writes for them.
 
 While messages are arranged, their contents are texts. A medium in them is a `mark`, a text that no client
-can know. A template that has placeholders of its own gets lists of parts, `[{"type": "text", …},
-{"type": "image"}]`, made of the text at its marks; one that has none gets a plain placeholder as text.
-In the prompt, each placeholder stands between `FENCE`s, with the number of the medium before it:
-`split_at_media` takes it apart.
+can guess. A template with its own placeholders gets lists of parts, `[{"type": "text", …}, {"type":
+"image"}]`, made from the text at its marks; any other gets a plain placeholder as text. In the prompt, each
+placeholder is between `FENCE`s, with the number of the medium before it: `split_at_media` removes these.
 """
 
 import re
@@ -29,7 +28,7 @@ FENCE = "\ufdd1"
 """A noncharacter, like the separator of special tokens."""
 
 PLAIN = {kind: f"<{kind.value}>" for kind in MediaKind}
-"""The placeholders of templates that have none."""
+"""The placeholders for templates without their own."""
 
 _TAGS = re.compile(r"(?:<[^<>\s]+>|\[[A-Z_]+\])+")
 _NUMBER = re.compile(r"\d+")
@@ -56,7 +55,7 @@ class Marks:
     def text_of(self, parts: Iterable[Part]) -> str:
         """The parts of one message, each on a new line; marks in the places of media.
 
-        OpenAI does not specify this; vLLM joins them so, and clients expect its prompts.
+        OpenAI does not specify this; vLLM joins them this way, and clients expect its prompts.
         """
         return "\n".join([part.text if isinstance(part, TextPart) else self._mark(part) for part in parts])
 
@@ -85,7 +84,7 @@ class Marks:
             kind = self.media[int(found[1])].kind
             if kind not in placeholders:
                 continue
-            # What stands between two parts is what `text_of` has written there.
+            # The separator that `text_of` has written between two parts.
             parts += _text_part(text[at : found.start()].removesuffix("\n"))
             parts.append({"type": kind.value})
             at = found.end() + (text[found.end() : found.end() + 1] == "\n")
@@ -128,7 +127,7 @@ def _fence(number: int, placeholder: str) -> str:
 
 
 def _places(prompt: str, placeholders: Mapping[MediaKind, str]) -> Iterator[tuple[int, int, MediaKind]]:
-    """Where the placeholders are, and of which kind. Some templates number them."""
+    """The positions and kinds of the placeholders. Some templates number them."""
     if not placeholders:
         return
     kinds = [*placeholders]
@@ -150,9 +149,9 @@ def split_at_media(prompt: str) -> Iterator[str | tuple[int, str]]:
 
 
 def placeholder_in(none: str, one: str, two: str) -> str | None:
-    """The placeholder that a template writes, found in what it writes of no medium, of one and of two.
+    """The placeholder of a template, found by comparing its output for no medium, one and two.
 
-    Words beside it, such as `Picture 1:`, are text. None if it writes nothing that could be a placeholder.
+    Other words, such as `Picture 1:`, are text. None if it writes nothing that could be a placeholder.
     """
     start = _common(none, one)
     end = _common(none[start:][::-1], one[start:][::-1])

@@ -113,7 +113,7 @@ def arrange(
 
 
 def move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list[TemplateMessage]:
-    """The media of results become a message of the user behind them."""
+    """Move the media of results to a message of the user after them."""
     moved: list[TemplateMessage] = []
     media: list[str] = []
     for message in messages:
@@ -139,7 +139,7 @@ def _place_system(messages: list[TemplateMessage], template: TemplateCapabilitie
 
 
 def _merge_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:
-    """The system's messages at the beginning are one; later ones become the user's, and stay in their place.
+    """The system's messages at the beginning are joined; later ones become the user's, and keep their place.
 
     Moved to the front, each new one would change the beginning of the prompt, which engines cache.
     """

@@ -31,13 +31,13 @@ BASE_TIME = 1.0
 """Seconds of CPU time for any rendering. Waiting for other threads is not counted."""
 
 TIME_PER_BYTE = 1e-6
-"""Seconds more for each byte of what is rendered."""
+"""Additional seconds for each byte of the rendered input."""
 
 BASE_ALLOWANCE = 16 * 2**20
 """Bytes that any rendering may allocate."""
 
 ALLOWANCE_PER_BYTE = 32
-"""More bytes for each byte of what is rendered: copies of the text, and copies of those."""
+"""Additional bytes for each byte of the rendered input: copies of the text, and copies of those."""
 
 OBJECT_SIZE = 64
 """Bytes of any object, without its contents."""
@@ -65,11 +65,11 @@ class Meter:
         self._kept: list[Any] = []
         self._long: list[str] = []
         self._spent = 0
-        # Few renderings come near the limits of the smallest one: only then the variables are weighed.
+        # Few renderings come near the smallest limits: only then the variables are weighed.
         self._unweighed: Mapping[str, Any] | None = variables
         self._allowance: float = BASE_ALLOWANCE
-        # The clock of CPU time is slow to read, on some machines 100 µs and more: it is read for the
-        # first time when half of the limit has passed by the other clock. Few renderings get there.
+        # Reading the clock of CPU time is slow, on some machines 100 µs and more: it is read for the
+        # first time when half of the limit has passed by the other clock, which is rare.
         self._time_limit = BASE_TIME / 2
         self._started: float | None = None
         self._deadline = monotonic() + self._time_limit
@@ -91,7 +91,7 @@ class Meter:
     def printed(self, text: str) -> str:
         """Count printed text, even if it was counted before: the output holds a copy."""
         size = len(text)
-        if size > SHORT and monotonic() > self._deadline:  # loops and calls look at the clock themselves
+        if size > SHORT and monotonic() > self._deadline:  # loops and calls check the clock themselves
             self._check_time()
         self._spent += OBJECT_SIZE + size
         if self._spent > self._allowance:
@@ -114,7 +114,7 @@ class Meter:
             raise LimitError(f"{bound:.0f} bytes asked for, {self._allowance - self._spent:.0f} left")
 
     def _raise_limits(self, variables: Mapping[str, Any]) -> None:
-        """Allow what these variables allow."""
+        """Raise the limits according to these variables."""
         self._unweighed, self._allowance, spent = None, inf, self._spent
         given = self.weigh(dict(variables))
         self._spent, self._allowance = spent, BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * given
@@ -173,7 +173,7 @@ class Meter:
         return collected
 
     def _check_time(self) -> None:
-        """Raise `LimitError` if CPU time is over, too: wall time includes waiting for other threads."""
+        """Raise `LimitError` if CPU time is over as well: wall time includes waiting for other threads."""
         if self._unweighed is not None:
             self._raise_limits(self._unweighed)
         now = thread_time()

@@ -72,7 +72,7 @@ _returned, _returned_2 = _result(ID, TOOL, RESULT), _result(ID_2, TOOL_2, RESULT
 
 
 def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
-    """What the template behind `render` supports. Never raises."""
+    """The features that the template of `render` supports. Never raises."""
     capabilities = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
     if capabilities is None:
         return TemplateCapabilities()
@@ -216,7 +216,7 @@ _MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)
 
 def _media(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     """The placeholders of media that are parts of a content, and whether results may have such."""
-    plain = probe.with_form(replace(capabilities, content_parts=False))  # lists are given as they are
+    plain = probe.with_form(replace(capabilities, content_parts=False))  # lists are passed unchanged
     found = ((kind, _placeholder(plain, kind)) for kind in _MEDIA)
     media = {kind: placeholder for kind, placeholder in found if placeholder}
     if not media:
@@ -230,7 +230,7 @@ def _media(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabil
 
 
 def _placeholder(probe: _Probe, kind: MediaKind) -> str | None:
-    """What is written for one such part, and for each of two."""
+    """The text for one such part, and for each of two."""
     part = {"type": kind.value}
     none, one, two = (probe.text([_with_parts(*parts)]) for parts in ((), (part,), (part, part)))
     if USER not in one or USER not in two:

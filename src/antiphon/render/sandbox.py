@@ -79,9 +79,8 @@ class Template:
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text, or `RequestError` on `messages` if the template fails on these variables.
 
-        A template that compiles and renders other conversations fails because of
-        this one, so it is the client's error. The message is the template's own if
-        it called `raise_exception`.
+        A template that compiles and renders other conversations fails because of this one, so it is the
+        client's error. The message is the template's own if it called `raise_exception`.
         """
         try:
             context = self._template.new_context(dict(variables))
@@ -133,10 +132,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         return meter.charge(super().call(context, function, *args, **kwargs))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # Templates look up keys of messages above all: this way jinja2 need not catch an error first.
+        # Templates mostly look up keys of messages: this way jinja2 need not catch an error first.
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute]
-        # Some templates look back over all messages for each of them. What a namespace holds has passed the
+        # Some templates look at all earlier messages for each of them. The content of a namespace has passed
+        # the
         # sandbox, but for the attributes of its own, whose names have an underscore.
         if type(obj) is _Namespace and not attribute.startswith("_"):
             try:
@@ -169,7 +169,7 @@ class _Metering(NodeTransformer):
 
     def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        # `a + b + c` is one operation: prompts are put together so, and most of a rendering is this.
+        # `a + b + c` is one operation: most of the time of a rendering is for joining texts.
         first, terms = node.left, [node.left]
         if isinstance(first, nodes.Filter) and first.name == _SUM and isinstance(first.node, nodes.List):
             terms = first.node.items
@@ -329,7 +329,7 @@ def _charged(context: _Context, value: Any) -> Any:
 @pass_context
 def _concat(context: _Context, value: list[Any]) -> Any:
     meter = context.meter
-    # Not the list itself: the meter keeps what it weighs alive, and this list is temporary.
+    # Not the list itself: the meter keeps weighed objects alive, and this list is temporary.
     meter.require(sum(map(meter.weigh, value)))
     return meter.charge("".join(map(str, value)))
 

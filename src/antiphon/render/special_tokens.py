@@ -1,13 +1,13 @@
-"""Special-token escaping: what a client writes never becomes a special token.
+"""Special-token escaping: text of clients never becomes a special token.
 
-A client's text may spell a special token: `<|end|>` in a question about prompts, or in a
-web page that attempts an injection. A renderer inserts a separator into each of them, in
-all text of the client and in no text of its own. The prompt is split at the separators and
-tokenized piece by piece, so that the model reads the client's text as ordinary tokens.
+A client's text may spell a special token: `<|end|>` in a question about prompts, or in a web page that
+attempts an injection. A renderer inserts a separator into each of them, in all text of the client and in no
+text of its own. The prompt is split at the separators and tokenized piece by piece, so that the model reads
+the client's text as ordinary tokens.
 
-Treated as special are `<|NAME|>`, with fullwidth bars too, and the texts of the model's own
-tokens that the renderer knows. Tags that templates search for in message contents
-(`</think>`) are not escaped, or templates would not find them.
+Treated as special are `<|NAME|>`, with fullwidth bars too, and the texts of the model's own tokens that the
+renderer knows. Tags that templates search for in message contents (`</think>`) are not escaped, or templates
+would not find them.
 """
 
 import re
@@ -27,10 +27,10 @@ _ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd0")
 
 
 class SpecialTokenEscaper:
-    """Inserts a separator into whatever looks like a special token, or is one of `tokens`.
+    """Inserts a separator into text that looks like a special token, or is one of `tokens`.
 
-    It stands where tokenizers split anyway, between punctuation and a word, so that the
-    ordinary tokens are those of the whole text. Separators that the text holds are removed.
+    It is inserted where tokenizers split anyway, between punctuation and a word, so that the ordinary tokens
+    are those of the whole text. Separators in the text itself are removed.
     """
 
     def __init__(self, *tokens: str) -> None:
@@ -71,7 +71,7 @@ class SpecialTokenEscaper:
 
 
 def _pattern(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches what stands before each place for a separator."""
+    """Matches the text before each place for a separator."""
     return re.compile("|".join([_LOOKS_SPECIAL, _LOOKS_ESCAPED, *map(_before_separator, tokens)]))
 
 
@@ -83,7 +83,7 @@ def _before_separator(token: str) -> str:
 
 
 GENERIC_ESCAPER = SpecialTokenEscaper()
-"""Knows no model's tokens, only what special tokens look like."""
+"""For no particular model: recognises special tokens by their form only."""
 
 
 def restore_separators(text: str) -> str:

@@ -41,7 +41,7 @@ another model must still render."""
 class ToolPromptRenderer:
     """A compiled `ToolPrompt`. Raises `EngineError` if one of its templates does not compile.
 
-    Its input is escaped already; `escaper` escapes what it parses from JSON.
+    Its input is escaped already; `escaper` escapes text that it parses from JSON.
     """
 
     def __init__(self, prompt: ToolPrompt, escaper: SpecialTokenEscaper = GENERIC_ESCAPER) -> None:

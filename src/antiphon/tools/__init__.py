@@ -1,1 +1,1 @@
-"""What a turn may call on the server: tools behind one protocol."""
+"""The server tools that a turn may call: implementations of one protocol."""

@@ -1,7 +1,7 @@
 """Code as a notebook runs it: the value of its last expression is shown, and kept as `_`.
 
-The value is shown by the program itself, so that none ever leaves the sandbox:
-taking over values, which may be huge or nested without end, is for nobody to risk.
+The program itself prints the value, so that values never leave the sandbox: they may be huge, or nested
+without end.
 """
 
 import ast
@@ -9,7 +9,7 @@ import re
 import warnings
 
 MAX_PARSED = 2**14
-"""The longest code of which the last expression is looked for, in characters; it takes some 25 ms."""
+"""The longest code in characters whose last expression is searched; parsing it takes some 25 ms."""
 
 _SHOW = "\nif _ is not None: print(repr(_))"
 _NO_VALUE = "\nNone"
@@ -17,7 +17,7 @@ _LINE_END = re.compile("\r\n?")
 
 
 def as_cell(code: str) -> str:
-    """The code to run: it prints its last value, and has none of its own. Line numbers stay."""
+    """The code to run: it prints its last value, and returns none. Line numbers stay."""
     code = _LINE_END.sub("\n", code.encode(errors="replace").decode())
     last = _last_statement(code)
     if not isinstance(last, ast.Expr):
@@ -30,7 +30,7 @@ def as_cell(code: str) -> str:
 
 
 def _last_statement(code: str) -> ast.stmt | None:
-    """None if it is not known: the sandbox reports what is wrong with the code."""
+    """The last statement; None if the code cannot be parsed: the sandbox reports the error."""
     if len(code) > MAX_PARSED:
         return None
     try:

@@ -1,10 +1,8 @@
 """`code_interpreter`: models run Python, in Monty, an interpreter that is a sandbox by itself.
 
-What they write is run like the cells of a notebook: variables stay from one
-call to the next, and what is printed is what the model reads, with the value
-of the last expression. Each answer has a process of its own, which begins with
-the first call. A program that meets a limit takes its process with it: the
-next call starts again.
+Code is run like the cells of a notebook: variables are kept from one call to the next, and the model reads
+the output, with the value of the last expression. Each answer has its own process, which begins with the
+first call. A program that exceeds a limit ends its process: the next call starts a new one.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ SECONDS = 30.0
 """How long a call may compute."""
 
 GRACE = 2.0
-"""Seconds after its time until a call is ended that computes little and still goes on."""
+"""Seconds after its time limit until a call is ended that waits instead of computing."""
 
 QUEUE_SECONDS = 5.0
 """How long an answer waits for a process, if too many run."""
@@ -50,19 +48,19 @@ MEMORY = 256 * 2**20
 """Bytes that the program of an answer may hold."""
 
 MAX_CHARS = 32_000
-"""How much of what a call printed is returned."""
+"""The most characters of a call's output that are returned."""
 
 MAX_PROCESSES = 32
 """How many answers have a process at the same time."""
 
 MAX_SUSPENSIONS = 10**6
-"""How often a program may ask for what lies outside, such as files: the time of a call bounds it, too."""
+"""The most requests of a program to the host, for files and the like: the time of a call bounds them, too."""
 
 MODULES = (
     "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime", "decimal",
     "functools", "hashlib", "itertools", "json", "math", "random", "re", "tomllib", "typing", "unicodedata",
 )  # fmt: skip
-"""What programs may import that is of use without files and a network."""
+"""Modules that programs may import, and that work without files and a network."""
 
 FUNCTION = Function(
     ACTION,
@@ -130,7 +128,7 @@ class CodeInterpreter:
         )
         try:
             pool = await self._opened()
-            # There is nothing to sleep for, so sleeping takes no time.
+            # There is nothing to wait for, so sleeping takes no time.
             return await pool.checkout(limits=limits, os_policy={"sleep": "zero"}).__aenter__()
         except TimeoutError as error:
             raise ToolError(_BUSY) from error
@@ -141,7 +139,7 @@ class CodeInterpreter:
     async def _opened(self) -> AsyncMonty:
         async with self._opening:
             if self._pool is None:
-                # A process is used once, so that nothing of one answer can get into another.
+                # A process is used for one answer, so that no data can get into another.
                 pool = AsyncMonty(
                     min_processes=0,
                     max_processes=MAX_PROCESSES,
@@ -153,7 +151,7 @@ class CodeInterpreter:
 
 
 class PythonSession:
-    """Python as one answer has it: a `Session`. `begin` gives it a process, or raises ToolError."""
+    """The Python of one answer: a `Session`. `begin` makes its process, or raises ToolError."""
 
     def __init__(self, begin: Callable[[], Awaitable[AsyncMontySession]], seconds: float) -> None:
         self._begin = begin
@@ -169,7 +167,7 @@ class PythonSession:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         if not isinstance(code, str):
             return ToolResult(_NO_CODE, failed=True)
-        # What the program prints is heard in a thread of its own.
+        # The output arrives in another thread.
         printed = Excerpt(MAX_CHARS, partial(asyncio.get_running_loop().call_soon_threadsafe, on_output))
         try:
             await self._feed(as_cell(code), printed)
@@ -187,13 +185,13 @@ class PythonSession:
             await self.run(action, arguments)
 
     async def close(self) -> None:
-        """See `Session`. A program that is running is killed."""
+        """See `Session`. A running program is killed."""
         process, self._process = self._process, None
         if process is not None:
             await process.__aexit__(None, None, None)
 
     async def _feed(self, code: str, printed: Excerpt) -> None:
-        """Run code. Raises ToolError if its process is lost, and says why."""
+        """Run code. Raises ToolError, with the reason, if its process is lost."""
         if self._process is None:
             self._process = await self._begin()
         try:

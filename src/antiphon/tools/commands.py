@@ -11,7 +11,7 @@ from antiphon.core.errors import ToolError
 from antiphon.core.shell_commands import ShellCommands
 
 SECONDS = 60.0
-"""How long commands may take, unless the call says how long."""
+"""The default time limit of commands."""
 
 MAX_SECONDS = 600.0
 """The longest that a call may ask for."""
@@ -31,7 +31,7 @@ _IGNORED = {
 class Commands(Struct, frozen=True):
     """A script that may run for `seconds`. `limit` characters of each output are returned.
 
-    `notes` list what was requested and cannot be done.
+    `notes` list parameters that are not supported.
     """
 
     script: str

@@ -1,8 +1,7 @@
-"""Finds out, for each request, what its model is offered of the server's tools.
+"""Determines, for each request, which functions of the server tools its model is offered.
 
-Every tool of every API that is not the client's own comes through here. One that this server does not run
-is refused by its type, with what would make it run; or, where clients list it by habit, it is not offered,
-and a note says so.
+It handles every tool of every API that is not the client's own. A tool that this server does not run is
+refused by its type, with the remedy; or, if clients always list it, it is not offered, and a note says so.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import LabelledTool, ServerTool, ToolOffer, WantedTool
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
-"""What APIs call a client's own tools."""
+"""The types of a client's own tools, in all APIs."""
 
 Tools = Mapping[str, ServerTool]
 """The tools of a server, by type."""
 
 MAX_NAMED = 64
-"""Characters of an unknown type that are said again."""
+"""Characters of an unknown type in an error."""
 
 MAX_NAME = 64
 """Characters of a function's name with the label of its tool."""
@@ -53,15 +52,15 @@ REMEDIES: Mapping[str, str] = {
     "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
     "container": "Use 'code_interpreter' or 'shell'.",
 }
-"""Type → what would make such tools run, or stands for them."""
+"""Type → the remedy that makes the server run such tools, or the replacement."""
 
 
 class ToolRequester(Struct, frozen=True):
-    """Who asks for tools, and what else counts.
+    """The requester of tools, and its settings.
 
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
-    conversation, by label; `container` is where programs ran in it last. `names` are those of the client's
-    own functions. With `items` the API shows listings, and asks for approvals, as items of their own.
+    conversation, by label; `container` is the last one in which programs ran in it. `names` are those of the
+    client's own functions. With `items` the API shows listings, and requests for approvals, as items.
     `defaults` are the settings of tools that every request has.
     """
 
@@ -74,7 +73,7 @@ class ToolRequester(Struct, frozen=True):
     defaults: tuple[Mapping[str, Any], ...] = ()
 
     def absent(self, requested: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The tools that every request has, but for those that this one names itself, by their places."""
+        """The default tools, except those that the request has itself, by their places."""
         named = [str(settings.get("server_label")) for settings in requested.values()]
         for index, settings in enumerate(self.defaults):
             if settings["server_label"] not in named:
@@ -82,7 +81,7 @@ class ToolRequester(Struct, frozen=True):
 
 
 def client_names(tools: Iterable[Any] | None) -> frozenset[str]:
-    """What a client's own tools are called, in any API."""
+    """The names of a client's own tools, in any API."""
     if not tools:
         return frozenset()
     own = (tool if isinstance(tool, dict) else {} for tool in tools)
@@ -95,7 +94,7 @@ NO_FUNCTIONS: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
 
 def by_type(tools: Iterable[ServerTool]) -> Tools:
-    """The tools of a server. Raises ValueError if a client could not tell two of them apart."""
+    """The tools of a server by type. Raises ValueError if two have the same type or alias."""
     found: dict[str, ServerTool] = {}
     names = set(RESERVED)
     for tool in tools:
@@ -108,7 +107,7 @@ def by_type(tools: Iterable[ServerTool]) -> Tools:
 
 
 def offered_nothing(tools: Tools) -> Hosts:
-    """What a model is offered for a request that names none of the tools."""
+    """The hosts of a request that names no server tool."""
     return Hosts(types={name: tool.type for tool in tools.values() for name in (tool.type, *tool.aliases)})
 
 
@@ -118,11 +117,11 @@ async def discover(
     trained: Mapping[str, tuple[Function, ...]] = NO_FUNCTIONS,
     asking: ToolRequester = ToolRequester(),  # noqa: B008 (frozen)
 ) -> Hosts:
-    """What a model is offered of the tools that are `requested`: settings, by their place in the request.
+    """The functions that a model is offered for the `requested` tools: settings, by place in the request.
 
-    `trained` are functions that the model was trained with, by type of the tool that runs
-    them: it is offered those. Raises RequestError for tools that are not run here, and settings that are not
-    supported; and ToolError if a tool cannot say now what it can do.
+    `trained` are functions that the model was trained with, by type of the tool that runs them: these are
+    offered instead. Raises RequestError for tools that are not run here, and unsupported settings; and
+    ToolError if a tool cannot determine its functions now.
     """
     types = offered_nothing(tools).types
     found: dict[str, tuple[Function, ...]] = {}
@@ -169,9 +168,9 @@ async def discover(
 async def _offers(
     tools: Tools, types: Mapping[str, str], wanted: Iterable[WantedTool]
 ) -> Mapping[str, ToolOffer]:
-    """What the tools offer, by place. They are asked side by side: each may wait for a server of its own.
+    """The offers of the tools, by place. They are requested in parallel: each may wait for another server.
 
-    Raises what the first of them in the request raises.
+    Raises the error of the first of them in the request.
     """
 
     async def offer(each: WantedTool) -> ToolOffer:
@@ -190,14 +189,14 @@ async def _offers(
 
 
 def _trained_kind(settings: Mapping[str, Any]) -> str | None:
-    """The type of the tool that models were trained with, and that an MCP server stands for by its label."""
+    """The type of the tool that models were trained with, if an MCP server with this label replaces it."""
     if settings["type"] != "mcp" or settings.get("server_url") is not None:
         return None
     return TRAINED_LABELS.get(str(settings.get("server_label")))
 
 
 def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
-    """The server's own tool that a label stands for, where the operator has no MCP server of that label."""
+    """The server tool for a label, if the operator has no MCP server with that label."""
     remote = tools.get("mcp")
     known = remote.labels if isinstance(remote, LabelledTool) else ()
     kind = None if settings.get("server_label") in known else _trained_kind(settings)
@@ -205,7 +204,7 @@ def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
 
 
 async def _as_server(tool: ServerTool, wanted: WantedTool) -> ToolOffer:
-    """What a tool offers to who asks for it as for an MCP server. Raises RequestError."""
+    """The offer of a tool that is requested as an MCP server. Raises RequestError."""
     label, where = str(wanted.settings["server_label"]), wanted.where
     if wanted.settings.get("require_approval") not in (None, "never"):
         message = "Calls of the server's own tools are not approved. Use 'never'."
@@ -230,13 +229,13 @@ def _unapproved(where: str) -> RequestError:
 
 
 def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Container[str]) -> Note:
-    """The note on a tool of which nothing is offered. Raises RequestError, unless that is `optional`."""
+    """The note on a tool without offered functions. Raises RequestError, unless it is `optional`."""
     if name in types:
         param, why = where, "Its settings keep this tool from the server."
         remedy = f"Leave it out of '{where}', or them."
     else:
         shown = name[:MAX_NAMED]
-        # An option that asks for a tool has no type.
+        # A tool that is requested by an option has no type.
         param = f"{where}.type" if where.endswith("]") else where
         why = f"This server does not run tools of type '{shown}'."
         remedy = REMEDIES.get(name) or f"It runs: {', '.join(dict.fromkeys(types.values())) or 'none'}."
@@ -246,9 +245,9 @@ def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Cont
 
 
 def _described(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:
-    """The functions of a model's family, with the tool's words where that has none.
+    """The functions of a model's family; missing descriptions are the tool's.
 
-    How calls may be run is the tool's to say.
+    The tool decides how calls may be run.
     """
     own = {_hosted(function).action: function for function in functions}
     remote = any(_hosted(function).label for function in functions)

@@ -1,7 +1,7 @@
 """`file_search`: models search the vector stores that the request names.
 
-What is found is shown with a mark for each part, such as `【0:2†manual.pdf】`: search 0, result 2.
-Models cite with the same marks. Searching itself is not done here: `Searcher` is what does it.
+Each part that is found is shown with a mark, such as `【0:2†manual.pdf】`: search 0, result 2. Models cite
+with the same marks. The search itself is done by a `Searcher`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ TYPE = "file_search"
 ACTION = "search"
 
 RESULTS = 10
-"""Results of a search, unless the request says how many."""
+"""The default number of results of a search."""
 MOST_STORES = 20
 MOST_QUERIES = 5
 SHOWN_CHARACTERS = 30_000
-"""So much a model is shown of what one search has found."""
+"""The most characters of the results of one search that a model is shown."""
 
 _READ = ("type", "vector_store_ids", "max_num_results", "filters", "ranking_options")
 
@@ -67,7 +67,7 @@ class Searcher(Protocol):
         ...
 
     async def search(self, owner: str, query: FileQuery) -> list[FileResult]:
-        """What is found, the best first. Raises NotFoundError, StoreError."""
+        """The results, the best first. Raises NotFoundError, StoreError."""
         ...
 
 
@@ -104,11 +104,11 @@ class FileSearch:
         return FileSearchSession(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
 
     async def close(self) -> None:
-        """See `ServerTool`. Nothing is shared."""
+        """See `ServerTool`. There are no shared resources."""
 
 
 class FileSearchSession:
-    """The searches of one answer: a `Session`. `query` is what its settings say, without queries."""
+    """The searches of one answer: a `Session`. `query` is made from the settings, without queries."""
 
     def __init__(self, searcher: Searcher, owner: str, query: FileQuery) -> None:
         self._searcher = searcher
@@ -122,7 +122,7 @@ class FileSearchSession:
         """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
-        number, self._number = self._number, self._number + 1  # before others begin
+        number, self._number = self._number, self._number + 1  # before other calls begin
         try:
             queries = check_queries(arguments.get("queries"), "queries", MOST_QUERIES)
             found = await self._searcher.search(self._owner, _with_queries(self._query, queries))
@@ -137,7 +137,7 @@ class FileSearchSession:
             self._number = max(self._number, result.details.number + 1)
 
     async def close(self) -> None:
-        """See `Session`. Nothing is held."""
+        """See `Session`. There are no resources."""
 
 
 class _ResultText(Struct, frozen=True):
@@ -146,7 +146,7 @@ class _ResultText(Struct, frozen=True):
 
 
 def _query(settings: Mapping[str, Any], where: str) -> FileQuery:
-    """What the settings at `where` in a request say. Raises RequestError."""
+    """The query of the settings at `where` in a request. Raises RequestError."""
     given = parse_settings(settings, _RequestSettings, where)
     if not 1 <= len(given.vector_store_ids) <= MOST_STORES:
         raise invalid_setting(f"{where}.vector_store_ids", f"Name 1 to {MOST_STORES} vector stores.")
@@ -164,7 +164,7 @@ def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
 
 
 def _shown(number: int, found: Sequence[FileResult]) -> _ResultText:
-    """The results, each behind its mark: as many as there is room for, the last one cut."""
+    """The results, each after its mark, up to the limit of characters; the last one may be cut."""
     if not found:
         return _ResultText("Nothing was found. Try other words, or say that the files do not contain it.", 0)
     parts: list[str] = []

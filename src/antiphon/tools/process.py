@@ -1,7 +1,7 @@
-"""Runs a program for a while: what it prints is read as it comes, and in the end its process group is killed.
+"""Runs a program for a limited time: its output is read while it runs, then its process group is killed.
 
-The outputs are pipes of our own. So a program has ended when its process has,
-and not when the last of those that it left in the background has closed them.
+The outputs are our own pipes. So a program has ended when its process has, and not when the last process
+that it left in the background has closed them.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from antiphon.core.tool_result import CommandDetails, OutputCallback, ignore_out
 from antiphon.tools.text import Excerpt
 
 DRAINING = 2.0
-"""Seconds for reading what a program left in its pipes; who left its group may hold them open for ever."""
+"""Seconds for reading the rest of a pipe; a process that left its group may hold it open forever."""
 
 ENDING = 10.0
 """Seconds for all that was killed to be gone, when the server stops: a machine may be busy."""
 
 PIECE_BYTES = 256 * 1024
-"""As much of what is in a pipe is in memory at a time."""
+"""The most bytes of a pipe that are in memory at a time."""
 
 PAUSE = 0.001
-"""Seconds between two reads: a program that does nothing but print must not keep the server busy."""
+"""Seconds between two reads: a program that only prints must not keep the server busy."""
 
 SIGNALLED = 128
-"""What shells add to the number of the signal that ended a program."""
+"""Shells add this to the number of the signal that ended a program."""
 
 _Utf8 = getincrementaldecoder("utf-8")
 
 
 class Program(Struct, frozen=True):
-    """`words` are the command, `script` is its standard input. `environment` is all that it gets of one."""
+    """`words` are the command, `script` is its standard input. `environment` is its whole environment."""
 
     words: Sequence[str]
     script: str
@@ -50,7 +50,7 @@ class Program(Struct, frozen=True):
 async def execute(
     program: Program, seconds: float, limit: int, on_output: OutputCallback = ignore_output
 ) -> CommandDetails:
-    """What it printed, `limit` characters of each output, and how it ended: in `seconds`, or not.
+    """The output of a program, `limit` characters of each stream, and its end, after at most `seconds`.
 
     Raises OSError if it cannot be started. Cancelling kills it, too.
     """
@@ -82,11 +82,12 @@ async def execute(
 
 
 async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
-    """The process that asyncio begins as the leader of a group. Raises OSError.
+    """The process that asyncio starts as the leader of a group. Raises OSError.
 
-    Cancelling kills it, with its group, and waits for its end for a while. It does not cancel asyncio, which
-    would kill the process alone, and wait until all its pipes are closed: a sandbox whose first process was
-    killed before the second had asked to end with it leaves that behind, and its pipes open for ever.
+    Cancelling kills it, with its group, and waits for its end for some time. It does not cancel asyncio,
+    which would kill only the process itself, and wait until all its pipes are closed: if the first process
+    of a sandbox is killed before the second is set to end with it, that one stays, and keeps its pipes open
+    forever.
     """
     task = asyncio.ensure_future(beginning)
     try:
@@ -103,14 +104,14 @@ async def end(process: Process) -> None:
 
 
 async def all_ended() -> None:
-    """Wait for what was killed and has not ended: before the event loop is closed."""
+    """Wait for killed processes that have not ended: before the event loop is closed."""
     loop = asyncio.get_running_loop()
     if ending := [each for each in _ending if each.get_loop() is loop]:
         await asyncio.wait(ending, timeout=ENDING)
 
 
 _ending: set[asyncio.Task[None]] = set()
-"""The ends of processes. They do not depend on whoever waits for them, and may be cancelled."""
+"""Tasks that wait for the ends of processes. They are independent of the callers, which may be cancelled."""
 
 
 async def _ended(ending: Coroutine[Any, Any, None]) -> None:
@@ -121,7 +122,7 @@ async def _ended(ending: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end_begun(beginning: asyncio.Task[Process]) -> None:
-    with suppress(OSError):  # then there is none
+    with suppress(OSError):  # there is no process then
         process = await beginning
         kill_group(process.pid)
         await _end(process)
@@ -139,7 +140,7 @@ async def _end(process: Process) -> None:
 
 
 class _Output(asyncio.Protocol):
-    """One output of a program: `end` is for the program to write to, `printed` is what is kept of it."""
+    """One output of a program: the program writes to `end`, `printed` keeps a part of it."""
 
     def __init__(self, end: IO[bytes], printed: Excerpt) -> None:
         self.end = end
@@ -153,14 +154,14 @@ class _Output(asyncio.Protocol):
         self._transport = cast(asyncio.ReadTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take what was printed, and the time for others to do something."""
+        """Process output, and pause for a short time."""
         assert self._transport is not None
         self.printed.write(self._decoder.decode(data))
         self._transport.pause_reading()
         asyncio.get_running_loop().call_later(PAUSE, self._go_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody can print any more."""
+        """All writers have closed the pipe."""
         self.printed.write(self._decoder.decode(b"", final=True))
         self.ended.set()
 
@@ -195,7 +196,7 @@ def _input(script: str) -> Iterator[IO[bytes]]:
 
 
 async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int | None:
-    """None if its time was up. A program that a signal ended has the code that shells give for that."""
+    """The exit code; None after the time limit. A signal gives the code that shells give."""
     try:
         async with asyncio.timeout(seconds):
             code = await process.wait()
@@ -205,10 +206,10 @@ async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int
 
 
 def kill_group(group: int) -> None:
-    """Kill all processes of a group, if there are any, and those that its leader has begun.
+    """Kill all processes of a group, if there are any, and those that its leader has started.
 
-    While a sandbox is made there is a time when its second process has left the group, and does not end with
-    the first.
+    While a sandbox starts, there is a time when its second process has left the group, and is not yet set to
+    end with the first.
     """
     stopped = _send(group, signal.SIGSTOP)  # so they begin no more
     begun = _begun_by(group) if stopped else []
@@ -219,20 +220,20 @@ def kill_group(group: int) -> None:
 
 
 def _send(group: int, what: signal.Signals) -> bool:
-    """Send a signal to a group; whether there is one."""
-    # The number may be that of a process that is gone already. Nobody else can have got it: while the group
-    # has members its number is not given away, and if it has none, a new process would have to get just this
-    # one of all numbers, and lead a group, in the moment since.
-    with suppress(ProcessLookupError, PermissionError):  # it is empty; macOS says so in the second way
+    """Send a signal to a group; returns whether there is one."""
+    # The number may be that of a process that has ended. It is very unlikely to have been reused: as long as
+    # the group has members its number is not given away, and otherwise a new process would have to get just
+    # this one of all numbers, and lead a group, in the short time since.
+    with suppress(ProcessLookupError, PermissionError):  # no such group; the second on macOS
         os.killpg(group, what)
         return True
     return False
 
 
 def _begun_by(process: int) -> list[int]:
-    """The processes that one has begun, and those that they have, where the system has files that tell.
+    """The processes that a process has started, and their descendants, if the system has files for that.
 
-    However many others there are on the machine: this is done on the event loop.
+    It takes the same time for any number of other processes, because it runs on the event loop.
     """
     found = [process]
     for each in found:

@@ -1,7 +1,7 @@
 """Parses the settings of tools in a request: every error names the setting.
 
-Most sandboxes live as long as an answer and start empty. What a tool's sandbox cannot be, such as one with
-files or a network, is an error.
+Most sandboxes last for one answer and start empty. Settings for files or a network are errors, if the
+sandbox does not have them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from antiphon.core.hosts import Note, unread
 T = TypeVar("T", bound=Struct)
 
 MEMORY_LIMITS = ("1g", "4g", "16g", "64g")
-"""What clients may ask for. It has no effect: sandboxes have a limit of their own."""
+"""The values that clients may set. They have no effect: sandboxes have their own limit."""
 
 NO_NETWORK = "disabled"
 
@@ -60,5 +60,5 @@ def parse_settings(settings: Mapping[str, Any], type_: type[T], where: str) -> T
 
 
 def invalid_setting(param: str, remedy: str) -> RequestError:
-    """The error of a setting that is not supported."""
+    """The error for an unsupported setting."""
     return RequestError(f"Invalid value for '{param}': {remedy}", param=param)

@@ -1,9 +1,8 @@
 """`shell`: models run commands, in a sandbox that the operator chooses.
 
-The operator gives the command that begins a shell in it, and the shell reads
-its script from standard input. Each call begins a new one; what they share is
-the workspace, a folder that is made with the first call of an answer and
-removed with the answer.
+The operator configures the command that starts a shell in it, and the shell reads its script from standard
+input. Each call starts a new shell; they share the workspace, a folder that is made with the first call of
+an answer and removed with the answer.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ TYPE = "shell"
 ACTION = "exec"
 
 WORKSPACE = "{workspace}"
-"""What stands for the path of the workspace in the operator's command."""
+"""The placeholder for the path of the workspace in the operator's command."""
 
 FUNCTION = Function(
     TYPE,
@@ -53,7 +52,7 @@ _LOST = "The files of earlier commands are lost: the sandbox was made again."
 _BROKEN = "Commands cannot be run at the moment. Continue without them."
 
 _TRY = Commands("exit 0\n", 30.0, 1000)
-"""What a sandbox is tried with when the server starts: nothing, in so many seconds."""
+"""The test of a sandbox at the start of the server: a script that does nothing, and its time limit."""
 _REMEDY = "Give the command that begins a shell which reads its script from standard input."
 
 log = structlog.get_logger()
@@ -74,7 +73,7 @@ class Shell:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
 
     async def check(self) -> None:
-        """See `Checkable`: a shell that does nothing."""
+        """See `Checkable`: runs a shell that does nothing."""
         workspace = Workspace(self._words)
         try:
             done = await workspace.execute(_TRY)
@@ -112,12 +111,12 @@ class Shell:
         return Workspace(self._words)
 
     async def close(self) -> None:
-        """See `ServerTool`. Nothing is shared but the end of shells whose answers have not waited for it."""
+        """See `ServerTool`: waits for the ends of shells whose answers have not waited."""
         await all_ended()
 
 
 class Workspace:
-    """A shell as one answer has it: a `Session`. `words` are the operator's command."""
+    """The shell of one answer: a `Session`. `words` are the operator's command."""
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
@@ -144,7 +143,7 @@ class Workspace:
         )
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. What commands did cannot be done again: the model learns that it is gone."""
+        """See `Session`. Commands cannot be run again: the model is told that their effects are lost."""
         if result.details is not None:
             self._notice = _LOST
 
@@ -163,7 +162,7 @@ class Workspace:
 
     def _program(self, script: str, path: Path) -> Program:
         words = [word.replace(WORKSPACE, str(path)) for word in self._words]
-        # What else the server's environment holds, such as keys, is not for models to see.
+        # Models must not see other variables of the server's environment, such as keys.
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
@@ -174,7 +173,7 @@ class Workspace:
 
 
 def _result_text(executed: CommandDetails, commands: Commands) -> str:
-    """What the model reads: both outputs, and how it ended."""
+    """The text for the model: both outputs, and how the script ended."""
     parts = [executed.stdout.removesuffix("\n")]
     if executed.stderr:
         parts += ["[stderr]", executed.stderr.removesuffix("\n")]

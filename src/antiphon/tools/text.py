@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 
 class Excerpt:
-    """Text that comes in pieces, of which at most `limit` characters are kept, however many come.
+    """A text in pieces, of which at most `limit` characters are kept.
 
-    `on_output` gets its first half at once: that half is kept, whatever follows.
+    `on_output` gets its first half at once: that half is kept in any case.
     """
 
     def __init__(self, limit: int, on_output: Callable[[str], object] | None = None) -> None:
@@ -20,7 +20,7 @@ class Excerpt:
         self._left_out = 0
 
     def write(self, text: str) -> None:
-        """Take the next piece. Costs the same whatever came before it."""
+        """Process the next piece. The cost does not depend on earlier pieces."""
         head, tail = text[: self._head_room], text[self._head_room :]
         self._head_room -= len(head)
         if head:
@@ -33,7 +33,7 @@ class Excerpt:
             self._trim()
 
     def write_line(self, text: str) -> None:
-        """Take a piece that begins a line of its own."""
+        """Process a piece that begins a new line."""
         last = (self._tail or self._head or ["\n"])[-1]
         self.write(text if last.endswith("\n") else f"\n{text}")
 

@@ -1,8 +1,7 @@
-"""What every tool of the server is: functions that models are offered, and sessions that run them.
+"""The protocol of server tools: functions that models are offered, and sessions that run them.
 
-A tool is known by its type, which is that of the Responses API. It works in sessions, one
-for each answer: a session keeps what one call leaves for the next (variables, pages,
-files), and is gone with the answer.
+A tool is identified by its type, which is that of the Responses API. It works in sessions, one for each
+answer: a session keeps the state between calls (variables, pages, files), and ends with the answer.
 """
 
 from collections.abc import Container, Mapping
@@ -18,9 +17,8 @@ from antiphon.core.turn import Function
 class WantedTool(Struct, frozen=True):
     """A tool of a request: its `settings`, their place `where` in the request, and the request's `owner`.
 
-    `listing` is what a remote server said earlier in the conversation, `container` where programs ran in it
-    last. `answer` is the id of the answer that
-    a session works for, if its client gets to know one.
+    `listing` is that of a remote server earlier in the conversation, `container` the last one in which
+    programs ran in it. `answer` is the id of the answer of a session, if its client gets to know it.
     """
 
     settings: Mapping[str, Any]
@@ -32,10 +30,10 @@ class WantedTool(Struct, frozen=True):
 
 
 class ToolOffer(Struct, frozen=True):
-    """The functions of a tool that a model is offered. `notes` are about settings that have no effect.
+    """The functions of a tool that a model is offered. `notes` are about settings without effect.
 
-    `listing` is there for the tools of a remote server, also if they cannot be listed. `settings` stand for
-    those of the request, where they say less than the tool knows.
+    `listing` is set for the tools of a remote server, even if they could not be listed. `settings` replace
+    those of the request, if the tool knows more than these.
     """
 
     functions: tuple[Function, ...] = ()
@@ -45,55 +43,55 @@ class ToolOffer(Struct, frozen=True):
 
 
 class Session(Protocol):
-    """A tool at work for one answer. Its calls come one after the other.
+    """The use of a tool for one answer. Its calls run one after the other.
 
-    But those of functions that are `parallel` (see `Hosted`) begin, in the order in which the model wrote
-    them, before those before them are done.
+    Calls of functions that are `parallel` (see `Hosted`) begin in the order in which the model wrote them,
+    before the earlier ones have ended.
     """
 
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """Do what the model asks for; `arguments` are any JSON object that a model may write.
+        """Run a call of the model; `arguments` are any JSON object.
 
-        `on_output` may be called on the event loop with what a program prints while it runs.
-        What cannot be done is a result that failed, whose text tells the model what to do instead: nothing
-        but cancellation is raised. It ends in bounded time, and its text is of bounded length.
+        `on_output` may be called on the event loop with the output of a program while it runs. A failure is
+        a result with `failed`, whose text tells the model the remedy: nothing but cancellation is raised.
+        The call ends in bounded time, and its text is of bounded length.
         """
         ...
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """Take up what an earlier session did, on a server that is gone: the next calls build on it.
+        """Restore the state after a call of an earlier session, whose server has crashed, for the next calls.
 
-        `arguments` and `result` are any that `run` may have had. What cannot be taken up is left out:
+        `arguments` and `result` are any that `run` may have had. State that cannot be restored is left out:
         nothing but cancellation is raised. It ends in bounded time.
         """
         ...
 
     async def close(self) -> None:
-        """Free what it holds, if it is not freed already.
+        """Free its resources, unless they are freed already.
 
-        It may be called in the middle of a call that was cancelled. What cannot be freed is logged: nothing
-        but cancellation is raised.
+        It may be called in the middle of a call that was cancelled. Failures are logged: nothing but
+        cancellation is raised.
         """
         ...
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A tool that can find out before it is used whether it works."""
+    """A tool that can check before its first use whether it works."""
 
     async def check(self) -> None:
-        """Try it, when the server starts. Raises ToolError, with the remedy, if it can never be used.
+        """Check it when the server starts. Raises ToolError, with the remedy, if it can never be used.
 
-        What may work later is a warning in the log. It ends in bounded time.
+        A problem that may be temporary is a warning in the log. It ends in bounded time.
         """
         ...
 
 
 @runtime_checkable
 class LabelledTool(Protocol):
-    """A tool of which the operator has some, known by their labels."""
+    """A tool of which the operator has several, identified by labels."""
 
     @property
     def labels(self) -> Container[str]:
@@ -106,21 +104,21 @@ class ServerTool(Protocol):
 
     @property
     def type(self) -> str:
-        """What clients ask for it by: `code_interpreter`, `web_search`, `shell`."""
+        """The type that clients request: `code_interpreter`, `web_search`, `shell`."""
         ...
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Other types that clients know it by."""
+        """Other types that clients may request."""
         ...
 
     async def offer(self, wanted: WantedTool) -> ToolOffer:
-        """What a model is offered of the tool as a request wants it.
+        """The functions that a model is offered, for the settings of a request.
 
-        Each function is `hosted`, which says whether calls may run side by side, and be run again. Where a
-        request may have several tools of this type, `Hosted.label` tells them apart. Nothing is offered if
-        the settings keep the tool from the server. Raises RequestError for settings that it does not support,
-        naming them, and ToolError. It ends in bounded time.
+        Each function is `hosted`, which says whether calls may run in parallel, and be run again. If a
+        request may have several tools of this type, `Hosted.label` distinguishes them. Nothing is offered if
+        the tool is not for the server, by its settings. Raises RequestError, naming the setting, for
+        unsupported ones, and ToolError. It ends in bounded time.
         """
         ...
 
@@ -129,8 +127,8 @@ class ServerTool(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free what all sessions share, if it is not freed already. There are none any more.
+        """Free the shared resources of all sessions, which have ended.
 
-        What cannot be freed is logged: nothing but cancellation is raised.
+        Failures are logged: nothing but cancellation is raised.
         """
         ...

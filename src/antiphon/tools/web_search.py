@@ -1,9 +1,8 @@
-"""`web_search`: models search the web, open what was found, and find texts in it.
+"""`web_search`: models search the web, open results, and find texts in them.
 
-It is a browser as some models were trained with it, and offered to others as
-three functions with the same arguments. Each page that is shown gets a cursor,
-counted from 0 in each answer: search results and matches of a text are pages,
-too. What could not be done gets none.
+It is a browser for models that were trained with it, and three functions with the same arguments for others.
+Each displayed page gets a cursor, counted from 0 in each answer: search results and matches of a text are
+pages, too. A failed call gets none.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ from antiphon.tools.web.settings import READ, SearchSettings, parse_web_settings
 TYPE = "web_search"
 
 READERS = 2
-"""Pages that are read at a time, of all answers together, in threads of their own: others go on meanwhile."""
+"""Pages that are parsed at a time, for all answers together, in threads."""
 
 _LINES_BEFORE = 4
 """How far above a match its page is opened."""
@@ -56,7 +55,7 @@ def _function(
     action: str, description: str, required: list[str], **properties: Mapping[str, Any]
 ) -> Function:
     parameters = {"type": "object", "properties": properties, "required": required}
-    # What is opened, and where a text is found, depends on what was shown before.
+    # Opening and finding depend on what was displayed before.
     hosted = Hosted(TYPE, action, parallel=action == "search", idempotent=True)
     return Function(f"web_{action}", description, parameters, hosted=hosted)
 

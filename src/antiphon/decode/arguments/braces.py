@@ -1,8 +1,8 @@
 """Reads arguments written as `{key:<|"|>text<|"|>,n:42,list:[1],o:{…}}`, as Gemma writes them.
 
-Keys are bare, strings are delimited by tokens and streamed; numbers and names are
-written when they are complete. The tool's schema states the types of arguments; inside
-containers a value has the type that it looks like. Reading starts after the opening brace.
+Keys are bare, strings are delimited by tokens and streamed; numbers and names are written when they are
+complete. The tool's schema states the types of arguments; inside containers the type of a value is inferred
+from its text. Reading starts after the opening brace.
 """
 
 import json
@@ -26,18 +26,18 @@ _CLOSER = {"{": "}", "[": "]"}
 
 
 class BraceArgumentsReader:
-    """Reads all arguments of one call. `closers` find the markers that may follow, which also end it."""
+    """Reads all arguments of one call. `closers` find the markers after them, which also end them."""
 
     def __init__(self, state: BraceArguments, closers: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._closers = closers
         self._builder = builder
         self._quotes = Lexer([state.quote])
-        self._stack = [state.close]  # what closes each open container
+        self._stack = [state.close]  # the closing text of each open container
         self._empty = True  # the innermost container
         self._phase: Callable[[str], Step | str | None] = self._key
         self._held = ""
-        self._argument = ""  # the name of the call's argument that is being read
+        self._argument = ""  # the name of the current argument of the call
         self._word = ""
         self._broken = "the call was truncated"
 
@@ -55,7 +55,7 @@ class BraceArgumentsReader:
         """The model stopped inside the arguments."""
         step = self.feed(text)
         if step is None:
-            # What is held may be of a marker.
+            # The held text may belong to a marker.
             self._builder.broken_arguments(self._word, self._held, self._broken)
         return step
 
@@ -213,7 +213,7 @@ class BraceArgumentsReader:
         return rest
 
     def _text(self, text: str) -> None:
-        """Text of the value that is being read."""
+        """Text of the current value."""
         if len(self._stack) == 1:
             self._builder.value(text, text)
         elif self._phase == self._string:

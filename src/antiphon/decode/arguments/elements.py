@@ -1,12 +1,12 @@
 """Nested elements → JSON: `<options><a>1</a></options>` is `{"options": {"a": 1}}`.
 
-Nested elements are the members of an object. Repeated names, and elements called
-`item`, are the values of an array. The tool's schema decides ambiguous cases, and
-states the type of a leaf. Text beside elements is the member `$text`.
+Nested elements are the members of an object. Repeated names, and elements called `item`, are the values of
+an array. The tool's schema decides ambiguous cases, and states the type of a leaf. Text next to elements is
+the member `$text`.
 
-An argument that may be an array is complete when another begins: until then, an
-element of the same name may follow. If the schema says that it is an array, and its
-values are not, each value is complete when its element ends.
+An argument that may be an array is complete when another begins: until then, an element of the same name may
+follow. If the schema says that it is an array, and its values are not, each value is complete when its
+element ends.
 
 Attributes are not supported, and the position of text between elements is lost.
 """
@@ -75,7 +75,7 @@ class Repeated:
         return self.add_value(element) if "".join(element.text).strip() else ""
 
     def add_value(self, element: Element) -> str:
-        """Add a value of what is an array, see `lists`."""
+        """Add a value of an array, see `lists`."""
         each, before = items(self._schema, self._root), ", " if self._values else "["
         found = [written(value, each, self._root) for value in (*self._elements, element)]
         self._elements.clear()
@@ -108,7 +108,7 @@ def _object(element: Element, schema: Any, root: Schema) -> str:
 
 
 def _leaf(text: str, types: frozenset[str], schema: Any, root: Schema) -> str:
-    """The text of a leaf. If it should be an array, it is the only value of one, or empty."""
+    """The text of a leaf. If it should be an array, it is its only value, or the array is empty."""
     if not text.strip() and types and "string" not in types:
         for type_, empty in (("object", "{}"), ("array", "[]"), ("null", "null")):
             if type_ in types:

@@ -1,13 +1,11 @@
 """Python's keyword arguments → the text of a JSON object, streamed.
 
-Strategy: a state machine of phases. Each reads from a position and returns where
-it stopped; a stack holds the open containers. Strings are written as they are read,
-other literals when they are complete.
+Strategy: a state machine of phases. Each reads from a position and returns where it stopped; a stack holds
+the open containers. Strings are written as they are read, other literals when they are complete.
 
-Beyond Python it accepts what models write: JSON's literals, raw newlines and
-unescaped quotes in strings (a quote ends a string only if a valid next character
-follows), leading zeros, reserved words as names. It does not support expressions
-and string prefixes, and reads `("a")` as a tuple.
+Beyond Python it accepts common deviations of models: JSON's literals, raw newlines and unescaped quotes in
+strings (a quote ends a string only if a valid next character follows), leading zeros, reserved words as
+names. It does not support expressions and string prefixes, and reads `("a")` as a tuple.
 """
 
 import json
@@ -48,7 +46,7 @@ class PythonArguments:
         self._counts = [0]
         self._in_key = False  # reading the key of a dict
         self._word = ""
-        self._quote = ""  # of the string that is being read, one character or three
+        self._quote = ""  # of the current string, one character or three
         self._seen = 0  # consecutive quotes read
         self._gap = ""  # space after a quote that may end the string
         self._escape = ""
@@ -68,7 +66,7 @@ class PythonArguments:
         return self._word
 
     def last(self) -> str:
-        """The literal that arguments end in which were cut, if it is one; not a part of a name."""
+        """The literal at the end of arguments that were cut, if it is one; not a part of a name."""
         value = coerce(self._word, SCALARS) if self._phase == self._literal and not self._in_key else ""
         return value if value in (self._word, "true", "false", "null") else ""
 
@@ -222,7 +220,7 @@ class PythonArguments:
         return position + 1
 
     def _closing(self, text: str, position: int, out: list[str]) -> int:
-        """After a quote: it ends the string only if a character that may follow a value comes next."""
+        """After a quote: it ends the string only if the next character may follow a value."""
         char = text[position]
         if char.isspace() and len(self._gap) < MAX_GAP:
             self._gap += char

@@ -22,7 +22,7 @@ ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
 
 SCALARS = frozenset({"null", "integer", "number", "boolean"})
 LITERALS = SCALARS | {"string"}
-"""The types that a bare word may have where the schema states none."""
+"""The possible types of a bare word if the schema states none."""
 
 MAX_SCHEMAS = 1000
 """Alternatives and references that are followed for one type: schemas may be recursive."""

@@ -1,13 +1,12 @@
 """Writes the arguments of one call as the text of a JSON object, streamed.
 
-Strings are streamed. A value of another type is written when it is complete,
-because only then its type is known; a value that may be a string or another type
-is streamed as soon as it can only be a string. Arguments that are wrapped once
-more, `{"arguments": {…}}`, are written when they are complete.
+Strings are streamed. A value of another type is written when it is complete, because only then its type is
+known; a value that may be a string or another type is streamed as soon as it can only be a string. Arguments
+that are wrapped again, `{"arguments": {…}}`, are written when they are complete.
 
-An array of elements is written value by value, or when another argument begins. If
-more elements of it follow after that, the whole array is written again at the end:
-of members with the same name, JSON parsers take the last.
+An array of elements is written value by value, or when another argument begins. If more elements of it
+follow after that, the whole array is written again at the end: of members with the same name, JSON parsers
+take the last.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ from antiphon.decode.arguments.types import (
 )
 
 MAX_VALUE = 256 * 1024
-"""Characters of a value that are held back until its end; a longer one is a string."""
+"""Characters of a value that are held back until its end; a longer one is treated as a string."""
 
 WRAPPERS = frozenset({"arguments", "input"})
 """Keys in which models wrap all arguments. Ignored if the tool has an argument of that name."""
@@ -42,7 +41,7 @@ _UNKNOWN: dict[str | None, frozenset[str] | None] = {
     "literal": LITERALS,
     "guess": None,
 }
-"""The types of a value where the schema states none, by the type of its `ArgumentKey`."""
+"""The possible types of a value if the schema states none, by the type of its `ArgumentKey`."""
 _OBJECT = frozenset({"object", "string"})
 
 

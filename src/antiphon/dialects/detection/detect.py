@@ -1,16 +1,13 @@
-"""Chooses the dialect of a model, and says why.
+"""Chooses the dialect of a model, and gives the reason.
 
-A chat template that renders earlier calls shows how its model writes them. So the
-round trip counts first: the dialect that decodes most of the rendered probe
-samples wins. Ties are broken by Hugging Face's `response_template` (the dialect
-built from it, `hf`, or else the one with most of its markers in it), then by the
-model's names, then by how many markers are rendered and how few are missing. A
-template that renders no calls leaves only the tie-breakers; if those say nothing
-either, `hermes` is chosen, whose tool prompt describes its format to any model.
-
-If no dialect decodes what the template renders, or if several are equally good, a
-dialect is derived from the samples (`generic`). Both are reported, with the option
-that overrides the choice.
+A chat template that renders earlier calls shows how its model writes them. So the round trip has priority:
+the dialect that decodes most of the rendered probe samples wins. Ties are broken by Hugging Face's
+`response_template` (the dialect built from it, `hf`, or else the one with most of its markers in it), then
+by the model's names, then by how many markers are rendered and how few are missing. For a template that
+renders no calls there are only the tie-breakers; if they have no result either, `hermes` is chosen, whose
+tool prompt describes its format to any model. If no dialect decodes the rendered calls, or if several are
+equally good, a dialect is derived from the samples (`generic`). Both are reported, with the option that
+overrides the choice.
 """
 
 from collections.abc import Sequence
@@ -46,10 +43,10 @@ OVERRIDE = "Choose another with --dialect NAME."
 
 
 class Evidence(Struct, frozen=True):
-    """What is known of a model before it generates.
+    """The known properties of a model before it generates.
 
-    `names` are its names, file name and architecture; `bos` and `eos` the texts of
-    its tokens; `response_template` is Hugging Face's, as JSON text.
+    `names` are its names, file name and architecture; `bos` and `eos` the texts of its tokens;
+    `response_template` is Hugging Face's, as JSON text.
     """
 
     template: str | None = None
@@ -62,8 +59,8 @@ class Evidence(Struct, frozen=True):
 class Detection(Struct, frozen=True):
     """A dialect, and why it was chosen.
 
-    `tied` are dialects that fit equally well; `unmatched` says that the template
-    renders calls that no dialect decodes.
+    `tied` are dialects that fit equally well; `unmatched` says that the template renders calls that no
+    dialect decodes.
     """
 
     dialect: Dialect
@@ -93,7 +90,7 @@ def choose(name: str | None, evidence: Evidence) -> Detection:
         return detect(evidence)
     dialect = _with_tag_suffix(find(name, evidence.response_template), evidence)
     if name == hf.NAME and (found := detect(evidence)).name == name:
-        dialect = found.dialect  # completed with what is known of its family
+        dialect = found.dialect  # completed with properties of its family
     return Detection(dialect, "It was named with --dialect.")
 
 
@@ -120,7 +117,7 @@ def _with_tag_suffix(dialect: Dialect, evidence: Evidence) -> Dialect:
 
 
 def _renderer(evidence: Evidence) -> ChatTemplateRenderer:
-    """What renders samples. A model without a template is taken for one that knows ChatML, as most do."""
+    """The renderer of samples. A model without a template is assumed to know ChatML, as most do."""
     source = CHATML if evidence.template is None else evidence.template
     return ChatTemplateRenderer(source, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
 
@@ -163,7 +160,7 @@ class _Ranking:
         return _Found(self._in_family(best, others[0]), why)
 
     def without_calls(self, capabilities: TemplateCapabilities) -> _Found:
-        """The dialect that something else indicates, or the one whose format a tool prompt can describe."""
+        """The dialect with other evidence, or the one whose format a tool prompt can describe."""
         lacking = "The template renders no calls" if self._source else "There is no chat template"
         with_calls = [each for each in self._dialects if each.calls is not TEXT]
         usable = [each for each in with_calls if capabilities.tools or each.tool_prompt]
@@ -181,7 +178,7 @@ class _Ranking:
         return _Found(HERMES, f"{lacking}, so a format is described that most models know.")
 
     def _best_by_response_template(self, dialects: Sequence[Dialect]) -> list[Dialect]:
-        """Those that fit the response template best, none if nothing fits it."""
+        """Those that match the response template best, none if nothing matches."""
         best = max(map(self._response.score, dialects), default=0.0)
         return [each for each in dialects if best and self._response.score(each) == best]
 
@@ -229,7 +226,7 @@ class _Ranking:
 
 
 def _with_fitting_reasoning(dialect: Dialect, samples: ProbeSamples, dialects: Sequence[Dialect]) -> Dialect:
-    """The same calls with another dialect's reasoning, if its own does not fit what the template renders."""
+    """The same calls with another dialect's reasoning, if its own does not match the rendered text."""
     reasoning = [each for each in samples.answers if any(isinstance(item, Reasoning) for item in each.items)]
     without_calls = [each for each in reasoning if not each.calls]
     if not without_calls or _has_own_states(dialect) or round_trip_score(without_calls, dialect) == 1:

@@ -1,7 +1,7 @@
-"""Finds calls of another dialect in what a model has said as text: it may be served with the wrong one.
+"""Finds calls of another dialect in text of a model: it may be served with the wrong one.
 
-Markers are looked for first, which costs next to nothing. Only if one is there the dialects that have it
-decode the text: those that read a call of an offered tool in it are the ones to try.
+Markers are searched first, which is cheap. Only if one is found, the dialects that have it decode the text:
+those that find a call of an offered tool in it are suggested.
 """
 
 import re
@@ -20,21 +20,21 @@ from antiphon.dialects.registry import DIALECTS
 CHARACTERS = 16_384
 """So much of a text is looked at."""
 ATTEMPTS = 8
-"""Texts of a model that are decoded. One whose texts only quote markers is not worth more."""
+"""Texts of a model that are decoded: a model may write texts that only quote markers."""
 
 _OF_CALLS = re.compile("call|tool|function|action|python", re.IGNORECASE)
 _STOP = Finish(FinishReason.STOP)
 
 
 class ForeignCalls:
-    """Looks at the texts of one model, whose dialect is `own`, until it has found something."""
+    """Examines the texts of one model, whose dialect is `own`, until it has found something."""
 
     def __init__(self, own: str) -> None:
         self._own = own
         self._attempts = ATTEMPTS
 
     def find(self, text: str, tools: Mapping[str, Schema]) -> Sequence[str]:
-        """The dialects that read a call of one of these tools in the text. Tells only once."""
+        """The dialects that find a call of one of these tools in the text. Reported only once."""
         if not self._attempts or not tools:
             return ()
         text = text[:CHARACTERS]
@@ -52,7 +52,7 @@ class ForeignCalls:
 
 @cache
 def _markers() -> Mapping[str, Sequence[str]]:
-    """The markers that begin calls, and nothing else in any text, with the dialects that have them."""
+    """The markers that only begin calls, with the dialects that have them."""
     found: dict[str, list[str]] = {}
     for dialect in DIALECTS:
         for mark in opening_markers(dialect):

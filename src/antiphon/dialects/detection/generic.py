@@ -1,13 +1,13 @@
-"""Derives a dialect from what a chat template renders, for a family that no dialect describes.
+"""Derives a dialect from rendered answers, for a family that no dialect describes.
 
-Rendered answers are compared with the calls that they contain. What stands before
-and after a call is taken to be markers, which covers two formats:
+Rendered answers are compared with the calls that they contain. The texts before and after a call are assumed
+to be markers, which covers two formats:
 
     OPEN {"name": …, "arguments": {…}} CLOSE      any keys, or an array of such
     OPEN name SEPARATOR {…} CLOSE
 
-Reasoning is what stands between two markers, of which the first may be part of the
-generation prompt. From anything else no dialect is derived.
+Reasoning is the text between two markers, the first of which may be part of the generation prompt. For
+anything else no dialect is derived.
 """
 
 import json

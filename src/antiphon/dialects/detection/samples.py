@@ -1,11 +1,9 @@
 """Probe samples: known answers, rendered by a model's chat template.
 
-A template renders earlier answers the way its model writes them. So a known
-answer is rendered, and what it adds to the prompt is a `ProbeSample`: text whose
-meaning is known. It starts where a model would start, after the generation prompt.
-
-What a template does not render (reasoning, text beside calls) is left out of the
-expected items. This module knows no dialect.
+A template renders earlier answers the way its model writes them. So a known answer is rendered, and its
+addition to the prompt is a `ProbeSample`: text whose meaning is known. It starts where a model would start,
+after the generation prompt. Parts that a template does not render (reasoning, text in addition to calls) are
+left out of the expected items. This module does not depend on dialects.
 """
 
 import json
@@ -103,7 +101,7 @@ class ProbeSample(Struct, frozen=True):
         return any(isinstance(item, FunctionCall) for item in self.items)
 
     def text_after(self, header: str) -> str:
-        """What follows `header`, a start of the generation prompt, or else what follows the shared start."""
+        """The text after `header`, a start of the generation prompt, or else after the shared start."""
         if self.written.startswith(header):
             return self.written[len(header) :]
         return self.written[len(_shared(self.generation_prompt, self.written)) :]
@@ -191,7 +189,7 @@ class _SampleRenderer:
         return bool(self._tail.strip()) and self._tail.strip() in written.removesuffix(self._tail)
 
     def _answer(self, *items: Item) -> str:
-        """What an answer adds to the conversation."""
+        """The text of an answer in the conversation."""
         text = self._transcript(_QUESTION, *items)
         return text[len(_shared(self._question, text)) :]
 

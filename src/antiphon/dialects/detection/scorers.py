@@ -41,7 +41,7 @@ _ESCAPES = re.compile(r"\\([^A-Za-z0-9\s])")
 
 
 class ScorerResult(Struct, frozen=True):
-    """What one scorer found: `seen` is its evidence, `scores` how well each dialect fits it.
+    """The result of one scorer: `seen` is its evidence, `scores` how well each dialect fits it.
 
     Dialects with a score of 0 are left out.
     """

@@ -36,7 +36,7 @@ _REMEDY = "Choose a dialect by its name with --dialect."
 
 
 def build(template: str | None) -> Dialect:
-    """The dialect that a `response_template`, JSON text, describes. Raises EngineError if there is none."""
+    """The dialect for a `response_template`, which is JSON text. Raises EngineError if there is none."""
     if template is None:
         raise EngineError(
             f"The dialect '{NAME}' is built from a `response_template`, and no tokenizer_config.json beside "
@@ -51,7 +51,7 @@ def build(template: str | None) -> Dialect:
 
 
 def build_if_supported(template: str | None) -> Iterator[Dialect]:
-    """The dialect that the template describes, if there is one and it is supported."""
+    """The dialect for the template, if there is one and it is supported."""
     if template is not None:
         try:
             yield build(template)

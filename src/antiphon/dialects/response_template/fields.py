@@ -21,7 +21,7 @@ _END = "eos"
 
 
 class UnsupportedTemplateError(Exception):
-    """The template specifies what no grammar can express; the message says what."""
+    """The template has a part that no grammar can express; the message names it."""
 
 
 class Field:

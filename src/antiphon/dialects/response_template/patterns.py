@@ -27,7 +27,7 @@ MAX_REPETITIONS = 3
 
 
 class PatternPart(Enum):
-    """What a piece of a pattern matches."""
+    """The type of a piece of a pattern."""
 
     LITERAL = auto()
     SPACE = auto()
@@ -187,7 +187,7 @@ class _PatternParser:
         return PatternPiece(PatternPart.LITERAL, source, text)
 
     def _take(self, text: str) -> bool:
-        """Skip this text if it comes next."""
+        """Skip this text if it is next."""
         found = self._pattern.startswith(text, self._at)
         self._at += len(text) * found
         return found

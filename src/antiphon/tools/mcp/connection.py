@@ -1,11 +1,10 @@
 """A connection to an MCP server, over Streamable HTTP, SSE or the standard streams of a process.
 
-The SDK's client belongs to the task that opened it: left by another, or cancelled within, it takes that
-task down with it, and what went wrong is only found in the group of exceptions at its end. So one task owns
-each connection, and others call its methods. A connection whose transport failed is not used again; who
-needs it makes a new one.
+The SDK's client belongs to the task that opened it: if another task leaves it, or it is cancelled inside,
+that task fails, and the cause is only in the exception group at its end. So one task owns each connection,
+and others call its methods. A connection whose transport failed is not used again; a new one is made.
 
-Nothing that the SDK logs or raises is passed on as it is: it may quote URLs, and what the server has sent.
+Logs and errors of the SDK are never passed on unchanged: they may quote URLs, and data of the server.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from antiphon.core.tool_result import RemoteFailure
 CLOSING = 3.0
 """Seconds until a connection that does not close is left."""
 MAX_MESSAGE = 300
-"""Characters of what a server says went wrong."""
+"""The most characters of a server's error message."""
 MAX_STDERR = 1000
 """Characters of a line that a server writes to its standard error."""
 _INTERNAL, _CLOSED, _TIMEOUT = -32603, -32000, -32001
@@ -49,7 +48,7 @@ logging.getLogger("mcp").propagate = False
 
 
 class FailureError(Exception):
-    """A server cannot be reached, or did not do what it was asked for."""
+    """A server cannot be reached, or did not do what was requested."""
 
     def __init__(self, failure: RemoteFailure) -> None:
         super().__init__(failure.message)
@@ -59,7 +58,7 @@ class FailureError(Exception):
 class Target(Struct, frozen=True):
     """An MCP server: a `url` with `headers`, or a `command` with its `environment`.
 
-    One that the operator names is `trusted`: it may be anywhere.
+    `trusted`: the operator has named it, and it may be at any address.
     """
 
     label: str
@@ -70,7 +69,7 @@ class Target(Struct, frozen=True):
     trusted: bool = False
 
     def hide(self, text: str) -> str:
-        """The text without what only the server may know."""
+        """The text without secrets of the server."""
         secrets = [*self.headers.values(), *self.environment.values()]
         secrets += [secret.partition(" ")[2] for secret in secrets]
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
@@ -85,13 +84,13 @@ class Network(Struct, frozen=True):
     direct: httpx2.AsyncBaseTransport
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close open resources."""
         await self.guarded.aclose()
         await self.direct.aclose()
 
 
 class _Watched(httpx2.AsyncBaseTransport):
-    """Sends by another transport, which it does not close; remembers what went wrong, and bounds answers."""
+    """Sends by another transport, which it does not close; keeps the last error, and bounds answers."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, most: int) -> None:
         self._inner = inner
@@ -111,11 +110,11 @@ class _Watched(httpx2.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """The other transport serves others, too."""
+        """Keep the other transport open, which is shared."""
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, which breaks off when it is too long."""
+    """The body of an answer, which ends with an error when it is too long."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
         self._inner = inner
@@ -135,8 +134,8 @@ class _Bounded(httpx2.AsyncByteStream):
 class Connection:
     """A connection to `target`: `open` it first, `close` it last.
 
-    `changed` is called when the server says that its tools are others now. One that `listens` is told so at
-    any time, the others while they wait for something.
+    `changed` is called when the server reports that its tools have changed. With `listens` this happens at
+    any time, otherwise only during calls.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class Connection:
     async def _own(
         self, transport: Callable[[], AbstractAsyncContextManager[Any]], ready: asyncio.Event
     ) -> None:
-        """Hold the connection until it is closed. Whatever ends it is kept as the reason."""
+        """Hold the connection until it is closed. An error that ends it is kept."""
         try:
             async with Client(
                 transport(),
@@ -222,7 +221,7 @@ class Connection:
             self._changed()
 
     async def _listen(self, client: Client) -> None:
-        """Hear of changes from servers that have no sessions: those tell who asks."""
+        """Receive changes from servers without sessions: these send them to listeners only."""
         if not self._listens or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return
         with suppress(MCPError, SubscriptionLost, TimeoutError):
@@ -231,7 +230,7 @@ class Connection:
                     self._changed()
 
     async def tools(self) -> tuple[ListedTool, ...]:
-        """What the server has. Raises FailureError, also for more than is taken."""
+        """The tools of the server. Raises FailureError, also for too many."""
         found: list[ListedTool] = []
         cursor, most, size = None, self._limits.mcp_tools, 0
         with self._failing():
@@ -272,7 +271,7 @@ class Connection:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Tell what goes wrong as a FailureError."""
+        """Convert errors to FailureError."""
         self._http.status = self._http.refusal = None
         try:
             yield
@@ -287,7 +286,7 @@ class Connection:
             raise FailureError(self._failure(first)) from error
 
     def _failure(self, error: BaseException | None) -> RemoteFailure:  # noqa: PLR0911 - a table
-        """What a client may know of an error."""
+        """The part of an error that a client may see."""
         status, refusal = self._http.status, self._http.refusal
         if refusal is not None:
             return RemoteFailure("protocol", _CLOSED, refusal)
@@ -311,10 +310,10 @@ class Connection:
                 return RemoteFailure("protocol", _CLOSED, _BROKEN)
         return RemoteFailure("protocol", _INTERNAL, "Its answer is not valid for an MCP server.")
 
-    # How it is reached
+    # Transports
 
     def _transports(self) -> Iterator[Callable[[], AbstractAsyncContextManager[Any]]]:
-        """The ways to connect, the likely one first."""
+        """The transports to try, the most likely first."""
         if self.target.command:
             yield self._process
             return
@@ -376,7 +375,7 @@ async def _logged_lines(target: Target) -> AsyncIterator[Any]:
         finally:
             file.close()
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(logging_lines), 0.2)  # what it said last
+                await asyncio.wait_for(asyncio.shield(logging_lines), 0.2)  # its last log lines
             logging_lines.cancel()
             transport.close()
 
@@ -395,7 +394,7 @@ async def _log_lines(target: Target, lines: asyncio.StreamReader) -> None:
 
 
 def _plain(line: bytes) -> str:
-    """The line without what could be taken for another one."""
+    """The line without characters that could fake another log line."""
     return re.sub(r"[\x00-\x1f\x7f]+", " ", line.decode(errors="replace")).strip()
 
 

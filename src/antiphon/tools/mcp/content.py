@@ -11,14 +11,15 @@ from antiphon.core.tool_result import ToolResult
 from antiphon.tools.text import Excerpt
 
 MAX_MEDIA = 16
-"""Images, audio and files of one answer that a model is shown."""
+"""Images, audio and files of one result that a model is shown."""
 _EMPTY = "[The result of the tool is empty.]"
 
 
 def result_of(answer: types.CallToolResult, most: int) -> ToolResult:
-    """The result of a call, of which the model reads at most so many characters.
+    """The result of a call, with at most this number of characters for the model.
 
-    What is structured only repeats the text, where there is any. What is no text is named, and handed on.
+    Structured content is used only if there is no text, which it repeats. Other content is named, and passed
+    on.
     """
     shown = Excerpt(most)
     for part in answer.content:
@@ -32,7 +33,7 @@ def result_of(answer: types.CallToolResult, most: int) -> ToolResult:
 
 
 def _media(parts: Iterable[types.ContentBlock]) -> Iterator[bytes]:
-    """What is no text. Data that are no base64 are only named."""
+    """The content that is not text. Data that are not valid base64 are only named."""
     for part in parts:
         match part:
             case types.ImageContent(data=data) | types.AudioContent(data=data):
@@ -48,7 +49,7 @@ def _media(parts: Iterable[types.ContentBlock]) -> Iterator[bytes]:
 
 
 def text_of(part: types.ContentBlock) -> str:  # noqa: PLR0911 - a table
-    """The text of a part; of one that has none, what it is."""
+    """The text of a part; a description of a part without text."""
     match part:
         case types.TextContent(text=text):
             return text

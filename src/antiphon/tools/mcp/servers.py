@@ -1,8 +1,8 @@
-"""The connections of a server to MCP servers: those that requests name, and those of the operator.
+"""Connections to MCP servers: those that requests name, and those of the operator.
 
-A connection to a server that a request names serves one answer, and is closed with it. Those of the operator
-are opened at the start, serve all answers together (of one owner, where the server keeps something between
-calls), are looked after, and are opened again when they break, later each time.
+A connection to a server that a request names is for one answer, and is closed with it. Those of the operator
+are opened at the start and shared by all answers (by those of one owner, if the server is stateful). They
+are checked, and reopened after failures, with increasing delays.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MAX_LISTINGS = 256
 UNUSED = 600.0
 """Seconds after which an owner's own connection to a server of the operator's is closed."""
 HEALTH = 30.0
-"""Seconds between two looks at a connection of the operator's."""
+"""Seconds between two checks of a connection of the operator's."""
 FIRST_DELAY, LAST_DELAY = 1.0, 60.0
 """Seconds until a connection that broke is opened again: twice as long each time."""
 
@@ -49,7 +49,7 @@ class OperatorServer(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What clients know it by."""
+        """The label of the server, which clients use."""
         return self.target.label
 
     def admits(self, owner: str) -> bool:
@@ -58,7 +58,7 @@ class OperatorServer(Struct, frozen=True):
 
 
 class _KeptConnection(Struct):
-    """A connection of the operator's, or when to try again. `lock`: one at a time opens it."""
+    """A connection of the operator's, or the time of the next try. `lock`: one task at a time opens it."""
 
     lock: asyncio.Lock
     connection: Connection | None = None
@@ -80,7 +80,7 @@ class McpConnections:
         self._minding: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the connections of the operator's servers, without waiting for them, and look after all."""
+        """Open the connections of the operator's servers in the background, and check them from now on."""
         self._minding = asyncio.create_task(self._mind())
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class McpConnections:
             await lease.close()
 
     async def listing(self, target: Target, owner: str) -> Listing:
-        """What a server has, asked for or remembered. It never raises: a listing may have an error."""
+        """The tools of a server, requested or cached. It never raises: a listing may have an error."""
         key = self._key(target, owner)
         until, known = self._listings.get(key, (0.0, None))
         if known is not None and time.monotonic() < until:
@@ -134,7 +134,7 @@ class McpConnections:
             await connection.close()
 
     def _forgetting(self, target: Target, owner: str) -> Callable[[], None]:
-        """What forgets the listing of a server, which has changed."""
+        """A function that drops the listing of a server, which has changed."""
         key = self._key(target, owner)
 
         def forget() -> None:
@@ -150,7 +150,7 @@ class McpConnections:
         return server if server is not None and server.target is target else None
 
     def _key(self, target: Target, owner: str) -> str:
-        """Equal for those who may share what a server said to one of them. It holds no secret."""
+        """Equal for owners that may share a listing. It contains no secret."""
         if (server := self._operators(target)) is not None:
             owner = owner if server.stateful else ""
         return sha256(msgspec.msgpack.encode((owner, target))).hexdigest()
@@ -192,7 +192,7 @@ class McpConnections:
         log.info("an MCP server is connected", server=server.label)
 
     async def _mind(self) -> None:
-        """Open what is to be open, look whether it still works, and close what nobody uses."""
+        """Open missing connections, check the others, and close unused ones."""
         checked = time.monotonic()
         while True:
             with suppress(FailureError):
@@ -218,7 +218,7 @@ class McpConnections:
                 await connection.close()
 
     async def _close_unused(self) -> None:
-        """Close what owners had to themselves, and do not use any more."""
+        """Close connections of single owners that they do not use any more."""
         old = time.monotonic() - UNUSED
         for key, kept in [*self._kept.items()]:
             if key[1] and kept.used_at < old and not kept.lock.locked():
@@ -228,14 +228,14 @@ class McpConnections:
 
 
 class ConnectionLease:
-    """A connection for one answer, opened when it is first needed, and again if it broke."""
+    """A connection for one answer, opened when it is first needed, and again after a failure."""
 
     def __init__(self, connections: McpConnections, target: Target, owner: str) -> None:
         self._connections = connections
         self._target = target
         self._owner = owner
         self._taken: Connection | None = None
-        self._taking = asyncio.Lock()  # calls may come side by side
+        self._taking = asyncio.Lock()  # calls may run in parallel
 
     async def connection(self) -> Connection:
         """The connection. Raises FailureError."""
@@ -253,5 +253,5 @@ class ConnectionLease:
 
 
 def labels(servers: Mapping[str, OperatorServer], owner: str) -> Sequence[str]:
-    """What an owner may name."""
+    """The labels that an owner may use."""
     return [label for label, server in servers.items() if server.admits(owner)]

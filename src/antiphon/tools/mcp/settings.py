@@ -1,7 +1,7 @@
-"""MCP servers as requests and operators describe them: where they are, which of their tools may be called.
+"""Settings of MCP servers, from requests and from operators: their targets, and the tools that may be called.
 
-What an operator says of a server bounds what requests may say: of allowed tools both have to allow one, and
-a call that either wants approved is approved by the client.
+The operator's settings of a server restrict those of requests: a tool must be allowed by both, and a call
+needs an approval if either demands one.
 """
 
 import re
@@ -18,7 +18,7 @@ from antiphon.tools.mcp.connection import Target
 from antiphon.tools.settings import invalid_setting, parse_settings
 
 ANY_PUBLIC = "*"
-"""The host that stands for all that are public."""
+"""The host that means all public ones."""
 READ = frozenset(
     {
         "type",
@@ -49,13 +49,13 @@ Approval = Literal["always", "never"]
 
 
 class ToolFilter(Struct, frozen=True):
-    """Some of a server's tools: by name, if there are names; `read_only`, as they say of themselves."""
+    """A selection of a server's tools: by name, if there are names; `read_only`, as they declare it."""
 
     tool_names: Sequence[str] | None = None
     read_only: bool | None = None
 
     def admits(self, tool: ListedTool) -> bool:
-        """Whether the tool is one of them."""
+        """Whether the tool is selected."""
         read_only = bool((tool.annotations or {}).get("readOnlyHint"))
         return (self.tool_names is None or tool.name in self.tool_names) and (
             self.read_only is None or self.read_only == read_only
@@ -63,7 +63,7 @@ class ToolFilter(Struct, frozen=True):
 
 
 class ApprovalFilter(Struct, frozen=True):
-    """Which tools need an approval always, and which never. Of others, all do."""
+    """The tools that always need an approval, and those that never do. All others need one."""
 
     always: ToolFilter | None = None
     never: ToolFilter | None = None
@@ -103,7 +103,7 @@ class _RequestSettings(Struct, frozen=True):
 
 
 class RequestedServer(Struct, frozen=True):
-    """A server as a request asks for it: at a `target`, or one of the operator's, by `name`."""
+    """A server in a request: at a `target`, or one of the operator's, by `name`."""
 
     label: str
     name: str = ""

@@ -1,4 +1,7 @@
-"""The operator's MCP servers, as tables `[[mcp_servers]]` of the TOML file. This imports nothing of MCP."""
+"""The operator's MCP servers: the tables `[[mcp_servers]]` of the TOML file.
+
+This module imports no MCP package.
+"""
 
 import os
 import shlex
@@ -9,21 +12,21 @@ import msgspec
 from msgspec import Struct
 
 VARIABLE = "$"
-"""What a value begins with that stands in a variable of this server's environment."""
+"""The prefix of a value that is the name of an environment variable."""
 
 
 class ToolNames(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which tools need an approval always, and which never. Of others, all do."""
+    """The tools that always need an approval, and those that never do. All others need one."""
 
     always: list[str] | None = None
     never: list[str] | None = None
 
 
 class McpServer(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table: a `url`, or a `command` to start, which gets this `environment` beside PATH and the like.
+    """A table: a `url`, or a `command` to start, with this `environment` in addition to PATH and the like.
 
-    Only those with one of the `keys` may use it, if there are any. A `stateful` one has a connection (a
-    process) for each key; a `default` one is offered to every request.
+    Only owners of the `keys` may use it, if there are any. A `stateful` one has a connection (a process) for
+    each key; a `default` one is offered to every request.
     """
 
     label: str
@@ -66,7 +69,7 @@ def read_servers(tables: Any) -> tuple[McpServer, ...]:
 
 
 def _expanded(values: Mapping[str, str], label: str) -> dict[str, str]:
-    """The values, those of variables in their place. Raises ValueError for a variable that is not set."""
+    """The values, with those of variables. Raises ValueError for a variable that is not set."""
     found = {}
     for name, value in values.items():
         variable = value.removeprefix(VARIABLE) if value.startswith(VARIABLE) else None

@@ -1,7 +1,7 @@
 """The tool `mcp`: a request may have several, one for each MCP server.
 
-Which functions it has is what the server lists, unless the conversation has a listing already. Whatever a
-server does, slowly, wrongly or not at all, is the result of a call, or the error of a listing.
+Its functions are those that the server lists, unless the conversation has a listing already. Any failure of
+a server is the result of a call, or the error of a listing.
 """
 
 import re
@@ -24,10 +24,10 @@ from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "mcp"
 MAX_NAME = 64
-"""Characters of a function's name, as models and clients know them."""
+"""The most characters of a function's name, for models and clients."""
 MAX_DESCRIPTION = 4000
 SESSION_HEADER = "x-session-id"
-"""Tells servers of tools that models were trained with which calls belong together: those of an answer."""
+"""For servers of tools that models were trained with: equal for the calls of one answer."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -69,7 +69,7 @@ class Mcp:
         await self._connections.start()
 
     async def offer(self, wanted: WantedTool) -> ToolOffer:
-        """See `ServerTool`. What a server lists and cannot be offered is left out, with a note."""
+        """See `ServerTool`. Listed tools that cannot be offered are left out, with a note."""
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, policies, description = self._resolved(asked, wanted)
         listing = wanted.listing or await self._connections.listing(target, wanted.owner)
@@ -102,7 +102,7 @@ class Mcp:
         await self._connections.close()
 
     def _resolved(self, asked: RequestedServer, wanted: WantedTool) -> tuple[Target, tuple[Policy, ...], str]:
-        """Where the server is, what holds for its tools, and what it is for. Raises RequestError."""
+        """The target of the server, its policy, and its description. Raises RequestError."""
         if asked.target is not None:
             return asked.target, (Policy(asked.allowed, asked.approval or "always"),), asked.description
         server = self._servers.get(asked.name)
@@ -113,7 +113,7 @@ class Mcp:
 
 
 class McpSession:
-    """An MCP server as one answer uses it: a `Session` of `tools.tool`."""
+    """The use of an MCP server for one answer: a `Session` of `tools.tool`."""
 
     def __init__(self, lease: ConnectionLease, limits: Limits) -> None:
         self._lease = lease
@@ -130,7 +130,7 @@ class McpSession:
             return ToolResult(error.failure.message, error.failure, failed=True)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. What a server keeps it keeps itself: nothing is called again."""
+        """See `Session`. The server itself keeps its state: nothing is called again."""
 
     async def close(self) -> None:
         """See `Session`."""

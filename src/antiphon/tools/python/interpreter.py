@@ -1,7 +1,7 @@
-"""One Python in its sandbox, from the server's side: files go in, code is run, and its result comes out.
+"""The server's side of one Python in its sandbox: sends files, runs code, and receives results.
 
-What the other side writes is untrusted: an answer that is none ends the interpreter. Nothing is read
-between two calls, so who prints then has to wait.
+The output of the other side is untrusted: an invalid answer ends the interpreter. Nothing is read between
+two calls, so a program that prints then has to wait.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LINE_BYTES = 1024 * 1024
 """The longest line of an answer."""
 
 TRANSFER_SECONDS = 60.0
-"""How long files may take, in either direction."""
+"""The most seconds for files, in either direction."""
 
 ENDING = 2.0
 """Seconds for a process that was killed to be gone."""
@@ -35,7 +35,7 @@ _Utf8 = getincrementaldecoder("utf-8")
 
 Content = AsyncIterator[bytes]
 Receive = Callable[[str, int, Content], Awaitable[None]]
-"""Takes a file that a program has written: its name, its bytes, and them."""
+"""Processes a file that a program has written: its name, its size, and its bytes."""
 
 
 class FileRoom(Struct, frozen=True):
@@ -46,7 +46,7 @@ class FileRoom(Struct, frozen=True):
 
 
 class RunResult(Struct, frozen=True):
-    """The result of a call, beside its files: those that are gone, were left out, or are figures, by name."""
+    """The result of a call, besides written files: deleted files, omitted ones, and figures, by name."""
 
     gone: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class RunResult(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """A line. One of `ran`, `file` and `done` is there."""
+    """A line of the other side. One of `ran`, `file` and `done` is set."""
 
     ran: bool = False
     file: str | None = None
@@ -69,11 +69,11 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class InterpreterLostError(ToolError):
-    """The interpreter is gone, and with it the variables: the message says why."""
+    """The interpreter has ended, and its variables are lost: the message says why."""
 
 
 class Interpreter:
-    """A process. Its calls come one after the other. After a LostError it is of no use."""
+    """A process. Its calls run one after the other. After a LostError it cannot be used."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: int) -> None:
         self._process = process
@@ -108,7 +108,7 @@ class Interpreter:
         return cls(process, reading)
 
     async def put(self, name: str, size: int, content: Content) -> None:
-        """Write a file of so many bytes. Raises LostError, and whatever reading it raises."""
+        """Write a file of this number of bytes. Raises LostError, and the errors of reading the content."""
         await self._send({"put": name, "size": size})
         async for piece in content:
             await self._write(piece)
@@ -120,9 +120,9 @@ class Interpreter:
     async def run(
         self, code: str, seconds: float, room: FileRoom, printed: Excerpt, receive: Receive
     ) -> RunResult:
-        """Run code. What it prints is written to `printed`, and files that have changed go to `receive`.
+        """Run code. Output is written to `printed`, and changed files are passed to `receive`.
 
-        Raises LostError, and whatever `receive` raises.
+        Raises LostError, and the errors of `receive`.
         """
         self._printed = printed
         self._working = True
@@ -138,7 +138,7 @@ class Interpreter:
             self._stop_reading()
 
     async def close(self) -> None:
-        """Kill it, with all that it has begun."""
+        """Kill it, with all processes that it has started."""
         self._working = False
         self._stop_reading()
         if self._output >= 0:
@@ -155,7 +155,7 @@ class Interpreter:
                 raise InterpreterLostError("The interpreter sent an unexpected answer.")
             content = self._pieces(answer.size)
             await receive(name, answer.size, content)
-            async for _ in content:  # what was not taken
+            async for _ in content:  # skip the rest
                 pass
         self._take()  # all that it printed is there by now
         return RunResult(answer.gone, answer.left_out, answer.figures)
@@ -173,7 +173,7 @@ class Interpreter:
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
-        except ValueError as error:  # it is too long
+        except ValueError as error:  # the line is too long
             raise InterpreterLostError("The interpreter sent an unexpected answer.") from error
         if not line.endswith(b"\n"):
             raise await self._ended()
@@ -206,7 +206,7 @@ class Interpreter:
         except (ConnectionError, RuntimeError) as error:
             raise await self._ended() from error
 
-    # What it prints
+    # Output
 
     def _read_output(self) -> None:
         if self._working and not self._reading:
@@ -220,11 +220,11 @@ class Interpreter:
 
     def _readable(self) -> None:
         self._stop_reading()
-        if self._take():  # a program that does nothing but print must not keep the server busy
+        if self._take():  # a program that only prints must not keep the server busy
             asyncio.get_running_loop().call_later(PAUSE, self._read_output)
 
     def _take(self) -> bool:
-        """Take what was printed since; whether there may be more."""
+        """Read new output; returns whether there may be more."""
         try:
             data = os.read(self._output, LINE_BYTES)
         except BlockingIOError:

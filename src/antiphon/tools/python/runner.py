@@ -1,15 +1,15 @@
 """The program in the sandbox: runs cells of Python one after the other, and keeps their variables.
 
-It is not imported by the server: its text is handed to the interpreter (`python -c`), so it uses the
-standard library alone. It reads requests from its standard input and answers on its standard output; each is
-a line of JSON, behind some of which come as many bytes as its `size` says.
+The server does not import it: its text is passed to the interpreter (`python -c`), so it uses the standard
+library only. It reads requests from its standard input and answers on its standard output; each is a line of
+JSON, some of which are followed by the number of bytes in their `size`.
 
     put    a file: the bytes follow          run    code to run
     drop   a file is deleted
 
-Only `run` is answered: with `ran`, then each file that has changed (`file`), then `done`. What programs
-print, and whatever processes they begin, goes to the standard error, as text. Nothing here protects
-anybody: the sandbox does, and the server believes no answer.
+Only `run` is answered: with `ran`, then each file that has changed (`file`), then `done`. The output of
+programs, and of any processes that they start, goes to the standard error, as text. This program does not
+protect anything: the sandbox does, and the server trusts no answer.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 Look = tuple[int, int, int]
-"""What changes when a file does: its time, its size, its number."""
+"""Properties that change with a file: its time, its size, its inode."""
 
 PIECE_BYTES = 256 * 1024
 MOST_SEEN = 10_000
-HOME, SCRATCH = "/mnt/data", "/tmp"  # noqa: S108 - it is the sandbox's own
+HOME, SCRATCH = "/mnt/data", "/tmp"  # noqa: S108 - in the sandbox
 
 
 def main(settings: dict[str, Any]) -> None:
     """Answer requests until there are no more."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # Programs read nothing, and print to one output.
+    # Programs have no input, and one output.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     for stream in (sys.stdout, sys.stderr):
@@ -74,7 +74,7 @@ def limit(settings: dict[str, Any]) -> None:
 
 
 class Cells:
-    """The cells of one container, with all that they share."""
+    """The cells of one container, with their common state."""
 
     def __init__(self, settings: dict[str, Any], requests: BinaryIO, answers: BinaryIO) -> None:
         self.settings = settings
@@ -87,7 +87,7 @@ class Cells:
         self.process = os.getpid()
 
     def answer_all(self) -> None:
-        """Take requests, one after the other."""
+        """Process requests, one after the other."""
         while line := self.requests.readline():
             request = json.loads(line)
             if "put" in request:
@@ -98,7 +98,7 @@ class Cells:
                 self.run(request)
 
     def put(self, name: str, size: int) -> None:
-        """Write a file. What does not fit is read all the same, and told when code is run."""
+        """Write a file. If it does not fit, it is skipped, and reported when code is run."""
         path, file = os.path.join(HOME, name), None
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -139,7 +139,7 @@ class Cells:
         left_out = ["…"] if more else []
         room = request["bytes"]
         changed = [name for name in found if self.known.get(name) != found[name]]
-        # Pictures first: they are what is looked for.
+        # Figures first: they are the most important.
         for place, name in enumerate(sorted(changed, key=lambda name: name not in drawn)):
             if place >= request["files"] or found[name][1] > room:
                 left_out.append(name)
@@ -158,7 +158,7 @@ class Cells:
             last = tree.body[-1] if tree.body else None
             last = last if isinstance(last, ast.Expr) else None
             tree.body = tree.body[:-1] if last else tree.body
-            exec(compile(tree, name, "exec"), self.names)  # noqa: S102 - that is what it is for
+            exec(compile(tree, name, "exec"), self.names)  # noqa: S102 - the purpose of this program
             if last is not None:
                 shown = compile(ast.Expression(last.value), name, "eval")
                 sys.displayhook(eval(shown, self.names))  # noqa: S307
@@ -168,11 +168,11 @@ class Cells:
             self.print_error(error)
             return True
         if os.getpid() != self.process:
-            os._exit(0)  # it was forked, and has come to the end of the cell
+            os._exit(0)  # a forked process at the end of the cell
         return False
 
     def print_error(self, error: BaseException) -> None:
-        """Print what a cell raised, without the frames of this file, and what can be done about it."""
+        """Print an exception of a cell, without the frames of this file, and with the remedy."""
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == "<string>":
             frames = frames.tb_next
@@ -186,7 +186,7 @@ class Cells:
             cause = cause.__cause__ or cause.__context__
 
     def remedy(self, error: BaseException) -> str | None:
-        """What a limit of the sandbox means for the program, if it met one."""
+        """The explanation of an error that a limit of the sandbox has caused; None for other errors."""
         settings, number = self.settings, getattr(error, "errno", None)
         denied = number in (errno.EACCES, errno.EPERM) and getattr(error, "filename", None)
         thread = "start new thread" in str(error)
@@ -225,7 +225,7 @@ class Cells:
         return names
 
     def files(self) -> tuple[dict[str, Look], bool]:
-        """The files that there are, and how each looks; whether there are too many to list."""
+        """The files with their properties; and whether there are too many to list."""
         found: dict[str, Look] = {}
         for folder, _, names in os.walk(HOME):
             for name in names:
@@ -242,7 +242,7 @@ class Cells:
         return found, False
 
     def send(self, name: str) -> int:
-        """Send a file as it is now; its bytes."""
+        """Send a file in its current state; returns its size."""
         try:
             file = open(os.path.join(HOME, name), "rb")  # noqa: SIM115
         except OSError:
@@ -264,7 +264,7 @@ class Cells:
 
 
 def look(status: os.stat_result) -> Look:
-    """What changes when a file does."""
+    """The properties that change with a file."""
     return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 

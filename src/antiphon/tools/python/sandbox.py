@@ -1,9 +1,9 @@
 """The Python for programs, and its sandbox: the command that starts it, and its version and libraries.
 
-The operator gives the command of a Python, and may give the one that makes a sandbox for it: words that
-stand in front. Without one it is Bubblewrap: the program sees nothing of the machine but `/usr` and the
-folders of its Python, has no network, no rights, and writes to memory only. A server that runs as root
-begins it as nobody, for the kernel does not count the processes of root.
+The operator configures the command of a Python, and optionally the one that makes a sandbox for it, as a
+prefix. The default is Bubblewrap: the program sees nothing of the machine but `/usr` and the folders of its
+Python, has no network, no privileges, and writes to memory only. A server that runs as root starts it as
+`nobody`, because the kernel does not count the processes of root.
 """
 
 import os
@@ -22,13 +22,13 @@ from antiphon.core.errors import ToolError
 from antiphon.core.limits import Limits
 
 START_SECONDS = 30.0
-"""How long a Python may take to begin."""
+"""How long a Python may take to start."""
 
 LIBRARIES = (
     "numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn", "statsmodels", "sympy", "networkx", "PIL",
     "openpyxl", "docx", "pypdf", "bs4", "lxml", "requests",
 )  # fmt: skip
-"""Those of which models are told whether they are there."""
+"""Libraries whose presence is reported to models."""
 
 NOBODY = "65534"
 _SMALL = 64 * 2**20
@@ -43,16 +43,16 @@ print(json.dumps({"version": list(sys.version_info[:3]), "libraries": found}))""
 
 
 class About(Struct, frozen=True):
-    """What a Python in its sandbox has."""
+    """The properties of a Python in its sandbox."""
 
     version: tuple[int, int, int]
     libraries: tuple[str, ...]
 
 
 class Sandbox:
-    """A Python in a sandbox, within these limits. Raises ToolError if the commands cannot be run so.
+    """A Python in a sandbox, within these limits. Raises ToolError if the commands do not work.
 
-    That takes the time of beginning it, once.
+    The constructor starts it once.
     """
 
     def __init__(self, python: str, sandbox: str | None, limits: Limits) -> None:
@@ -102,7 +102,7 @@ class Sandbox:
 
 
 def environment() -> dict[str, str]:
-    """What the command gets: what else the server's environment holds, such as keys, is not for programs."""
+    """The environment of the command: other variables of the server, such as keys, are not for programs."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
@@ -121,7 +121,7 @@ def _split(command: str, option: str) -> list[str]:
 
 
 def _bubblewrap(python: str, limits: Limits) -> list[str]:
-    """The sandbox that there is without another. Raises ToolError."""
+    """The default sandbox. Raises ToolError."""
     found = shutil.which(python)
     if found is None:
         raise ToolError(f"There is no Python {python}. Give --python the path of one.")
@@ -147,13 +147,16 @@ def _bubblewrap(python: str, limits: Limits) -> list[str]:
     words += ["--proc", "/proc", "--dev", "/dev"]
     for folder, size in {"/dev/shm": _SMALL, "/tmp": _SMALL, WORKSPACE: limits.python_disk_bytes}.items():  # noqa: S108
         words += ["--size", str(size), "--tmpfs", folder]
-    for folder in (*_FOLDERS, *_folders_of(Path(found))):  # last, for they may lie in one of those above
+    for folder in (
+        *_FOLDERS,
+        *_folders_of(Path(found)),
+    ):  # last: they may be below one of those above
         words += ["--ro-bind-try", folder, folder]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
 
 
 def _folders_of(python: Path) -> Iterator[str]:
-    """The folders that a Python needs beside `/usr`: its own, and those of what it links to."""
+    """The folders that a Python needs in addition to `/usr`: its own, and those of its symbolic links."""
     seen: list[Path] = []
     while True:
         folder = python.parent.parent

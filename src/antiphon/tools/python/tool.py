@@ -1,12 +1,12 @@
 """`code_interpreter` with a whole Python, in containers.
 
-A container is a record with files, which lasts until nobody has used it for a while. The interpreter that
-works in it lives on this server: it is begun with the first call, is given the files of the container, and
-what it writes becomes files of the container. Variables are in the interpreter alone: where it is gone, or
-another server has worked in the container since, the next call begins a new one, and the model is told.
+A container is a record with files, which expires after a time without use. Its interpreter runs on this
+server: it is started with the first call, gets the files of the container, and the files that it writes
+become files of the container. Variables are only in the interpreter: if it has ended, or another server has
+used the container since, the next call starts a new one, and the model is told so.
 
-A request names a container, or says `auto`: then the answer has one of its own. That of an answer without an
-id, which nobody could ask for, goes with the answer.
+A request names a container, or says `auto`: then the answer has its own. If the answer has no id, so that
+later requests cannot name the container, this is deleted with the answer.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ NAME_CHARACTERS = 512
 
 MOST_PICTURES = 8
 PICTURE_BYTES = 1024 * 1024
-"""Figures of a call that are shown, and the most bytes of each; others are files only."""
+"""The most figures of a call that are shown, and the most bytes of each; others are files only."""
 
 _SILENT = "[Nothing was printed.]"
 _NO_CODE = "`code` is missing: give Python code as a text."
@@ -63,10 +63,10 @@ class HeldFile(Struct, frozen=True):
 
 
 class Keeper(Protocol):
-    """Keeps containers and their files. What belongs to another owner does not exist."""
+    """Keeps containers and their files. Those of other owners are not found."""
 
     async def has(self, owner: str, container: str, file_ids: Sequence[str]) -> bool:
-        """Whether this container is there, with what these files hold."""
+        """Whether this container exists, and these files."""
         ...
 
     async def check(self, owner: str, container: str | None, file_ids: Sequence[str]) -> None:
@@ -76,9 +76,10 @@ class Keeper(Protocol):
     async def use(
         self, owner: str, container: str, interpreter: str, create: Sequence[str] | None
     ) -> str | None:
-        """Note that an interpreter works in a container: which one did before, if any.
+        """Register the interpreter that works in a container; returns the previous one, if there is one.
 
-        With `create` a missing one is made, with copies of these files. Raises NotFoundError, RequestError.
+        With `create` a missing container is made, with copies of these files. Raises NotFoundError,
+        RequestError.
         """
         ...
 
@@ -91,7 +92,7 @@ class Keeper(Protocol):
         ...
 
     async def write(self, owner: str, container: str, path: str, content: Content) -> HeldFile:
-        """Keep what a program wrote, in the place of what was there. Raises NotFoundError, RequestError."""
+        """Store a file that a program wrote, replacing an older one. Raises NotFoundError, RequestError."""
         ...
 
     async def remove(self, owner: str, container: str, file: HeldFile) -> None:
@@ -99,7 +100,7 @@ class Keeper(Protocol):
         ...
 
     async def delete(self, owner: str, container: str) -> None:
-        """Delete a container, if there is one."""
+        """Delete a container, if it exists."""
         ...
 
 
@@ -121,13 +122,13 @@ class _Worker(Struct, eq=False):
 
 
 class Interpreters:
-    """The interpreters of this server, one for each container that is in use."""
+    """The interpreters of this server, one for each container in use."""
 
     def __init__(self, sandbox: Sandbox, limits: Limits, keeper: Keeper) -> None:
         self.sandbox = sandbox
         self.limits = limits
         self.keeper = keeper
-        self._workers: dict[str, _Worker] = {}  # by container, the one that was used longest ago first
+        self._workers: dict[str, _Worker] = {}  # by container, the least recently used first
         self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or wanted
         self._wanted: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -140,9 +141,9 @@ class Interpreters:
 
     @asynccontextmanager
     async def working(self, wanted: _WantedContainer) -> AsyncIterator[_Worker]:
-        """The interpreter of a container, with its files as they are now; nobody else has it meanwhile.
+        """The interpreter of a container, with its current files; it is locked for the block.
 
-        If anything is raised in the block, it is ended. Raises AntiphonError.
+        If the block raises, the interpreter is ended. Raises AntiphonError.
         """
         async with self._alone(wanted.id):
             try:
@@ -155,16 +156,16 @@ class Interpreters:
             self._timers[wanted.id] = asyncio.get_running_loop().call_later(idle, self._expire, wanted.id)
 
     async def end(self, container: str) -> None:
-        """End the interpreter of a container, once nobody works with it."""
+        """End the interpreter of a container, after its current call."""
         async with self._alone(container):
             await self._end(container)
 
     async def kill(self, container: str) -> None:
-        """End the interpreter of a container, whoever works with it."""
+        """End the interpreter of a container, also during a call."""
         await self._end(container)
 
     async def close(self) -> None:
-        """End all of them, whoever works with them."""
+        """End all of them, also during calls."""
         for container in list(self._workers):
             await self._end(container)
         await asyncio.gather(*self._ending)
@@ -188,7 +189,7 @@ class Interpreters:
         worker = self._workers.pop(wanted.id, None)
         name = worker.id if worker else uuid4().hex
         if worker is not None:
-            self._workers[wanted.id] = worker  # the last one now
+            self._workers[wanted.id] = worker  # now the most recently used
         before = await self.keeper.use(wanted.owner, wanted.id, name, wanted.create)
         if worker is None or before != name:
             await self._end(wanted.id)
@@ -211,7 +212,7 @@ class Interpreters:
         return worker
 
     async def _hand_over(self, wanted: _WantedContainer, worker: _Worker) -> None:
-        """Give an interpreter the files that it does not have, and take those that are gone."""
+        """Send an interpreter the files that it does not have, and delete those that are gone."""
         there = {file.path: file for file in await self.keeper.files(wanted.owner, wanted.id)}
         for path in worker.files.keys() - there.keys():
             await worker.interpreter.drop(path)
@@ -277,7 +278,7 @@ class PythonInterpreter:
 
 
 class ContainerSession:
-    """A container as one answer has it: a `Session`."""
+    """The use of a container for one answer: a `Session`."""
 
     def __init__(self, interpreters: Interpreters, wanted: WantedTool) -> None:
         self._interpreters = interpreters
@@ -315,10 +316,10 @@ class ContainerSession:
             return ToolResult(error.message, failed=True)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. Files are in the container; that variables are gone, the next call says."""
+        """See `Session`. Files are in the container; the next call reports lost variables."""
 
     async def close(self) -> None:
-        """See `Session`. A container that nobody can ask for goes."""
+        """See `Session`. A container that no request can name is deleted."""
         if self._used and not self._kept:
             self._used = False
             await self._interpreters.end(self._container.id)
@@ -340,7 +341,7 @@ class ContainerSession:
         return ToolResult(_lines(logs, *self._file_notes(files, ran)) or _SILENT, details, media=pictures)
 
     def _file_notes(self, files: "_WrittenFiles", ran: RunResult) -> list[str]:
-        """What the model is shown about files, after what was printed."""
+        """Notes for the model on files, after the output."""
         written = [f"{WORKSPACE}/{file.path}" for file in files.written]
         notes = []
         if written and self._kept:
@@ -359,7 +360,7 @@ class ContainerSession:
 
 
 class _WrittenFiles:
-    """Takes the files that a call has written."""
+    """Stores the files that a call has written."""
 
     def __init__(self, keeper: Keeper, wanted: _WantedContainer, worker: _Worker) -> None:
         self.written: list[WrittenFile] = []
@@ -371,7 +372,7 @@ class _WrittenFiles:
         self._worker = worker
 
     async def take(self, path: str, size: int, content: Content) -> None:
-        """Keep a file."""
+        """Store a file."""
         if not _is_path(path):
             self.refused.append(path[:NAME_CHARACTERS].encode(errors="replace").decode())
             return
@@ -407,7 +408,7 @@ async def _copied(content: Content, copy: bytearray) -> Content:
 
 
 def _is_path(path: str) -> bool:
-    """A program wrote it: nothing but a path inside the workspace, in words that every part can hold."""
+    """Whether an untrusted path is inside the workspace, and valid for all parts of the server."""
     parts = PurePosixPath(path).parts
     return (
         0 < len(path) <= NAME_CHARACTERS
@@ -426,7 +427,7 @@ def _file_ids(settings: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _lines(*texts: str) -> str:
-    """Texts, each of which begins a line."""
+    """Texts, each on a new line."""
     given = [text for text in texts if text]
     return "".join(text if text.endswith("\n") or text is given[-1] else f"{text}\n" for text in given)
 

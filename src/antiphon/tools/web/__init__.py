@@ -1,1 +1,1 @@
-"""What `web_search` is made of: searching, fetching with care, and pages as numbered lines."""
+"""The parts of `web_search`: search engines, a restricted HTTP client, and pages as numbered lines."""

@@ -1,4 +1,4 @@
-"""The arguments of a call, parsed leniently: `"3"`, `3.0` and `[3]` are the number 3, -1 is none."""
+"""The arguments of a call, parsed leniently: `"3"`, `3.0` and `[3]` are the number 3, -1 means none."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from antiphon.core.errors import ToolError
 from antiphon.tools.web.page import clean
 
 QUERY_CHARS = 500
-"""The longest text that is searched for; of a longer one the beginning is."""
+"""The most characters of a query; a longer one is cut."""
 
 _VIEW_SOURCE = "view-source:"
 _NUMBER = re.compile(r"\s*[\[【]?[Ll]?\s*(\d{1,9})(?:\.0*)?\s*[\]】]?\s*")
@@ -18,7 +18,7 @@ _LARGEST = 10**9
 
 
 class Search(Struct, frozen=True):
-    """Search the web. `count`: at most so many results are wanted."""
+    """Search the web. `count`: the most results."""
 
     query: str
     count: int | None
@@ -41,7 +41,7 @@ class Find(Struct, frozen=True):
 
 
 def parse_call(action: str, arguments: Mapping[str, Any]) -> Search | Open | Find:
-    """The call with these arguments. Raises ToolError if they are not clear."""
+    """The call with these arguments. Raises ToolError if they are ambiguous."""
     match action:
         case "search":
             return Search(_text(arguments, "query"), _number(arguments.get("topn")))
@@ -76,7 +76,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _number(value: object) -> int | None:
-    """A whole number from 0 on, None for anything else."""
+    """An integer from 0 on, None for anything else."""
     if isinstance(value, str) and (found := _NUMBER.fullmatch(value)):
         return int(found[1])
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Bytes of the web as text, in the encoding that browsers would choose: the declared one or a sound guess."""
+"""Decodes bytes of the web in the encoding that browsers would choose: the declared one or a guess."""
 
 import codecs
 import re
@@ -6,7 +6,7 @@ import re
 import webencodings
 
 _PRESCANNED = 1024
-"""Bytes at the beginning of a page in which a browser looks for its encoding."""
+"""The most bytes at the beginning of a page in which a browser looks for its encoding."""
 
 _META = re.compile(rb"""<meta[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
 
@@ -31,7 +31,7 @@ def _of_meta(body: bytes) -> webencodings.Encoding | None:
 
 def _guess(body: bytes) -> webencodings.Encoding:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(body)  # a character that is cut at the end is no error
+        codecs.getincrementaldecoder("utf-8")().decode(body)  # a character that is cut at the end is allowed
     except UnicodeDecodeError:
         return webencodings.lookup("windows-1252")
     return webencodings.UTF8

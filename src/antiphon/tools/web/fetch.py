@@ -17,16 +17,16 @@ from antiphon.tools.web.guard import Guard, GuardedTransport, LookUp, look_up, p
 from antiphon.tools.web.settings import Domains
 
 FETCH_SECONDS = 20.0
-"""How long a page may take, all redirects included."""
+"""The time limit for a page, including all redirects."""
 
 BODY_BYTES = 5 * 2**20
-"""How much of a page is read, after decompression; of a longer one the beginning."""
+"""The most bytes of a page that are read, after decompression."""
 
 REDIRECTS = 5
 """How often a page may lie elsewhere."""
 
 URL_CHARS = 2000
-"""The longest URL that is opened."""
+"""The most characters of a URL that is opened."""
 
 _HTML = {"", "text/html", "application/xhtml+xml"}
 _TEXT = {"application/json", "application/xml"}
@@ -41,7 +41,7 @@ Read = Callable[[httpx2.Response], Awaitable[T]]
 
 
 class FetchedDocument(Struct, frozen=True):
-    """What was found at `url`, where the last redirect led. `cut`: there was more of it than is read."""
+    """The document at `url`, which is the one of the last redirect. `cut`: only its beginning was read."""
 
     url: str
     text: str
@@ -50,24 +50,24 @@ class FetchedDocument(Struct, frozen=True):
 
 
 class PageSource(Protocol):
-    """Where pages come from."""
+    """A source of pages."""
 
     async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
         """The document at `url`, of these domains only.
 
-        Raises ToolError, which says to the model what is wrong.
+        Raises ToolError, with a message for the model.
         """
         ...
 
     async def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
         ...
 
 
 class Fetcher:
-    """The web itself, a `PageSource`: a client that all answers share.
+    """A `PageSource` for the web: a client that all answers share.
 
-    It keeps no cookies, and uses no proxy: that would look up hosts.
+    It keeps no cookies, and uses no proxy, because a proxy would look up hosts itself.
     """
 
     def __init__(self, guard: Guard = public, look_up: LookUp = look_up) -> None:
@@ -75,11 +75,11 @@ class Fetcher:
         self._look_up = look_up
 
     async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
-        """The document at `url`. Raises ToolError, which says to the model what is wrong."""
+        """The document at `url`. Raises ToolError, with a message for the model."""
         return await self._get(url, domains, _HEADERS["Accept"], _read)
 
     async def download(self, url: str, domains: Domains, most: int) -> bytes:
-        """The file at `url`, of at most so many bytes, whatever it is. Raises ToolError."""
+        """The file at `url`, of any type, up to this number of bytes. Raises ToolError."""
         return await self._get(url, domains, "*/*", partial(_read_file, most=most))
 
     async def _get(self, url: str, domains: Domains, accept: str, read: Read[T]) -> T:
@@ -92,7 +92,7 @@ class Fetcher:
             raise ToolError(f"{_short(url)} could not be reached. Try another page.") from error
 
     async def close(self) -> None:
-        """Close the client, if there ever was a use for it."""
+        """Close the client, if it was used."""
         if "_client" in self.__dict__:
             await self._client.aclose()
 
@@ -125,7 +125,7 @@ class Downloader:
         self._fetcher = fetcher or Fetcher()
 
     async def download(self, url: str, most: int) -> bytes:
-        """The file at `url`, of at most so many bytes. Raises ToolError."""
+        """The file at `url`, up to this number of bytes. Raises ToolError."""
         return await self._fetcher.download(url, self._domains, most)
 
     async def close(self) -> None:
@@ -134,7 +134,10 @@ class Downloader:
 
 
 def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
-    """The URL of a web page, seen from the page at `base`. Raises ToolError if it is none, or not opened."""
+    """The URL of a web page, relative to the page at `base`.
+
+    Raises ToolError if it is invalid or not allowed.
+    """
     try:
         url = (
             base.join(text) if base is not None else httpx2.URL(text if "://" in text else f"https://{text}")
@@ -149,7 +152,7 @@ def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
 
 
 async def read_body(response: httpx2.Response, most: int = BODY_BYTES) -> tuple[bytes, bool]:
-    """What a response says, up to so many bytes, and whether there is more."""
+    """The body of a response, up to this number of bytes, and whether there is more."""
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece

@@ -1,7 +1,7 @@
-"""A folder of pages in place of the web: for networks that are closed, and for tests.
+"""A folder of pages in place of the web: for networks without internet access, and for tests.
 
-It is laid out as `wget --mirror` does: in the folder `docs.example` lie the pages of https://docs.example/.
-A search compares words; the rarer one is, the more it counts.
+It has the layout of `wget --mirror`: the folder `docs.example` has the pages of https://docs.example/. A
+search compares words; rarer words have a higher weight.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ class _Indexed(Struct, frozen=True):
 
 
 class FolderPages:
-    """The pages of a folder: a `SearchProvider`, and a `PageSource`. It is read when it is first searched.
+    """The pages of a folder: a `SearchProvider`, and a `PageSource`. It is read at the first search.
 
-    Raises ToolError if it is none, or has no pages.
+    Raises ToolError if it is not a folder, or has no pages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class FolderPages:
         return await asyncio.to_thread(_document, str(address), file)
 
     async def close(self) -> None:
-        """See `SearchProvider`. Nothing is held."""
+        """See `SearchProvider`. There are no resources."""
 
     def _read(self) -> Mapping[str, _Indexed]:
         return {url: _indexed(_document(url, file)) for url, file in self._files.items()}
@@ -114,7 +114,7 @@ def _pages(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _key(url: httpx2.URL) -> str:
-    """The URL that a page is known by, however it is written."""
+    """The canonical URL of a page."""
     host, path = url.host, url.path
     return f"https://{quote(host + path)}".removesuffix(_INDEX)
 

@@ -1,8 +1,8 @@
 """Prevents models from opening pages in the server's own network.
 
-A host's addresses are looked up once, every one is shown to a `Guard`, and the
-connection goes to an address that passed: a name cannot mean one thing when it
-is checked and another when it is used. TLS still asks for the host by its name.
+A host's addresses are looked up once, every one is checked by a `Guard`, and the connection goes to an
+address that passed: so a name cannot have one address for the check and another one for the connection. TLS
+still verifies the name of the host.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ Guard = Callable[[Address, int], bool]
 """Whether this port of this address may be connected to."""
 
 LookUp = Callable[[str, int], Sequence[Address]]
-"""All addresses of a host, for a port, the preferred ones first. It may take its time. Raises OSError."""
+"""Returns all addresses of a host, for a port, the preferred ones first. It may block. Raises OSError."""
 
 WEB_PORTS = frozenset({80, 443, 8080, 8443})
-"""Where public web servers listen. Elsewhere a page would be a way to talk to other services."""
+"""The ports of public web servers. Other ports could be used to reach other services."""
 
 CONNECTIONS = 64
 """Connections that are open at a time, of all answers together."""
@@ -39,16 +39,16 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC = tuple(
     ip_network(network)
     for network in (
-        # The registries of special addresses (RFC 6890): which of them Python knows depends on its version.
+        # The registries of special addresses (RFC 6890): Python's lists depend on its version.
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # behind the NAT of a carrier; in it the metadata of Alibaba's cloud
+        "100.64.0.0/10",  # carrier-grade NAT; includes the metadata service of Alibaba's cloud
         "127.0.0.0/8",  # this machine
         "169.254.0.0/16",  # this link; in it the metadata of most clouds
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # the IETF's protocols; in it the metadata of Oracle's cloud
         "192.0.2.0/24",  # documentation
-        "192.88.99.0/24",  # relays from IPv4 to IPv6: where they lead, nobody has checked
+        "192.88.99.0/24",  # relays from IPv4 to IPv6: their destinations are not checked
         "192.168.0.0/16",  # private
         "198.18.0.0/15",  # measurements between networks
         "198.51.100.0/24",  # documentation
@@ -58,7 +58,7 @@ _NOT_PUBLIC = tuple(
         "2001::/23",  # the IETF's protocols; tunnels
         "2001:db8::/32",  # documentation
         "3fff::/20",  # documentation
-        # What lies around 2000::/3, the only part of IPv6 that is given to the internet.
+        # All but 2000::/3, the only part of IPv6 that is assigned to the internet.
         "::/3",  # this machine; addresses of IPv4, and of networks that translate them
         "4000::/2",  # reserved; segments of a route
         "8000::/1",  # private, this link, groups; in it the metadata of Amazon's cloud
@@ -95,8 +95,9 @@ def look_up(host: str, port: int) -> Sequence[Address]:
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends requests only to hosts whose addresses all pass the guard. Raises ToolError for others.
 
-    Connections are not kept: by address alone, one that was made for a host could serve another.
-    Look-ups have threads of their own: a name server that does not answer keeps only other look-ups waiting.
+    Connections are not kept: they are identified by address only, and one that was made for a host could be
+    used for another. Look-ups have their own threads: a name server that does not answer delays only other
+    look-ups.
     """
 
     def __init__(self, guard: Guard, look_up: LookUp) -> None:
@@ -117,7 +118,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(_sent_to(addresses[-1], request))
 
     async def aclose(self) -> None:
-        """Close all connections. A look-up that nobody can end is left to its own end."""
+        """Close all connections. Running look-ups cannot be cancelled."""
         self._looking_up.shutdown(wait=False, cancel_futures=True)
         await self._inner.aclose()
 
@@ -137,7 +138,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 def _sent_to(address: Address, request: httpx2.Request) -> httpx2.Request:
-    """The same request, to this address. Its `Host` header stays, and TLS is told the host's name."""
+    """The same request, to this address. Its `Host` header stays, and TLS verifies the host's name."""
     timeout = request.extensions["timeout"] | {"connect": _CONNECT_SECONDS}
     return httpx2.Request(
         request.method,

@@ -6,10 +6,10 @@ from antiphon.core.errors import ToolError
 from antiphon.tools.web.page import WebPage
 
 PAGES_KEPT = 32
-"""Pages that are remembered, the newest ones. The cursors of those before stay theirs."""
+"""The number of the most recent pages that are kept. Older cursors are not reused."""
 
 Visit = WebPage | Callable[[], Awaitable[WebPage]]
-"""A page, or how to get one that was seen on another server."""
+"""A page, or a function that gets one that was seen on another server."""
 
 
 class PageHistory:
@@ -31,7 +31,7 @@ class PageHistory:
         self._next += 1
 
     def visit(self, cursor: int | None) -> Visit:
-        """What is at a cursor, None for the newest. Raises ToolError if nothing is."""
+        """The entry at a cursor, None for the newest. Raises ToolError if there is none."""
         if not self._visits:
             raise ToolError("No page is open yet. Search first, or open a URL.")
         visit = self._visits.get(self._next - 1 if cursor is None else cursor)
@@ -43,7 +43,7 @@ class PageHistory:
         return visit
 
     async def page(self, cursor: int | None) -> WebPage:
-        """The page at a cursor. Raises ToolError if there is none, or it cannot be had again."""
+        """The page at a cursor. Raises ToolError if there is none, or it cannot be fetched again."""
         visit = self.visit(cursor)
         if isinstance(visit, WebPage):
             return visit
@@ -52,7 +52,7 @@ class PageHistory:
         return page
 
     def seen(self, url: str) -> WebPage | None:
-        """The page of a URL, if it was seen already: the newest one."""
+        """The newest page with this URL, if there is one."""
         pages = (visit for visit in reversed(self._visits.values()) if isinstance(visit, WebPage))
         return next((page for page in pages if page.url == url), None)
 

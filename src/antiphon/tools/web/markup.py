@@ -1,7 +1,7 @@
-"""HTML → a page, as it is read: no tree is built, so time is linear and memory is that of the text.
+"""HTML → lines of text: no tree is built, so time is linear and memory is that of the text.
 
-A tree as the HTML standard has it can be made to grow far beyond its source;
-libxml2's parser only tells of tags. What it is told, a `_Reader` writes down.
+A tree of the HTML standard can be made to grow far beyond its source. libxml2's parser only reports tags and
+text, and a `_Reader` converts them.
 """
 
 import re
@@ -25,10 +25,10 @@ from antiphon.tools.web.page import (
 )
 
 DEPTH = 1000
-"""Elements inside each other. Deeper, each tag takes the parser longer, and no page says anything."""
+"""The deepest nesting of elements: deeper ones take the parser more time per tag."""
 
 LINKS = 2000
-"""Links of a page that can be opened; of those behind them only the text is shown."""
+"""Links of a page that can be opened; of further ones only the text is shown."""
 
 _CHUNK = 4096
 _LINK_CHARS = 200
@@ -57,16 +57,16 @@ def html_page(url: str, html: str) -> WebPage:
         if reader.full:
             break
         parser.feed(source[start : start + _CHUNK])
-    with suppress(etree.XMLSyntaxError):  # there was no element at all, and so nothing to read
+    with suppress(etree.XMLSyntaxError):  # there was no element at all
         parser.close()
     return reader.page()
 
 
 class _Reader:
-    """What a parser tells of tags and text, written down as lines.
+    """Converts the parser's tags and text to lines.
 
-    The text of a line gathers in `_inline`, and what ends the line writes it. Inside a link lines do not end:
-    its text is one mark.
+    The text of a line is collected in `_inline`, and written at the end of the line. Lines do not end inside
+    a link: its text is one mark.
     """
 
     def __init__(self, url: str) -> None:
@@ -86,11 +86,11 @@ class _Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is read."""
+        """Whether the page has reached its limits."""
         return self._too_deep or self._chars > PAGE_CHARS
 
     def page(self) -> WebPage:
-        """What was read."""
+        """The page so far."""
         self._end_link()
         self._end_line()
         while not self._lines[-1]:
@@ -100,7 +100,7 @@ class _Reader:
         links = [Link(url) for url in self._numbers]
         return WebPage(squeeze(self._title) or domain_of(self._url), self._lines, links, self._url)
 
-    # What the parser calls
+    # Called by the parser
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """An element begins."""
@@ -125,7 +125,7 @@ class _Reader:
         self._open.pop()
 
     def data(self, text: str) -> None:
-        """Text stands here."""
+        """A piece of text."""
         if self._skipped_from is not None:
             return
         if self._open[-1:] == ["title"]:
@@ -137,9 +137,9 @@ class _Reader:
             self._write(clean(text))
 
     def close(self) -> None:
-        """Nothing follows."""
+        """The end of the document."""
 
-    # What becomes of it
+    # Conversion
 
     def _begin(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._beginning = _BEGINNINGS.get(tag, self._beginning)
@@ -207,7 +207,7 @@ class _Reader:
             self._lines.append("")
 
     def _raise(self, sign: str) -> None:
-        """Write a word that was raised or lowered as one: 10^{6}."""
+        """Write superscript or subscript as one word: 10^{6}."""
         text = "".join(self._inline[self._raised :])
         if _WORD.fullmatch(text):
             self._inline[self._raised :] = [f"{sign}{{{text}}}"]
@@ -223,7 +223,7 @@ class _Reader:
             self._write(self._marked(text, url))
 
     def _marked(self, text: str, url: str) -> str:
-        """A link as its mark; a long text stands before it. The space around a link stays around it."""
+        """A link as its mark, after its text if that is long. Space around the link stays around it."""
         number = self._numbers.setdefault(url, len(self._numbers))
         domain = domain_of(url)
         domain = "" if domain == domain_of(self._url) else domain
@@ -237,7 +237,7 @@ class _Reader:
 
 
 def _join(base: str, href: str) -> str:
-    """The web page that a link leads to; empty if it leads to none, or to another place of its page."""
+    """The web page of a link; empty if it is not a web page, or another place on the same page."""
     try:
         url = urldefrag(urljoin(base, href.strip())).url
     except ValueError:

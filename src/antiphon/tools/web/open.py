@@ -9,7 +9,7 @@ from antiphon.tools.web_search import WebSearch
 
 
 def open_web_search(where: str, key: str | None) -> WebSearch:
-    """The tool. Raises ToolError if `where` is nothing that can be searched, or lacks its key."""
+    """The tool. Raises ToolError if `where` is not a search engine, or its key is missing."""
     if where in WITH_KEY:
         if not key:
             raise ToolError(f"'{where}' needs a key. Give it with --web-search-key.")

@@ -1,8 +1,8 @@
 """A page as models are shown it: numbered lines, and links that they open by their numbers.
 
-The marks are those that some models were trained with: `【3†text†domain】` is link 3,
-and the domain is left out if it is the page's own. The brackets of a page's own
-text are replaced by similar ones, so no page can make up a mark.
+The marks are those that some models were trained with: `【3†text†domain】` is link 3, and the domain is left
+out if it is the page's own. The brackets in a page's own text are replaced by similar ones, so that pages
+cannot fake marks.
 """
 
 import re
@@ -18,10 +18,10 @@ WIDTH = 80
 """Characters in a line, at most."""
 
 PAGE_CHARS = 400_000
-"""How much text of a page is kept."""
+"""The most characters of a page's text that are kept."""
 
 UNREAD = "[The rest of the page was not read.]"
-"""The last line of a page that is longer."""
+"""The last line of a page that was cut."""
 
 MATCHES = 50
 """How many matches are shown of a text that a page has more often."""
@@ -38,16 +38,16 @@ _MARKS = re.compile(r"【\d+†|(?:†[^†】\n]*)?】")
 
 
 class Link(Struct, frozen=True):
-    """Where a link leads: a page, and the line that it is about."""
+    """The target of a link: a page, and one of its lines."""
 
     url: str
     line: int = 0
 
 
 class WebPage(Struct, frozen=True):
-    """What is shown. `url` is None for a page that is made here: results of a search, matches of a text.
+    """A page to show. `url` is None for a generated page: results of a search, matches of a text.
 
-    Such a page is `about` others: each from one of its lines on.
+    `about` are the pages that a generated one refers to, with the lines where they begin.
     """
 
     title: str
@@ -58,12 +58,12 @@ class WebPage(Struct, frozen=True):
 
     @property
     def sources(self) -> tuple[CitablePage, ...]:
-        """What is cited where this page is."""
+        """The pages to cite for this one."""
         return self.about if self.url is None else (CitablePage(clean(self.url), clean(self.title)),)
 
 
 class SearchHit(Struct, frozen=True):
-    """A page that a search found, and the part of its text that says why."""
+    """A page that a search found, and the matching part of its text."""
 
     title: str
     url: str
@@ -71,7 +71,7 @@ class SearchHit(Struct, frozen=True):
 
 
 def clean(text: str) -> str:
-    """Text without what cannot be seen, and without the brackets of marks."""
+    """Text without invisible characters, and without the brackets of marks."""
     return _UNSHOWN.sub("", text).translate(_BRACKETS)
 
 
@@ -81,7 +81,7 @@ def squeeze(text: str) -> str:
 
 
 def mark(number: int, text: str, domain: str) -> str:
-    """What stands for a link; `text` is clean."""
+    """The mark of a link; `text` is clean."""
     return f"【{number}†{text.replace('†', '‡')}{domain and f'†{domain}'}】"
 
 
@@ -103,7 +103,7 @@ def heading(url: str) -> list[str]:
 
 
 def results_page(query: str, results: Sequence[SearchHit], remark: str) -> WebPage:
-    """What a search found: result 0 is link 0, and so on. The `remark` stands below."""
+    """The results of a search: result 0 is link 0, and so on. The `remark` follows them."""
     links = [Link(result.url) for result in results]
     lines = [*heading(""), "# Search Results", ""]
     sources = []
@@ -121,12 +121,12 @@ def _listed(number: int, result: SearchHit) -> str:
 
 
 def domain_of(url: str) -> str:
-    """The host of a URL, and its port, as they are written there: so much of them as can be shown."""
+    """The host and port of a URL, as they are written there, cut to a bounded length."""
     return squeeze(re.split(r"[/?#\\]", url.partition("://")[2], maxsplit=1)[0])[:_DOMAIN_CHARS]
 
 
 def matches_page(page: WebPage, pattern: str) -> WebPage:
-    """The places of a page where `pattern` stands, in whatever case: links to them. The page has a URL."""
+    """The lines of a page that contain `pattern`, ignoring case, as links. The page has a URL."""
     lines = _MARKS.sub("", "\n".join(page.lines)).split("\n")
     places = list(_places(lines, " ".join(pattern.split()).casefold()))
     shown = [

@@ -1,4 +1,4 @@
-"""Where searches are answered: a search engine of the operator's, behind one protocol."""
+"""Search engines that the operator configures, behind one protocol."""
 
 import asyncio
 import re
@@ -19,15 +19,15 @@ from antiphon.tools.web.page import SearchHit
 from antiphon.tools.web.settings import Domains, host_of
 
 SEARCH_SECONDS = 20.0
-"""How long a search may take."""
+"""The time limit of a search."""
 
 CHECK_SECONDS = 5.0
-"""How long the start of the server waits to hear whether the search engine answers."""
+"""How long the start of the server waits for the search engine."""
 
 BRAVE_CHARS = 400
 BRAVE_RESULTS = 20
 TAVILY_RESULTS = 20
-"""What these engines take at most."""
+"""The most results of these engines."""
 
 _TAG = re.compile(r"</?[a-z]{1,10}[^<>]{0,100}>")
 _SITES = 8
@@ -44,19 +44,19 @@ class SearchProvider(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
         ...
 
 
 class HttpSearch:
-    """A search engine that is asked over HTTP: what its kinds share. `hint`: why it may not answer."""
+    """A search engine with an HTTP API: the common part. `hint`: why it may not answer."""
 
     hint = "Is the key valid?"
     transport: httpx2.AsyncBaseTransport | None = None
-    """What carries requests, instead of the network."""
+    """The transport for requests, instead of the network."""
 
     async def check(self) -> None:
-        """Search once, when the server starts: the log tells of a search engine that does not answer."""
+        """Search once, when the server starts: a failure is logged."""
         with suppress(ToolError, TimeoutError):
             async with asyncio.timeout(CHECK_SECONDS):
                 await self.search("test", 1, Domains())
@@ -82,7 +82,7 @@ class HttpSearch:
         raise NotImplementedError
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
-        """What an answer lists. Raises MsgspecError."""
+        """The results in an answer. Raises MsgspecError."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ class _Listed(Struct, frozen=True):
 class SearxngSearch(HttpSearch):
     """A SearXNG server at `base_url`, whose `search.formats` has `json`.
 
-    The address is the operator's, and may be one of a private network. Raises ToolError if it is no URL.
+    The address is the operator's, and may be in a private network. Raises ToolError if it is not a URL.
     """
 
     hint = "Is that its address, and has search.formats in its settings.yml json?"
@@ -185,7 +185,7 @@ WITH_KEY: Mapping[str, Callable[[str], HttpSearch]] = {"brave": BraveSearch, "ta
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, without the URL: it has the query in it, and may have a password."""
+    """The error, without the URL, which has the query, and may have a password."""
     if isinstance(error, httpx2.HTTPStatusError):
         return f"the search engine answered with status {error.response.status_code}"
     return str(error) or type(error).__name__

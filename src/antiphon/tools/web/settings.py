@@ -12,7 +12,7 @@ from antiphon.tools.settings import invalid_setting, parse_settings
 class ResultSize(Struct, frozen=True):
     """The size of the results of a search.
 
-    At most so many `results`, and so many characters of each `snippet`.
+    At most this number of `results`, and of characters of each `snippet`.
     """
 
     results: int
@@ -28,13 +28,13 @@ EXTENTS: Mapping[str, ResultSize] = {
 
 
 class Domains(Struct, frozen=True):
-    """Which domains may be read, subdomains included. All that are not blocked, if none are `allowed`."""
+    """The domains that may be read, subdomains included: `allowed` ones, or all but `blocked` ones."""
 
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
 
     def admits(self, url: str) -> bool:
-        """Whether a page may be read; what is no web page may not."""
+        """Whether a URL may be read; only web pages may."""
         host = host_of(url)
         return (
             bool(host)
@@ -64,9 +64,9 @@ class _Location(Struct, frozen=True):
 
 
 class _RequestSettings(Struct, frozen=True):
-    """The fields of OpenAI's `web_search` and `web_search_preview` tools that are acted on.
+    """The supported fields of OpenAI's `web_search` and `web_search_preview` tools.
 
-    One whose `external_web_access` is false is not offered, and never comes here.
+    A tool whose `external_web_access` is false is not offered, and does not get here.
     """
 
     filters: _Filters | None = None
@@ -94,7 +94,7 @@ def parse_web_settings(settings: Mapping[str, Any], where: str) -> SearchSetting
 
 
 def host_of(url: str) -> str:
-    """The host of a web page as DNS knows it, in ASCII; empty if the URL is that of none."""
+    """The host of a web page for DNS, in ASCII; empty if the URL is not a web page."""
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
