@@ -83,7 +83,7 @@ class Chunks(Generic[P]):
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """A function that makes the pieces of one text of a choice."""
-        frame = self.single(part_of(_MARK)).split(_ENCODED_MARK)
+        frame = (*self.single(part_of(_MARK)).split(_ENCODED_MARK),)
         return lambda text, tokens: _encode(text).join(frame)
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:

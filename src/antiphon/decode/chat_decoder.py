@@ -5,7 +5,7 @@ interleave: a call ends when its arguments are complete and something else follo
 then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from antiphon.core.grammar import SpanKind
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
+from antiphon.decode.lexer import NEVER_PLAIN
 from antiphon.decode.stops import StopMatcher
 from antiphon.decode.token_map import TokenMap
 
@@ -35,6 +36,7 @@ class ChatDecoder:
 
     open_delta = None
     """No chunk is plain: each has parts."""
+    plain = NEVER_PLAIN
     in_reasoning = False
     reasoning_tokens = 0
     """Unknown before the end, so nothing can be limited by this number."""
@@ -66,9 +68,8 @@ class ChatDecoder:
         """The approximate number of tokens so far: the exact one is unknown before the end."""
         return -(-self._written // BYTES_PER_TOKEN)
 
-    def take_plain(self, chunk: Chunk) -> bool:
+    def count_plain(self, texts: Sequence[str]) -> None:
         """No chunk is plain."""
-        return False
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""

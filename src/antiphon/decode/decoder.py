@@ -5,7 +5,7 @@ reports of readers into events. The decoder only moves between states. It is tot
 gives events, and it never raises because of model output.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -87,7 +87,6 @@ class Decoder:
         "_builder",
         "_delta",
         "_origin",
-        "_plain",
         "_plain_length",
         "_plain_texts",
         "_plain_tokens",
@@ -99,6 +98,7 @@ class Decoder:
         "_token_map",
         "around_calls",
         "calls_start",
+        "plain",
         "state",
         "stopped",
     )
@@ -126,7 +126,11 @@ class Decoder:
         """Where the latest group of calls started."""
         self.stopped = False
         """A stop string was found: the engine can stop."""
-        self._plain = self._plain_texts = self._spaces = NEVER_PLAIN
+        self.plain = self._plain_texts = self._spaces = NEVER_PLAIN
+        """Text → whether a chunk of one token with this text is plain now: then the text is its only delta.
+
+        Most are: in an item that is open, with nothing in it that could be a marker.
+        """
         self._space: Chunk | None = None  # between plain ones, and not read yet
         self._delta: type[TextDelta | ReasoningDelta] = TextDelta
         self._plain_length = self._plain_tokens = 0  # of plain chunks that are not counted yet
@@ -169,30 +173,25 @@ class Decoder:
     @property
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far, including an incomplete one."""
-        self._count_plain()
+        self._flush_counts()
         return self._builder.reasoning_tokens + (self.in_reasoning and self._token_map.begun)
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
-        if self.take_plain(chunk):
-            return [self._delta(chunk.text, chunk.text, chunk.tokens)]
+        text = chunk.text
+        if self.plain[text] and len(chunk.tokens) == 1:  # what `_feed` would do for it comes to this
+            self._plain_length += len(text)
+            self._plain_tokens += 1
+            return [self._delta(text, text, chunk.tokens)]
         return self._feed(chunk)
 
-    def take_plain(self, chunk: Chunk) -> bool:
-        """Process the chunk if it is plain, and return whether it is: then its text is its only delta.
+    def count_plain(self, texts: Sequence[str]) -> None:
+        """Plain chunks with these texts came, and were not fed: all that is to be done for them is this."""
+        self._plain_length += sum(map(len, texts))
+        self._plain_tokens += len(texts)
 
-        Most are: one token, in an open item, without a character of markers. `_feed` would have the same
-        result; the chunk is counted together with the following ones.
-        """
-        text = chunk.text
-        if not self._plain[text] or len(chunk.tokens) != 1:
-            return False
-        self._plain_length += len(text)
-        self._plain_tokens += 1
-        return True
-
-    def _count_plain(self) -> None:
-        """Count the plain chunks since the last call."""
+    def _flush_counts(self) -> None:
+        """Add the plain chunks since the last call to all counts."""
         length, tokens = self._plain_length, self._plain_tokens
         if tokens:
             self._plain_length = self._plain_tokens = 0
@@ -208,13 +207,13 @@ class Decoder:
         if space is not None:
             text = space.text + chunk.text
             if one and self._plain_texts[text]:
-                self._space, self._plain = None, self._plain_texts
+                self._space, self.plain = None, self._plain_texts
                 self._plain_length += len(text)
                 self._plain_tokens += 2
                 return [self._delta(text, text, space.tokens + chunk.tokens)]
         elif one and self._spaces[chunk.text]:
-            # The next chunk will probably be plain together with this space. The space alone is not.
-            self._space, self._plain = chunk, NEVER_PLAIN
+            # The next chunk will be plain with this space before it, most likely. Alone it is not.
+            self._space, self.plain = chunk, NEVER_PLAIN
             return []
         self._read_plain()
         self._read(chunk)
@@ -224,8 +223,8 @@ class Decoder:
         return events
 
     def _read_plain(self) -> None:
-        """Update all readers with the plain chunks since the last call, and the space after them."""
-        self._count_plain()
+        """Bring all that reads up to the plain chunks since the last call, and the space behind them."""
+        self._flush_counts()
         if self._space is not None:
             self._read(self._space)
             self._space = None
@@ -238,7 +237,7 @@ class Decoder:
             self._delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
             if (lexer := reader.text_lexer) and self._builder.passes(kind) and self._token_map.idle:
                 self._plain_texts, self._spaces = lexer.plain, lexer.space
-        self._plain = self._plain_texts
+        self.plain = self._plain_texts
 
     def _read(self, chunk: Chunk) -> None:
         self._token_map.add(chunk)

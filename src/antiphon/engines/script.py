@@ -95,8 +95,8 @@ class ScriptedAnswer(Struct, frozen=True):
         length = min(limit, wanted)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
-        # Not a generator: the step of a real engine does not resume one for each token either.
-        return chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
+        # A list: the step of a real engine does not go through iterators of iterators for each token either.
+        return iter([*islice(chunks, length - 1), _ended(reason, next(chunks))])
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """The chunks after a beginning, repeated, and their number until the end."""

@@ -314,7 +314,8 @@ def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
 class _Generation:
     """One generation: its remaining chunks, and its receiver."""
 
-    ticket: Ticket
+    # Slots, because every token looks up some of them.
+    __slots__ = ("_chunks", "_engine", "_pause", "_receiver", "over", "ticket")
 
     def __init__(
         self, engine: ScriptedEngine, chunks: Iterator[Chunk], receiver: Receiver, pause: float
@@ -324,6 +325,7 @@ class _Generation:
         self._receiver = receiver
         self._pause = pause
         self.over = False
+        self.ticket: Ticket
 
     def begin(self) -> None:
         """There is a slot: play from the next step on."""

@@ -408,7 +408,8 @@ class _Generation:
     `over`: the receiver is not called any more. `ended`: vLLM knows that.
     """
 
-    ticket: Ticket
+    # Slots, because every token looks up some of them.
+    __slots__ = ("_engine", "_receiver", "ended", "id", "over", "reader", "ticket")
 
     def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
         self._engine = engine
@@ -417,6 +418,7 @@ class _Generation:
         self.id = ""
         self.over = False
         self.ended = False
+        self.ticket: Ticket
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""

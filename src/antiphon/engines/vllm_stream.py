@@ -204,18 +204,38 @@ class PlainStream:
 class OutputReader:
     """Turns the outputs for one request into chunks. The first has the number of tokens of the media."""
 
-    media_tokens = 0
+    # Slots, because every token looks up some of them.
+    __slots__ = (
+        "_before",
+        "_begun",
+        "_most",
+        "_scored",
+        "_seen",
+        "_shown",
+        "_stops",
+        "_stream",
+        "_vocabulary",
+        "media_tokens",
+    )
 
     def __init__(self, vocabulary: Vocabulary, request: GenerationRequest) -> None:
         sampling: Sampling = request.sampling
+        self.media_tokens = 0
         self._vocabulary = vocabulary
         self._shown = vocabulary.shown(request.preserve)
         self._seen = vocabulary.seen(request.preserve)
-        self._step = vocabulary.stream(request.prompt.ids).step
+        self._before = request.prompt.ids
+        self._stream: Stream | None = None  # made for the first token whose text is not looked up
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
         self._most = sampling.logprobs or 0
         self._begun: list[Token] = []  # tokens of an incomplete character
+
+    def _step(self, token: int) -> str | None:
+        """The text that this token completes, decoded with the ones before it."""
+        if self._stream is None:
+            self._stream = self._vocabulary.stream(self._before)
+        return self._stream.step(token)
 
     def read(self, output: Any) -> Chunk | None:
         """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""
@@ -276,7 +296,7 @@ class OutputReader:
 
         After it, decoding starts again.
         """
-        self._step = self._vocabulary.stream().step
+        self._stream = self._vocabulary.stream()
         return self._vocabulary.decode([token.id for token in self._begun])
 
     def _completed(self, text: str) -> Iterable[Token]:

@@ -167,6 +167,8 @@ def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener
 class _Delivery(Client, Listener):
     """The common part of both: the driver, and a client that may disconnect."""
 
+    __slots__ = ("_connection", "_driver", "_options", "started")
+
     def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
         self._options = options
@@ -212,6 +214,20 @@ class FullAnswer(_Delivery):
 
 class EventStream(_Delivery):
     """Server-sent events. `framing` makes them from payloads, `after` is sent after the last."""
+
+    # Slots, because every token looks up some of them.
+    __slots__ = (
+        "_after",
+        "_early",
+        "_framing",
+        "_last",
+        "_loop",
+        "_opening",
+        "_out",
+        "_silent",
+        "_stall",
+        "_timer",
+    )
 
     silence = _COMMENT
     """Sent to keep the connection alive."""
@@ -326,6 +342,8 @@ class EventStream(_Delivery):
 
 class LogStream(EventStream):
     """The events of a stored response. It is known to exist, so the stream begins at once."""
+
+    __slots__ = ()
 
     def attach(self, driver: Driver) -> None:
         """See `Client`."""

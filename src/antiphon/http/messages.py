@@ -14,6 +14,8 @@ from antiphon.http.request import app_of, json_response, owner_of, read_request,
 class MessageEvents(EventStream):
     """The stream of a message."""
 
+    __slots__ = ()
+
     silence = PING
 
 

@@ -42,6 +42,8 @@ SLICE = 4096
 class Listener:
     """The writer of the current response."""
 
+    __slots__ = ()
+
     def on_disconnect(self) -> None:
         """The client has left."""
 

@@ -6,7 +6,7 @@ Reasoning that has become too long is closed, and the engine continues after it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -76,8 +76,13 @@ class AnswerDecoder(Protocol):
         """The type of the deltas of plain chunks; None if no chunk is plain in this state."""
         ...
 
-    def take_plain(self, chunk: Chunk) -> bool:
-        """Process the chunk if it is plain, and return whether it is: then its text is its only delta."""
+    @property
+    def plain(self) -> Mapping[str, bool]:
+        """Text → whether a chunk of one token with this text is plain now: its text is its only delta."""
+        ...
+
+    def count_plain(self, texts: Sequence[str]) -> None:
+        """Plain chunks with these texts came, and were not fed."""
         ...
 
     def feed(self, chunk: Chunk) -> list[Event]:
@@ -131,6 +136,7 @@ class GenerationRun:
         "_choice",
         "_closings",
         "_continues",
+        "_counted",
         "_decoder",
         "_direct",
         "_emit",
@@ -150,6 +156,7 @@ class GenerationRun:
         "_on_ended",
         "_output",
         "_pieces",
+        "_plain",
         "_plan",
         "_pool",
         "_repetition",
@@ -203,6 +210,8 @@ class GenerationRun:
         self._emit: Emit
         self._direct = False  # no interceptor between engine and driver
         self._write: DeltaWriter | None = None  # for the open item, if it needs no events
+        self._plain: Mapping[str, bool] = {}  # the texts that it writes: see `AnswerDecoder`
+        self._counted = 0  # pieces that the decoder has counted; it is not told of those that are written so
         self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
@@ -218,6 +227,7 @@ class GenerationRun:
     @property
     def tokens(self) -> int:
         """Tokens so far."""
+        self._count_plain()
         return self._decoder.completion_tokens
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
@@ -288,15 +298,16 @@ class GenerationRun:
 
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
-        if self._output.paused or self._held:
+        if self._output.paused or (self._write is None and self._held):
             self._hold(chunks)
             return
         try:
             if self._write is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
-                if chunk.finish is None and self._decoder.take_plain(chunk):
-                    self._pieces.append(chunk.text)
-                    self._write(chunk.text, chunk.tokens)
+                text = chunk.text
+                if self._plain[text] and chunk.finish is None and len(chunk.tokens) == 1:
+                    self._pieces.append(text)
+                    self._write(text, chunk.tokens)
                     return
             self._pass(chunks)
         except Exception as error:
@@ -309,19 +320,28 @@ class GenerationRun:
             self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
+        self._count_plain()
         if self._limit is None:
             self._decode(self._taken(chunks) if self._intercepted else chunks)
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
-        if self._begins and (delta := self._decoder.open_delta) is not None:
+        if self._begins and not self._held and (delta := self._decoder.open_delta) is not None:
             self._begins = False
             self._write = self._output.delta_writer(self._choice, delta)
+            self._counted = len(self._pieces)
+        self._plain = self._decoder.plain
         if over and not self._ended.done():
             self._held.clear()
             self._unread = 0
             self._work.cancel()
             self._ended.set_result(None)
+
+    def _count_plain(self) -> None:
+        """Have the decoder count the plain chunks that it was not told of."""
+        if self._write is not None:
+            self._decoder.count_plain(self._pieces[self._counted :])
+            self._counted = len(self._pieces)
 
     def fail(self, error: AntiphonError) -> None:
         """See `Receiver`. Chunks that were pushed before are processed first."""
@@ -334,6 +354,8 @@ class GenerationRun:
         """Hold chunks until the client reads on, or too many are held."""
         if not self._held:
             self._output.on_resume(self._release)
+            self._count_plain()
+            self._write, self._begins = None, self._direct  # behind what is held
         self._held += chunks
         self._unread += sum(map(_weight, chunks))
         if self._unread > self._pool.limits.unread_chunks and not self._ended.done():
@@ -369,6 +391,7 @@ class GenerationRun:
             later, self._later = self._later, []
             return later if self._check is None else later + self._check.end()
         self._finished = True
+        self._count_plain()
         decoder, held = self._decoder, list[Event]()
         while self._held:
             piece = _first_piece(self._held)
@@ -410,6 +433,7 @@ class GenerationRun:
             events = decoder.feed(chunk)
             if len(events) == 1 and type(events[0]) in DELTAS and self._calls is None:
                 self._pieces.append(events[0].text)  # type: ignore[union-attr]
+                self._counted += 1
             elif events:
                 events = self._visible(events)
                 self._write, self._begins = None, self._direct

@@ -6,7 +6,7 @@ its events. `decoded_again` decodes recorded chunks again, with the same dialect
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event
 from antiphon.decode.decoder import Decoder, Start, start_after
+from antiphon.decode.lexer import NEVER_PLAIN
 from antiphon.decode.table import Table
 from antiphon.dialects.dialect import TEXT
 from antiphon.dialects.registry import find
@@ -64,6 +65,7 @@ class RecordingDecoder:
 
     open_delta = None
     """No chunk is plain: the events of each are recorded."""
+    plain = NEVER_PLAIN
 
     def __init__(self, decoder: AnswerDecoder, record: GenerationRecord) -> None:
         self._decoder = decoder
@@ -89,9 +91,8 @@ class RecordingDecoder:
         """See `AnswerDecoder`."""
         return self._decoder.reasoning_tokens
 
-    def take_plain(self, chunk: Chunk) -> bool:
-        """See `AnswerDecoder`."""
-        return False
+    def count_plain(self, texts: Sequence[str]) -> None:
+        """No chunk is plain."""
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """See `AnswerDecoder`."""
