@@ -200,7 +200,7 @@ class ModelContract:
 
     async def test_a_client_that_does_not_read_loses_nothing(self, here: Served) -> None:
         heard = Heard()
-        heard.paused = True
+        heard.hold()
         running = asyncio.create_task(
             AnswerSource([turn("reason", variables=THINKING, tools=TOOLS)], here.model).run(heard)
         )

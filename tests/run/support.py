@@ -196,6 +196,7 @@ class Heard:
         self.calls_begun = 0
         self._leave_after = leave_after
         self._waiting: list[Callable[[], None]] = []
+        self._on_pause: set[Callable[[], None]] = set()
 
     @property
     def begun(self) -> bool:
@@ -215,8 +216,16 @@ class Heard:
     async def calls_begin(self, count: int) -> None:
         self.calls_begun = count
 
+    def on_pause(self, call: Callable[[], None]) -> None:
+        self._on_pause.add(call)
+
     def on_resume(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
+
+    def hold(self) -> None:
+        self.paused = True
+        while self._on_pause:
+            self._on_pause.pop()()
 
     def resume(self) -> None:
         self.paused = False

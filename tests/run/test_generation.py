@@ -297,7 +297,7 @@ async def paused(most: int = 16) -> tuple[Handheld, GenerationRun, Heard, asynci
     running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
     engine.receivers[0].push([chunk("a")])
-    heard.paused = True
+    heard.hold()
     return engine, run, heard, running
 
 
@@ -338,7 +338,7 @@ async def test_much_that_was_held_back_comes_in_pieces_and_in_order() -> None:
     heard.resume()
     asyncio.get_running_loop().call_soon(engine.receivers[0].push, [chunk("c")])  # behind all of it
     assert [len(event.tokens) for _, [event] in heard.batches[before:]] == [PIECE]
-    heard.paused = True  # it has enough for now
+    heard.hold()  # it has enough for now
     for _ in range(3):
         await asyncio.sleep(0)
     assert len(heard.batches) == before + 1
@@ -390,7 +390,7 @@ async def test_a_large_answer_that_is_given_up_at_its_end_is_whole() -> None:
     await until(lambda: engine.receivers)
     engine.receivers[0].push([Chunk("b" * 300, (Token(1, "b", -0.1),) * 300)])
     engine.receivers[0].push([chunk("c", finish=STOP)])
-    heard.paused = True  # from now on its client does not read
+    heard.hold()  # from now on its client does not read
     for _ in range(5):
         await asyncio.sleep(0)
     assert not isinstance(heard.events[-1], Finished)
@@ -406,7 +406,7 @@ async def test_what_is_held_back_behind_a_stop_string_is_nothing() -> None:
     run = generation(engine, stop=("stop",))
     running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
-    heard.paused = True
+    heard.hold()
     engine.receivers[0].push([chunk("a"), chunk("stop"), *[chunk("b")] * (3 * PIECE)])
     heard.resume()
     await running
@@ -471,13 +471,13 @@ async def test_reasoning_is_limited_also_in_what_was_held_back() -> None:
     run = generation(engine, reasoning=limited(3))
     running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
-    heard.paused = True
+    heard.hold()
     for each in (chunk("<think>"), *map(chunk, "Hmmm")):
         engine.receivers[0].push([each])
     engine.receivers[0].fail(EngineError())  # that of what nobody wants any more
     heard.resume()
     await until(lambda: len(engine.receivers) == 2)
-    heard.paused = True
+    heard.hold()
     engine.receivers[1].push(chunks("So."))
     heard.resume()
     await running
@@ -608,7 +608,7 @@ async def test_a_client_that_never_reads_on_ends_all_choices() -> None:
     asked = turn(prompt="Q", choices=2)
     running = asyncio.create_task(AnswerSource([asked], await served(engine)).run(heard))
     await until(lambda: len(engine.receivers) == 2)
-    heard.paused = True
+    heard.hold()
     engine.receivers[0].push([chunk("a")] * (DEFAULTS.unread_chunks + 1))
     with pytest.raises(ClientStalledError):
         await running

@@ -353,7 +353,7 @@ async def test_what_a_program_prints_is_shown_while_it_runs(monkeypatch: pytest.
     tool.press("a")
     tool.press("b", "x")
     await until(lambda: printed(heard) == [("ab", "x")])  # in one piece
-    heard.paused = True
+    heard.hold()
     tool.press("c")
     await asyncio.sleep(0.01)
     tool.press("d")

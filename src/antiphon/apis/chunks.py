@@ -11,6 +11,7 @@ A `ChunkFactory` makes the wire types of one API; a part is what a chunk adds to
 import secrets
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -84,7 +85,7 @@ class Chunks(Generic[P]):
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """A function that makes the pieces of one text of a choice."""
         frame = (*self.single(part_of(_MARK)).split(_ENCODED_MARK),)
-        return lambda text, tokens: _encode(text).join(frame)
+        return partial(_piece_in, frame)
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """A single chunk, which is not a piece."""
@@ -105,6 +106,11 @@ class Chunks(Generic[P]):
 
     def settle(self, choice: int, usage: Usage) -> None:
         """Count the usage of a choice that has ended."""
+
+
+def _piece_in(frame: tuple[bytes, ...], text: str, tokens: Tokens) -> bytes:
+    """The piece with this text."""
+    return _encode(text).join(frame)
 
 
 class DetailedChunks(Chunks[P]):

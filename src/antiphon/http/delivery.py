@@ -9,6 +9,7 @@ transport (see `protocol.py`); under any other ASGI server, by `send`.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -274,13 +275,14 @@ class EventStream(_Delivery):
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        frame = self._framing.one
+        # A function with variables of its own would touch more memory for each token.
+        return partial(self._write_delta, self._framing.one, encode)
 
-        def write(text: str, tokens: tuple[Token, ...]) -> None:
-            self._silent = False
-            self._out(frame(encode(text, tokens)))
-
-        return write
+    def _write_delta(
+        self, frame: Callable[[bytes], bytes], encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]
+    ) -> None:
+        self._silent = False
+        self._out(frame(encode(text, tokens)))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""

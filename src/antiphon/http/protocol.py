@@ -9,10 +9,11 @@ begin and end with one message, its start with a `body`.
 A connection is subject to the limits of the server, for the size and the time of requests.
 """
 
-from asyncio import BaseTransport, TimerHandle
+from asyncio import BaseTransport, TimerHandle, WriteTransport
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -37,6 +38,14 @@ _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
+
+
+def _write_part(transport: WriteTransport, body: bytes) -> None:
+    """Write a part of a body as a chunk."""
+    if len(body) < LARGE_PART:
+        transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    else:
+        transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
 
 
 class Listener:
@@ -321,15 +330,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def writer(self) -> Callable[[bytes], None]:
         """A function that writes parts of the body of the current response."""
-        write, write_all = self.transport.write, self.transport.writelines
-
-        def write_part(body: bytes) -> None:
-            if len(body) < LARGE_PART:
-                write(b"%x\r\n%b\r\n" % (len(body), body))
-            else:
-                write_all((b"%x\r\n" % len(body), body, b"\r\n"))
-
-        return write_part
+        return partial(_write_part, self.transport)
 
     def abort(self) -> None:
         """Close the connection, with data unread."""

@@ -230,6 +230,7 @@ class Driver:
         "_early",
         "_journal",
         "_observation",
+        "_on_pause",
         "_opening",
         "_pauses",
         "_projection",
@@ -260,6 +261,7 @@ class Driver:
         self._reason: BaseException | None = None  # the argument of `stop`
         self._cancelled: asyncio.CancelledError | None = None
         self._pauses: set[str] = set()
+        self._on_pause: set[Callable[[], None]] = set()
         self._waiting: list[Callable[[], None]] = []
         self._early: list[bytes] = []  # wire events that wait for the journal
         self._observation = observed()
@@ -335,6 +337,8 @@ class Driver:
         """Hold the answer back."""
         self._pauses.add(why)
         self.paused = True
+        while self._on_pause:
+            self._on_pause.pop()()
 
     def resume(self, why: str) -> None:
         """This does not hold the answer back any more."""
@@ -342,6 +346,10 @@ class Driver:
         self.paused = bool(self._pauses)
         while self._waiting and not self.paused:
             self._waiting.pop(0)()
+
+    def on_pause(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, when the answer is held back."""
+        self._on_pause.add(call)
 
     def on_resume(self, call: Callable[[], None]) -> None:
         """Have `call` called once, when the answer is not held back any more."""
@@ -380,6 +388,7 @@ class Driver:
             # All refer to this object, in the end: no cycle is left for the garbage collector.
             self._client = Client()
             self._journal = self._reason = None
+            self._on_pause.clear()
             del self._source
             if self._cancelled is not None:
                 raise self._cancelled

@@ -298,9 +298,6 @@ class GenerationRun:
 
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
-        if self._output.paused or (self._write is None and self._held):
-            self._hold(chunks)
-            return
         try:
             if self._write is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
@@ -309,7 +306,10 @@ class GenerationRun:
                     self._pieces.append(text)
                     self._write(text, chunk.tokens)
                     return
-            self._pass(chunks)
+            if self._output.paused or self._held:
+                self._hold(chunks)
+            else:
+                self._pass(chunks)
         except Exception as error:
             self._break_off(error)
 
@@ -326,16 +326,24 @@ class GenerationRun:
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
-        if self._begins and not self._held and (delta := self._decoder.open_delta) is not None:
+        ready = self._begins and not self._held and not self._output.paused
+        if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
             self._write = self._output.delta_writer(self._choice, delta)
             self._counted = len(self._pieces)
+            if self._write is not None:
+                self._output.on_pause(self._drop_writer)
         self._plain = self._decoder.plain
         if over and not self._ended.done():
             self._held.clear()
             self._unread = 0
             self._work.cancel()
             self._ended.set_result(None)
+
+    def _drop_writer(self) -> None:
+        """Write nothing more without looking whether the answer is held back."""
+        self._count_plain()
+        self._write, self._begins = None, self._direct
 
     def _count_plain(self) -> None:
         """Have the decoder count the plain chunks that it was not told of."""
@@ -354,8 +362,6 @@ class GenerationRun:
         """Hold chunks until the client reads on, or too many are held."""
         if not self._held:
             self._output.on_resume(self._release)
-            self._count_plain()
-            self._write, self._begins = None, self._direct  # behind what is held
         self._held += chunks
         self._unread += sum(map(_weight, chunks))
         if self._unread > self._pool.limits.unread_chunks and not self._ended.done():
