@@ -79,7 +79,7 @@ class Runtime(Struct, frozen=True):
         await self.worker.start()
 
     async def stop(self) -> None:
-        """Free everything. No answer is under way any more."""
+        """Free all resources. All answers have ended."""
         await self.app.models.close()
         await self.app.attachments.close()
         await self.worker.stop()
@@ -316,7 +316,7 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
 
 
 def _make_secret(path: Path) -> None:
-    """Write a secret at once and whole: of two servers that start together, the first wins."""
+    """Write a secret atomically: if two servers start together, the first wins."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable for its owner only
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_urlsafe(32))

@@ -41,7 +41,7 @@ def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
 
 
 def identity_of(key: str) -> str:
-    """The identity of those who send a key: a digest."""
+    """The identity of a key: a digest."""
     return sha256(key.encode()).hexdigest()[:32]
 
 

@@ -58,7 +58,7 @@ class UsageReports(IntEnum):
     LAST = 1
     """Once, after the last choice."""
     EACH = 2
-    """In each chunk, as far as it got."""
+    """In each chunk, with the values so far."""
 
 
 class PresentationOptions(Struct, frozen=True):

@@ -48,7 +48,7 @@ class StoredProjection(Projection, Protocol):
 
 
 class StoredInput(Struct, frozen=True):
-    """The row of a response, and the items that went in. `row` makes it, with a body."""
+    """The row of a response, and its input items. `row` makes it, with a body."""
 
     response_id: str
     row: Callable[[bytes], ResponseRecord]
@@ -123,12 +123,12 @@ class StreamJournal(ResponseJournal):
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
         if isinstance(reason, StoreError):
-            self._unwritten = reason  # who has ended already is not stopped any more
+            self._unwritten = reason  # an answer that has ended is not stopped
         if self._stop is not None:
             self._stop(reason)
 
     def open(self, stop: Stop) -> Awaitable[None] | None:
-        """Create the row: who reads the id in the first event may retrieve it."""
+        """Create the row: a client that gets the id in the first event may retrieve it."""
         self._stop = stop
         return self._create(self._given.row(self._projection.body()))
 

@@ -127,8 +127,7 @@ class LogWriter:
         """Write the events of all journals, until cancelled."""
         while True:
             await self._any_ready.wait()
-            # A background response ends the long wait. The short one collects further responses of its
-            # engine step.
+            # A background response ends the long wait; the short one collects the others of its engine step.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)
             await asyncio.sleep(TICK)

@@ -174,7 +174,7 @@ class Worker:
             driver, journal = await self._prepared(record)
         except (*_NOT_NOW, LostError):
             raise
-        except Exception as why:  # it cannot be run any more: its model is gone, or its history
+        except Exception as why:  # it cannot be run any more, for example because its model was removed
             await finish_from_record(writer, record, why)
             return
         self._stops[record.id] = driver.stop

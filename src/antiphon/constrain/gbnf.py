@@ -26,7 +26,7 @@ from antiphon.constrain.triggers import first_characters, from_trigger_start
 from antiphon.core.constraint import Gbnf
 
 MANY = 2
-"""Counts from here on are written out by those who read them."""
+"""Counts of at least this number are expanded by engines."""
 
 _PLAIN = char_class(" !#-,.-Z_-~/:;<=>@")
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}

@@ -30,9 +30,9 @@ _MOST_VALUES = 5000
 
 
 class Filter(Struct, frozen=True):
-    """Which files are searched, by their attributes: a comparison, or filters of which all, or any, hold.
+    """The files to search, by their attributes: a comparison, or filters combined with `and` or `or`.
 
-    Of a comparison with a list, `value` holds the values of that with their kinds, for files to be looked up.
+    In a comparison with a list, `value` holds its values with their types.
     """
 
     type: str

@@ -68,10 +68,10 @@ _Spellings = TypeVar("_Spellings")
 class SpelledParser(Struct, Generic[_Parsed, _Spellings], frozen=True):
     """Parses headers or keys, and lists how models write them, for constrained generation.
 
-    `spellings` is a tuple of texts for a `NameParser`, of `KeySpelling`s for a
-    `KeyParser`, and `HeaderSpellings` for a `Router`. In texts NAME stands for the function,
-    KEY for the argument, NUMBER for digits and ID for nine letters or digits.
-    A parser that is a plain function decodes, too, but its grammar cannot be a constraint.
+    `spellings` is a tuple of texts for a `NameParser`, of `KeySpelling`s for a `KeyParser`, and
+    `HeaderSpellings` for a `Router`. In texts, NAME is a placeholder for the function, KEY for the argument,
+    NUMBER for digits and ID for nine letters or digits. A parser that is a plain function can be used for
+    decoding, but its grammar cannot be a constraint.
     """
 
     parse: Callable[[str], _Parsed]
@@ -92,8 +92,8 @@ def spelled(
 class KeySpelling(NamedTuple):
     """How an argument's name is written before a value of `type`.
 
-    `type` is a JSON type, of which "string" means verbatim text; "json" for all
-    other types at once, None for any type if the format does not state it.
+    `type` is a JSON type, where "string" means verbatim text; "json" for all other types at once, None for
+    any type if the format does not state it.
     """
 
     text: str
@@ -307,9 +307,9 @@ State = Span | CallStart | CallBody
 class ReasoningMarkers(Struct, frozen=True):
     """Markers around reasoning.
 
-    `opens` open it before any text. `reopens` are those of them that also open it once
-    more, after text, where models do that: in an answer without reasoning they are text.
-    `calls` says whether a call may come inside; if not, what looks like one is reasoning.
+    `opens` open it before any text. `reopens` are those that also open it again after text: in an answer
+    without reasoning they are text. `calls` says whether a call may be inside; if not, text that looks like
+    one is reasoning.
     """
 
     opens: tuple[str, ...]

@@ -79,7 +79,7 @@ class RemoteFailure(Struct, frozen=True, tag="remote_failure"):
 
 
 class OtherDetails(Struct, frozen=True, tag="other"):
-    """What any other tool passes to its presenter: values that JSON can hold."""
+    """Details of any other tool for its presenter: values that JSON can hold."""
 
     fields: dict[str, Any]
 

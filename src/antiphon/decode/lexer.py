@@ -78,9 +78,8 @@ class Lexer:
         first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
         self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
         self._search_final = re.compile(rf"({whole})").search
-        # Text is not plain if it contains a marker, or ends with the beginning of one, or with space: before
-        # a
-        # marker, that belongs to the marker.
+        # Text is not plain if it contains a marker, or ends with the beginning of one, or with space, which
+        # belongs to the marker if one follows.
         self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search)
         search = self._search
         self.space = PlainTexts(lambda text: not text.isspace() or len(text) > MAX_SPACE or search(text))

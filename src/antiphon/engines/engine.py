@@ -93,10 +93,7 @@ class Capabilities(Struct, frozen=True):
     chat: bool = False
     """It takes conversations, and returns answers whose parts are separate."""
     tasks: frozenset[Task] = frozenset({Task.GENERATE})
-    """What it can do with its model.
-
-    Servers of several models may refuse a task that not all of these have.
-    """
+    """The tasks that it supports. Servers of several models may refuse a task that not all models have."""
     embedding: frozenset[str] = frozenset()
     """The parameters of an `EmbeddingRequest` that it supports: `ids`, `dimensions`, `truncate`."""
 

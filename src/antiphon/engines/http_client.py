@@ -241,7 +241,7 @@ class HttpClient:
         self._idle.append(connection)
 
     def closed(self, connection: "_Connection") -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)

@@ -303,7 +303,7 @@ class LlamaCppEngine:
             "sse_ping_interval": -1,
         }
         if pooling is not None:
-            # A text is read in one piece, whatever its length and whatever else is read: of texts of several
+            # A text is read in one piece, independent of its length and of other texts: of texts of several
             # lengths in caches of their own, llama.cpp would pool the pieces that are equally long.
             settings |= {"embedding": True, "pooling_type": pooling, "kv_unified": True}
             settings |= {"n_batch": context, "n_ubatch": context}

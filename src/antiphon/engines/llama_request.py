@@ -85,7 +85,7 @@ MAX_NESTING = 200
 _SEED_BITS = 0xFFFF_FFFF  # all bits set means "random seed" to llama.cpp
 _PATTERN = 2  # llama.cpp's number for a trigger that is a regular expression
 
-# A text, a class of characters, a token or a comment: what may hold brackets that are none. An end
+# A text, a class of characters, a token or a comment, in which brackets have no meaning. Its end
 # is optional, so that no beginning is looked at twice.
 _OPAQUE = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
 _SPECIAL_IN_PATTERNS = re.compile(r"[.^$|()\[\]{}*+?\\]")

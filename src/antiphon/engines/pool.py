@@ -102,7 +102,7 @@ class Replica:
 
     @property
     def resting(self) -> bool:
-        """It has refused a request for having too many, a moment ago."""
+        """Whether it has recently refused a request because it had too many."""
         return asyncio.get_running_loop().time() < self._rested
 
     @property

@@ -379,7 +379,7 @@ class _Clock:
 
     def _step(self) -> None:
         try:
-            for generation in [*self._playing]:  # who joins meanwhile begins with the next step
+            for generation in [*self._playing]:  # generations added now begin with the next step
                 if not generation.over:
                     generation.step()
         finally:  # a receiver that raises, which is a bug, must not stop the others

@@ -124,8 +124,7 @@ class VllmEngine:
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""
         self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args))
-        # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends the processes that it
-        # started.
+        # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends its processes.
         core = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return

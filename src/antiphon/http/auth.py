@@ -56,7 +56,7 @@ _KEY_HEADERS = frozenset({b"x-api-key", b"api-key"})
 
 
 class NoAdminKeyError(RequestError):
-    """Nobody may do this here, because the server runs without an admin key. Start it with --admin-key."""
+    """This request needs an admin key, and the server runs without one. Start it with --admin-key."""
 
     status = 403
     type = "permission_error"

@@ -95,7 +95,7 @@ class SentConnection:
         self.gone = False
 
     async def _watch(self, receive: Receive) -> None:
-        """Wait until the client is gone. The request's body was read before."""
+        """Wait until the client disconnects. The request's body was read before."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.gone = True

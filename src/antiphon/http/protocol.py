@@ -71,7 +71,7 @@ class Bounded(Protocol):
 
     @property
     def answering(self) -> bool:
-        """There is something under way that it waits for."""
+        """Whether a response is running that it waits for."""
         ...
 
 

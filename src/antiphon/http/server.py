@@ -152,8 +152,7 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
         trimming.cancel()
         await asyncio.gather(serving, loading, trimming, return_exceptions=True)
         # Leases first, so that other servers continue at once; then the engines, so that running answers
-        # fail;
-        # then the last events of these; and the store last, because these may have to be stored.
+        # fail; then the last events of these; and the store last, because these may have to be stored.
         await runtime.worker.release()
         await runtime.app.models.stop()
         await server.finish_requests()

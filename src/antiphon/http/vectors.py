@@ -61,7 +61,7 @@ async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
 
 
 async def _left(request: Request) -> None:
-    """Wait until the client is gone. The body was read before."""
+    """Wait until the client disconnects. The body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""What a chat template supports, and which form it needs; `probe` finds out."""
+"""The features that a chat template supports, and the forms that it needs; `probe` determines them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,7 +9,7 @@ from antiphon.core.items import MediaKind
 
 
 class ArgumentFormat(StrEnum):
-    """What a template takes as the arguments of an earlier call."""
+    """The type that a template requires for the arguments of an earlier call."""
 
     OBJECT = "object"  # an object and nothing else
     ANY = "any"  # an object, or the raw string where the arguments do not parse
@@ -17,14 +17,14 @@ class ArgumentFormat(StrEnum):
 
 
 class TemplateCapabilities(Struct, frozen=True):
-    """What a template supports. The defaults are those of a template that supports everything."""
+    """The features of a template. The defaults are those of a template that supports everything."""
 
     content_parts: bool = False
     """Content must be a list of parts, `[{"type": "text", "text": …}]`, not a string."""
     system: bool = True
     """A system message at the start is rendered."""
     later_system: bool = True
-    """Further system messages are rendered, wherever they are."""
+    """Later system messages are rendered in their places."""
     developer: bool = True
     """The developer role is known, rather than printed like any unknown role; and rendered anywhere."""
     alternating_roles: bool = False

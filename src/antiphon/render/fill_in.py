@@ -1,7 +1,7 @@
 """Prompts for filling in the middle: the model's own tokens around the texts before and after the gap.
 
-A model that was trained for it has these tokens in its vocabulary, each as one token. The text of the gap is
-what it writes behind the last of them.
+A model that was trained for it has these tokens in its vocabulary, each as one token. The model writes the
+text of the gap after the last of them.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class FillIn(Struct, frozen=True):
-    """The tokens of a family, as text. With `suffix_first` the text behind the gap comes first."""
+    """The tokens of a family, as text. With `suffix_first` the text after the gap comes first."""
 
     prefix: str
     suffix: str
@@ -40,4 +40,4 @@ FAMILIES = (
     FillIn("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
     FillIn("[PREFIX]", "[SUFFIX]", suffix_first=True),  # Codestral
 )
-"""Tried in this order: the first of which a model has every token is its own."""
+"""In this order: the first family whose tokens are all in the vocabulary is used."""

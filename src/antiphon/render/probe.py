@@ -1,11 +1,9 @@
-"""Finds out what a chat template supports, by rendering small conversations with it.
+"""Determines the features of a chat template, by rendering small conversations with it.
 
-The name of a model is not considered, so templates that are edited or new work,
-too. Each probe contains unique words, and checks whether they are rendered. This
-takes some dozens of short renderings, once, when a model is loaded.
-
-A template that renders nothing of a plain conversation in any form is treated as
-supporting everything: its own error is then the best message for a client.
+The name of a model is not considered, so templates that are edited or new work, too. Each probe contains
+unique words, and checks whether they are rendered. This takes some dozens of short renderings, once, when a
+model is loaded. A template that renders nothing of a plain conversation in any form is treated as supporting
+everything: its own error is then the best message for a client.
 """
 
 import json

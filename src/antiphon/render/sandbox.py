@@ -123,7 +123,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     # Positional-only, because a template may use any name for keyword arguments.
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         meter: Meter = context.meter  # type: ignore[attr-defined]
-        # `str.format` comes wrapped, see `wrap_str_format` in jinja2.
+        # `str.format` is wrapped already, see `wrap_str_format` in jinja2.
         method = getattr(function, "__wrapped__", function)
         subject = getattr(method, "__self__", None)
         if isinstance(subject, str | bytes) and (bound := bounds.METHODS.get(method.__name__)):
@@ -136,8 +136,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute]
         # Some templates look at all earlier messages for each of them. The content of a namespace has passed
-        # the
-        # sandbox, but for the attributes of its own, whose names have an underscore.
+        # the sandbox, except its own attributes, whose names begin with an underscore.
         if type(obj) is _Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)

@@ -160,7 +160,7 @@ class ChatModel:
         while tokens_of(shorter) > limit and dropped < len(turn.items) - 1:
             dropped += 1
             while dropped < len(turn.items) - 1 and isinstance(turn.items[dropped], FunctionOutput):
-                dropped += 1  # its call is gone
+                dropped += 1  # its call was dropped
             shorter = replace(turn, items=without(turn.items, dropped))
         return shorter
 

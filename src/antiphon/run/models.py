@@ -387,7 +387,7 @@ class Models:
                 else:
                     self._freed.clear()
                     await self._freed.wait()
-            if served.uses:  # who wanted it may have left
+            if served.uses:  # waiting requests may have left
                 await self._load_now(served)
 
     def _check_may_free(self, served: ServedModel) -> None:

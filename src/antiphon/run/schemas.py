@@ -32,7 +32,7 @@ class Schema:
 
         plain = msgspec.to_builtins(schema)
         if _DRAFTS not in str(plain.get("$schema")):
-            plain.pop("$schema", None)  # who names another dialect means today's
+            plain.pop("$schema", None)  # other dialects are treated as the current one
         try:
             self._validator = jsonschema_rs.validator_for(
                 plain, validate_formats=True, retriever=_nothing_elsewhere

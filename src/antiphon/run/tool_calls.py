@@ -123,11 +123,11 @@ class ToolCalls:
         return results
 
     def hosted(self, call: FunctionCall) -> Hosted:
-        """Who runs the call."""
+        """The tool and action of the call."""
         return self._hosted[call.name]
 
     def _groups(self, calls: Iterable[FunctionCall]) -> Iterator[list[FunctionCall]]:
-        """The calls that run side by side."""
+        """The calls, grouped into those that run in parallel."""
         for parallel, group in groupby(calls, lambda call: self.hosted(call).parallel):
             several = [*group]
             yield from [several] if parallel else ([call] for call in several)

@@ -40,7 +40,7 @@ class _Writing(Struct, frozen=True):
 
 
 class BlobHold(Struct, frozen=True):
-    """Who is to hold a blob, and until when."""
+    """A new holder of a blob, and the time until which it holds it."""
 
     owner: str
     digest: str

@@ -172,7 +172,7 @@ class Postgresql:
     async def _listen(self, tried: asyncio.Event) -> None:
         """Listen until cancelled. While that fails, wake all watches periodically."""
         while True:
-            with suppress(StoreError):  # who is woken now reads, and gets the error
+            with suppress(StoreError):  # notified readers read, and get the error
                 await self._listen_once(tried)
             tried.set()
             self._notifier.wake_all()

@@ -144,8 +144,7 @@ completions = Table(
     ),
 )
 
-# Content, by its digest. A blob without one is unfinished or abandoned: the sweep deletes it when it
-# expires.
+# Content, by its digest. A blob without one is unfinished or abandoned: the sweep deletes it.
 blobs = Table(
     "blobs",
     METADATA,

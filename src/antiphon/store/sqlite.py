@@ -161,7 +161,7 @@ class Sqlite:
             try:
                 version = await _run(self._write_thread, self._data_version)
             except StoreError:
-                version = None  # who is woken now reads, and gets the error
+                version = None  # notified readers read, and get the error
             if version != seen:
                 self._notifier.wake_all()
             seen = version

@@ -113,7 +113,7 @@ def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
 
 
 def _records(connection: Connection, rows: Sequence[Found]) -> list[VectorStoreRecord]:
-    """Vector stores with how many files they have of each status; without those that are gone meanwhile."""
+    """Vector stores with their numbers of files by status; without those that were deleted meanwhile."""
     file = vector_store_files.c
     its = (file.vector_store_id == vector_stores.c.id) & (file.owner == vector_stores.c.owner) & _THERE
     sums = select(vector_stores.c.id, file.status, func.count(file.id), func.sum(file.usage_bytes))

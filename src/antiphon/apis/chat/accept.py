@@ -45,7 +45,7 @@ class AcceptedBatch(Struct, frozen=True):
 
 
 class ServerDefaults(Struct, frozen=True):
-    """What the server adds to every request: how it presents answers, and the tools that it runs."""
+    """The server's part of every request: the presentation of answers, and the server tools."""
 
     presentation: PresentationOptions = DEFAULT_PRESENTATION
     hosts: Hosts = Hosts()

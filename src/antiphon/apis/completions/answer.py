@@ -74,7 +74,7 @@ class CompletionBuilder(BodyProjection):
             envelope.created,
             envelope.model,
             [self._choice(index, *each) for index, each in enumerate(shown)],
-            # What was tried and is not shown was used, too.
+            # Completions that were not selected also count.
             usage=total(envelope.prompt_tokens, (state.output.usage for state in self._choices)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=self._presentation.service_tier,

@@ -12,7 +12,7 @@ from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLo
 
 
 class CompletionLogprobs(Struct):
-    """The log probabilities of a text's tokens, as lists side by side.
+    """The log probabilities of a text's tokens, as parallel lists.
 
     Each of `top_logprobs` is an encoded object: log probabilities by token. `text_offset` counts the
     characters before each token. The first token of an echoed prompt has no log probability.

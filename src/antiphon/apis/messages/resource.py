@@ -81,7 +81,7 @@ class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
 
 
 class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
-    """Who calls a tool: the model itself."""
+    """The caller of a tool: the model itself."""
 
 
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):

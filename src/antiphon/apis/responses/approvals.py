@@ -116,7 +116,7 @@ def approvals(
             continue
         id_ = _answers(item)
         if id_ in run and id_ in requests and id_ not in decided:
-            decided[id_] = item  # the client sends all of a conversation that has gone on
+            decided[id_] = item  # the client repeats the whole conversation
             continue
         if id_ in decided or id_ in run:
             raise item.wrong("approval_request_id", "This request was answered before. Leave the answer out.")

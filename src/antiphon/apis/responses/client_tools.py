@@ -97,7 +97,7 @@ class Type(Struct, tag="type"):
 
 
 class Wait(Struct, tag="wait"):
-    """A moment."""
+    """Wait for a short time."""
 
 
 Action = Click | DoubleClick | Drag | Keypress | Move | Screenshot | Scroll | Type | Wait

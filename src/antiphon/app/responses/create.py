@@ -77,7 +77,7 @@ class Creation:
         )
 
     def driver(self, *, streamed: bool) -> Driver:
-        """Answers the request while the client waits, who gets a stream or the full answer."""
+        """The driver for a client that waits, for a stream or the full answer."""
         # The ids of calls are derived from the id of the response, as all others are.
         context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
         source = CompactedSource(self._request, self.projection, self._seal, context)
@@ -105,7 +105,7 @@ class Creation:
 
     @property
     def input(self) -> tuple[ItemRecord, ...]:
-        """The items that went in."""
+        """The input items."""
         return as_records(self._request.accepted.items)
 
     def _stored_input(self) -> StoredInput:

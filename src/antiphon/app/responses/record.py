@@ -75,8 +75,7 @@ async def end_from_record(
     """The end of a response that was cancelled, or failed. An item that was begun stays incomplete."""
     entries = await log_of(store, record)
     so_far = _so_far(record, entries)
-    # An item without an end in the log must not have one in the response: readers would get different
-    # states.
+    # An item without an end in the log must not have one in the response: readers would differ.
     so_far["output"] = [item for item in so_far["output"] if isinstance(item, msgspec.Raw)]
     if isinstance(reason, CancelRequestedError):
         response = so_far | {

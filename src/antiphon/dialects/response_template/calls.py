@@ -57,7 +57,7 @@ class _HeaderPattern(NamedTuple):
 
 
 class _CallSource(NamedTuple):
-    """Where the parts of a call come from: the name from a `group` of the pattern, or all from JSON keys."""
+    """The sources of the parts of a call: a `group` of the pattern for the name, or JSON keys for all."""
 
     group: str = ""
     name: str = "name"
