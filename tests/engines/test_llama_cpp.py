@@ -497,5 +497,5 @@ async def test_what_is_asked_of_llama_cpp_that_it_cannot_do_is_told_in_its_words
 
 
 async def test_draft_tokens_are_refused_where_nothing_guesses():
-    with pytest.raises(EngineError, match="--draft-tokens says how much --draft guesses"):
+    with pytest.raises(EngineError, match="--draft-tokens requires --draft"):
         Options(draft_tokens=3).build()

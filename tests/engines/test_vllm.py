@@ -131,9 +131,9 @@ async def test_arguments_are_read_by_vllms_own_parser():
         ),
         ("dtype=int3", "invalid choice"),
         ("enforce_eager=maybe", "enforce_eager is true or false, not 'maybe'"),
-        ("model=org/other", "--vllm model is not taken: the model is the argument of `antiphon serve`"),
-        ("enable_log_requests=true", "is not taken"),
-        ('structured_outputs_config={"backend": "outlines"}', "the backend outlines is not taken"),
+        ("model=org/other", "--vllm model is not supported: the model is the argument of `antiphon serve`"),
+        ("enable_log_requests=true", "is not supported"),
+        ('structured_outputs_config={"backend": "outlines"}', "the backend outlines is not supported"),
         ("max_model_len=9", "'max_model_len' is given by an option of Antiphon and by --vllm"),
     ],
 )

@@ -144,7 +144,7 @@ async def test_a_key_is_for_its_scopes(tmp_path: Path, scope: str, allowed: list
     assert [answer.status_code != 403 for answer in answers] == allowed
     refused = next(answer for answer in answers if answer.status_code == 403)
     assert refused.json()["error"]["type"] == "permission_error"
-    assert "'ann' may not do this" in refused.json()["error"]["message"]
+    assert "'ann' does not have the scope" in refused.json()["error"]["message"]
     assert models.status_code == 200
 
 

@@ -73,7 +73,7 @@ GROUPS = ("options", "reasoning")
 """Objects whose members are parameters, where the API has no field for the object itself."""
 
 _LOADED = "the model was loaded when the server started"
-_ONE_SERVER = "there is one server, and one model behind a name"
+_ONE_SERVER = "each model name means one model of this server"
 _CACHED = "engines cache prompts by themselves, as far as they have room"
 
 HINTS: Mapping[str, str] = {
@@ -108,16 +108,16 @@ HINTS: Mapping[str, str] = {
     "session_id": "sessions are not tracked",
     "spaces_between_special_tokens": "special tokens are not shown",
     "speculative_ngram": "it would only make the same answer faster",
-    "stream_interval": "a stream sends text as soon as it is there",
+    "stream_interval": "a stream sends text as soon as it is generated",
     "trace": "traces are not kept",
     "use_mmap": _LOADED,
     "user": "users are not tracked",
 }
 """Parameter → why it is ignored."""
 
-_NO_MEDIA = "Antiphon writes text only."
-_NO_EXTENSION = "Antiphon does not pass parameters through to engines."
-_NO_SAMPLER = "No engine here draws tokens in this way. Leave it out."
+_NO_MEDIA = "Antiphon generates text only. Leave it out."
+_NO_EXTENSION = "Antiphon does not pass parameters through to engines. Leave it out."
+_NO_SAMPLER = "No engine of this server has this sampler. Leave it out."
 _ORDER = "The engine chooses the order of its samplers. Leave it out."
 _ONE_ANSWER = "A response is one answer: send a request for each."
 _IN_CHAT = "Use Chat Completions."
@@ -149,7 +149,7 @@ REFUSED: Mapping[str, str] = {
     "function_call": "Use 'tools' and 'tool_choice', in Chat Completions or Responses.",
     "functions": "Use 'tools', in Chat Completions or Responses.",
     "guidance_scale": _NO_SAMPLER,
-    "guided_whitespace_pattern": "The engine chooses which space it allows.",
+    "guided_whitespace_pattern": "The engine chooses which space it allows. Leave it out.",
     "include": _IN_RESPONSES,
     "input": "Use 'messages' or 'prompt', or the Responses API.",
     "instructions": "Use a message of the role 'system', or the Responses API.",
@@ -167,7 +167,7 @@ REFUSED: Mapping[str, str] = {
     "mm_payload": _NO_EXTENSION,
     "mm_processor_kwargs": _NO_EXTENSION,
     "modalities": _NO_MEDIA,
-    "moderation": "Antiphon does not moderate: do that before and after.",
+    "moderation": "Antiphon does not moderate texts. Do that in the client.",
     "n": _ONE_ANSWER,
     "n_probs": "Use 'logprobs' and 'top_logprobs'.",
     "negative_prompt": _NO_SAMPLER,
@@ -213,12 +213,12 @@ REFUSED: Mapping[str, str] = {
     "tools": _IN_CHAT_OR_RESPONSES,
     "top_a": _NO_SAMPLER,
     "top_logprobs": "Use 'logprobs', a number.",
-    "transforms": "Send what the model is to read.",
+    "transforms": "Transform the messages before you send them.",
     "truncation": "Use 'truncate_prompt_tokens'.",
     "usage": "Use 'stream_options': {'include_usage': true}.",
     "use_beam_search": "Use Chat Completions or Completions.",
     "verbosity": _IN_CHAT_OR_RESPONSES,
-    "watermarking": "Antiphon does not watermark.",
+    "watermarking": "Antiphon does not watermark. Leave it out.",
     "web_search_options": "Use 'tools', in Chat Completions or Responses.",
 }
 """Parameter → the remedy."""

@@ -93,5 +93,7 @@ def _object(value: Mapping[str, Any] | str, param: str) -> Mapping[str, Any]:
         try:
             return msgspec.json.decode(value, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError) as error:
-            raise RequestError(f"'{param}' must be a JSON object, or one as text.", param=param) from error
+            raise RequestError(
+                f"'{param}' must be a JSON object, or a text with one.", param=param
+            ) from error
     return value

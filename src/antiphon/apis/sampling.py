@@ -31,7 +31,10 @@ def check(request: SamplingParams) -> None:
     if request.stream_options is not None and not request.stream:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")
     if request.prompt_logprobs is not None and request.stream:
-        raise RequestError("'prompt_logprobs' is not available in streams.", param="prompt_logprobs")
+        raise RequestError(
+            "'prompt_logprobs' is not available in streams. Leave it out, or set 'stream' to false.",
+            param="prompt_logprobs",
+        )
 
 
 def copies(request: SamplingParams) -> int:
@@ -95,7 +98,7 @@ def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tup
         try:
             value = msgspec.json.decode(text if text.startswith("[") else f"[{text}]", type=type_)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise RequestError(f"'{name}' must be a list, or one as text.", param=name) from error
+            raise RequestError(f"'{name}' must be a list, or a text with a list.", param=name) from error
     return tuple(value or ())
 
 

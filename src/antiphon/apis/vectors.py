@@ -137,7 +137,7 @@ def accept_inputs(request: EmbeddingsRequest, limits: Limits) -> EmbeddingReques
     """The request to the model. Raises RequestError."""
     if request.normalize is False or request.normalized is False:
         param = "normalize" if request.normalize is False else "normalized"
-        raise RequestError("Vectors have the length 1 here. Leave it out.", param=param)
+        raise RequestError("Vectors always have the length 1. Leave it out.", param=param)
     inputs = _inputs(request.input)
     _check(limits, "input", inputs)
     truncate, keep_end = _truncation(request)

@@ -101,7 +101,10 @@ async def _size(app: App, owner: str, digests: Sequence[str]) -> int:
     for index, digest in enumerate(digests):
         blob = await app.storage.store.blobs.get(owner, digest)
         if blob is None:
-            raise NotFoundError(f"There is no part '{PART}{digest}'.", param=f"part_ids[{index}]")
+            raise NotFoundError(
+                f"There is no part '{PART}{digest}'. Use the ids of this upload's parts.",
+                param=f"part_ids[{index}]",
+            )
         size += blob.size
     return size
 

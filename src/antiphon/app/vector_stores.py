@@ -191,7 +191,7 @@ async def file_content(app: App, owner: str, vector_store_id: str, file_id: str)
 async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateFileBatch) -> bytes:
     """Attach several files. Raises RequestError, NotFoundError."""
     if (wire.file_ids is None) == (wire.files is None):
-        raise RequestError("Send 'file_ids' or 'files': one of them.", param="file_ids")
+        raise RequestError("Send either 'file_ids' or 'files'.", param="file_ids")
     wanted = wire.files or [
         CreateVectorStoreFile(file_id, wire.chunking_strategy, wire.attributes)
         for file_id in wire.file_ids or ()

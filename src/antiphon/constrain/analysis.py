@@ -36,9 +36,13 @@ def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
 def validate(grammar_ir: GrammarIR, param: str) -> None:
     """Raises RequestError for that parameter if nothing matches, or if a rule is left-recursive."""
     if not _fixed_point(grammar_ir, is_satisfiable)(grammar_ir.start):
-        raise RequestError("No answer matches what is required: the schema contradicts itself.", param=param)
+        raise RequestError(
+            "No answer can match this schema, because it contradicts itself. Change it.", param=param
+        )
     if _left_recursive(grammar_ir):
-        raise RequestError("The grammar or schema is left-recursive.", param=param)
+        raise RequestError(
+            "The grammar or schema is left-recursive. Rewrite it without left recursion.", param=param
+        )
 
 
 def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type

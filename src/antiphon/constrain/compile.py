@@ -122,7 +122,7 @@ class _Compiler:
         offered = self._callable()
         must = self._choice.calling is CallMode.REQUIRED
         if must and not offered:
-            raise RequestError("There is no function that could be called: offer one.", param="tool_choice")
+            raise RequestError("There is no function to call. Offer one.", param="tool_choice")
         calls = (
             self._calls(offered)
             if offered and (must or self._requirements.format or self._constrains_calls(offered))

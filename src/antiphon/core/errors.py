@@ -96,7 +96,7 @@ class NotFoundError(RequestError):
 
 
 class MethodNotAllowedError(RequestError):
-    """This path does not take this method."""
+    """This path does not support this method. Check the method."""
 
     status = 405
 
@@ -130,7 +130,7 @@ class ScopeError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """This key has used up what it may use. Try again later: `retry_after` says in how many seconds."""
+    """This key has used up its limit. Try again later: `retry_after` says in how many seconds."""
 
     status = 429
     type = "rate_limit_error"

@@ -111,9 +111,7 @@ class Options:
         if find_spec("xllamacpp") is None:
             raise EngineError(install_extra("GGUF models", "llama-cpp"))
         if self.draft is None and self.draft_tokens is not None:
-            raise EngineError(
-                "--draft-tokens says how much --draft guesses. Give that, too, or leave this out."
-            )
+            raise EngineError("--draft-tokens requires --draft. Set both, or leave it out.")
         draft = None if self.draft in (None, NGRAM) else resolve(self.draft)
         path = resolve(self.model)
         encoder = find_encoder(path) if self.mmproj is None else None
@@ -213,7 +211,7 @@ class LlamaCppEngine:
         found, said = task_of(facts)
         task = self._options.task or found
         if task is Task.TRANSCRIBE:
-            raise EngineError("llama.cpp transcribes nothing here. Give the URL of a server that does.")
+            raise EngineError("llama.cpp cannot transcribe here. Give the URL of a server that can.")
         if task is Task.GENERATE:
             return task, None
         return task, "RANK" if task is Task.RANK else said if found is Task.EMBED else "MEAN"

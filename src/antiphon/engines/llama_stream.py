@@ -211,7 +211,9 @@ def _explained(error: _Error) -> AntiphonError:
     if "parse grammar" in error.message:
         return RequestError("The grammar is not valid GBNF.", param=GRAMMAR_PARAM)
     if "empty grammar stack" in error.message:
-        return EngineError("No token of the model fits the grammar here. Use a wider grammar or schema.")
+        return EngineError(
+            "No token of the model matches the grammar at this place. Use a less strict grammar or schema."
+        )
     if 400 <= error.code < 500:
         return EngineError(f"The model refused the prompt: {error.message}.")
     return EngineError()

@@ -262,7 +262,7 @@ def _fetch(hub: ModuleType, repo: str, file: str) -> Path:
     ) as error:  # a kind of the next: not in the cache, and no network
         raise _unreachable(repo) from error
     except hub.errors.EntryNotFoundError as error:
-        raise EngineError(f"{repo} has no file {file}. `hf:{repo}` alone says what there is.") from error
+        raise EngineError(f"{repo} has no file {file}. `hf:{repo}` lists its files.") from error
     except (hub.errors.HTTPError, OSError) as error:
         raise _unreachable(repo) from error
 

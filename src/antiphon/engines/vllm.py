@@ -375,7 +375,7 @@ class VllmEngine:
 
     def _died(self) -> None:
         if self._core is not None:
-            log.error("vLLM has died: its own log says why. Start Antiphon again.")
+            log.error("vLLM has ended unexpectedly: see its log. Start Antiphon again.")
             self._let_go(EngineError)
 
     def _let_go(self, error: type[EngineError]) -> None:

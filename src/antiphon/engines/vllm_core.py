@@ -44,7 +44,7 @@ NOT_TAKEN: Mapping[str, str] = {
     "model": "the model is the argument of `antiphon serve`",
     "enable_log_requests": "Antiphon logs requests",
     "disable_log_stats": "the figures that it logs are made in a part of vLLM that is not used",
-    "stream_interval": "a stream sends text as soon as it is there",
+    "stream_interval": "a stream sends text as soon as it is generated",
     "skip_tokenizer_init": "the tokenizer is needed",
 }
 """Engine arguments of vLLM's that have no meaning here, and why."""
@@ -163,8 +163,8 @@ def _check_backend(config: Any) -> None:
     backend = getattr(config, "backend", "auto")
     if backend not in READ_TAGS:
         raise EngineError(
-            f"--vllm structured_outputs_config with the backend {backend} is not taken: it reads no "
-            f"structural tags, by which answers are held. Use {' or '.join(READ_TAGS)}, or leave it out."
+            f"--vllm structured_outputs_config with the backend {backend} is not supported: it reads no "
+            f"structural tags, which constrain answers. Use {' or '.join(READ_TAGS)}, or leave it out."
         )
 
 
@@ -181,7 +181,7 @@ def _parser(arguments: Any) -> Any:
 
 def _check_key(key: str, known: Mapping[str, Any]) -> None:
     if key in NOT_TAKEN:
-        raise EngineError(f"--vllm {key} is not taken: {NOT_TAKEN[key]}. Leave it out.")
+        raise EngineError(f"--vllm {key} is not supported: {NOT_TAKEN[key]}. Leave it out.")
     if key not in known:
         close = get_close_matches(key, known, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""

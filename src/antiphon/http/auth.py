@@ -125,7 +125,7 @@ def scope_of(method: str, path: str) -> AccountScope | None:
 def _check_scope(account: Account, needed: AccountScope | None) -> None:
     """Raise ScopeError for an account without this scope."""
     if needed is not None and needed not in account.rules.scopes:
-        raise ScopeError(f"The key '{account.name}' may not do this: it is not for the scope '{needed}'.")
+        raise ScopeError(f"The key '{account.name}' does not have the scope '{needed}'. Use another key.")
 
 
 async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -270,7 +270,9 @@ class _Conversation:
 def _refuse(wire: Create) -> None:
     """Refuse parameters that this mode does not support. Raises RequestError."""
     if wire.background:
-        raise RequestError("A WebSocket has no background. Use POST /v1/responses.", param="background")
+        raise RequestError(
+            "A WebSocket has no background responses. Use POST /v1/responses.", param="background"
+        )
     if wire.generate is False:
         message = "generate=false is not supported. Send the turn when there is something to answer."
         raise RequestError(message, param="generate")

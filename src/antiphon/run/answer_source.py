@@ -186,7 +186,9 @@ def _choice(first: Prepared, index: int, context: ReplayContext, begun: Accumula
     if hosts_tools(first.turn):
         return ToolLoop(first, index, context, items)
     if begun is None and context.log is not None and context.log.has_results:
-        raise EngineError("This answer was begun with tools that this server does not run.")
+        raise EngineError(
+            "This answer was begun with tools that this server does not run. Start it with the same tools."
+        )
     return first.generation(index, context, items)
 
 

@@ -229,7 +229,7 @@ class Models:
 
     def _check_ready(self) -> None:
         if self.health is Health.DRAINING:
-            raise EngineNotReadyError("This server is stopping. Try again later, or another server.")
+            raise EngineNotReadyError("This server is stopping. Try again later, or use another server.")
         if self.health is not Health.READY:
             raise EngineNotReadyError
 

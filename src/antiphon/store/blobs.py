@@ -102,7 +102,9 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
     its = (blobs.c.id == it.id) & (blobs.c.expires_at > 0)
     grown = update(blobs).where(its).values(size=blobs.c.size + len(it.piece))
     if not transaction.execute(grown).rowcount:
-        raise RequestError(f"The content took more than {UNFINISHED_SECONDS} seconds. Send it faster.")
+        raise RequestError(
+            f"Sending the content took more than {UNFINISHED_SECONDS} seconds. Send it faster."
+        )
     transaction.each(_ADD_PIECE, [(it.id, it.position, it.piece)])
     transaction.count(it.new.owner, len(it.piece))
     if it.digest is not None:

@@ -51,7 +51,7 @@ def _place(
     named = rows.with_only_columns(*keys).where(rows.selected_columns.id == cursor)
     place = connection.execute(named.order_by(*keys).limit(1)).first()
     if place is None:
-        raise NotFoundError(f"There is no {cursor!r} in this list.", param=param)
+        raise NotFoundError(f"There is no {cursor!r} in this list. Use the id of an entry.", param=param)
     return place
 
 

@@ -49,7 +49,7 @@ class Text(TypeDecorator[str]):
 def checked(value: str) -> str:
     """The text, if it can be stored: PostgreSQL has no U+0000, UTF-8 no half of a pair."""
     if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
-        raise RequestError("Text may not contain U+0000 or half a surrogate pair. Remove it.")
+        raise RequestError("Text must not contain U+0000 or an unpaired surrogate. Remove it.")
     return value
 
 

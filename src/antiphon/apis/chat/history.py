@@ -73,7 +73,9 @@ class History:
     def _read_answer(self, message: RequestMessage, where: str) -> None:
         """Reasoning, then text, then calls, as the model wrote them."""
         if message.audio is not None:
-            raise RequestError("Spoken answers are not supported.", param=f"{where}.audio")
+            raise RequestError(
+                "Audio of answers is not supported. Send the text as 'content'.", param=f"{where}.audio"
+            )
         reasoning = message.reasoning_content or message.reasoning
         if reasoning:
             self.items.append(Reasoning(reasoning))

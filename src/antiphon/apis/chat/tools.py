@@ -294,5 +294,7 @@ def _allowed(allowed: AllowedTools, offered: _Names, hosts: Hosts) -> Iterator[s
 def _known(name: str, offered: _Names, param: str) -> str:
     """The name, if it is that of one of the client's tools."""
     if name not in offered.clients:
-        raise RequestError(f"There is no tool with the name '{name}' in the request.", param=param)
+        raise RequestError(
+            f"There is no tool with the name '{name}' in the request. Offer it, or name another.", param=param
+        )
     return name

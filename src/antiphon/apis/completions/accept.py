@@ -125,5 +125,5 @@ def _prompt(part: str | list[int], index: int) -> Prompt:
     if isinstance(part, str):
         return part
     if not part:
-        raise RequestError("A prompt of token ids has at least one.", param=f"prompt[{index}]")
+        raise RequestError("A prompt of token ids needs at least one id.", param=f"prompt[{index}]")
     return tuple(part)

@@ -54,7 +54,7 @@ class InfillRequest(Request, kw_only=True):
 def completion_of(request: InfillRequest) -> CompletionRequest:
     """The equivalent request for a completion. Raises RequestError."""
     if (request.n or 1) > 1:
-        raise RequestError("There is one text for a gap here. Leave 'n' out.", param="n")
+        raise RequestError("This endpoint returns a single text. Leave 'n' out.", param="n")
     shared = {name: getattr(request, name) for name in Request.__struct_fields__}
     if request.max_tokens is None:
         shared["max_tokens"] = -1

@@ -113,7 +113,10 @@ def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
     choice = RequestObject(msgspec.to_builtins(wanted), "tool_choice")
     only = tools.names.get(choice.text("name"))
     if only is None:
-        raise choice.wrong("name", f"There is no tool with the name '{wanted.name}' in the request.")
+        raise choice.wrong(
+            "name",
+            f"There is no tool with the name '{wanted.name}' in the request. Offer it, or name another.",
+        )
     return ToolChoice(calling, only, parallel, named=True)
 
 

@@ -55,7 +55,7 @@ def _typed(item: RequestObject, own_types: Container[str]) -> RequestObject:
     implied = item.value.keys() & {"role", "id"}
     type_ = item.text_or_none("type") or (_implied_type(item.value) if implied else item.text("type"))
     if type_ not in KINDS and type_ not in own_types and type_ != REFERENCE:
-        raise item.wrong("type", f"There are no items of type '{type_}'.")
+        raise item.wrong("type", f"There are no items of type '{type_}'. Use a type of the Responses API.")
     return RequestObject({**item.value, "type": type_}, item.where)
 
 

@@ -29,7 +29,7 @@ def _items(message: RequestObject, new_id: str, unanswered: list[str]) -> Iterat
     if role == "tool":
         call_id = message.text_or_none("tool_call_id") or (unanswered[0] if unanswered else "")
         if call_id not in unanswered:
-            raise message.wrong("role", "This answers no call of the messages before it.")
+            raise message.wrong("role", "No message before it has a call with this id. Send the call, too.")
         unanswered.remove(call_id)
         yield {"type": "function_call_output", "call_id": call_id, "output": text}
     elif role == "assistant" and recipient not in _PEOPLE:

@@ -324,7 +324,7 @@ def error_status(error: Any) -> int:
 
 def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (401, 403):
-        return EngineError("The server of the model refuses the key that it is asked with.")
+        return EngineError("The server of the model refuses the key of this server.")
     if status in (402, 404):  # no money, no such model or path: the operator has to act
         return EngineError("The server of the model does not serve it. See the log of this server.")
     if status == 429:
