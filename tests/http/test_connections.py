@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from antiphon.core.limits import Limits
-from antiphon.http.protocol import protocols
+from antiphon.http.protocol import DateHeader, protocols
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
 
@@ -53,6 +53,19 @@ async def sent(server: Running, *pieces: bytes) -> bytes:
             await asyncio.sleep(0.01)
         async with asyncio.timeout(10):
             return await reader.read()
+
+
+def test_responses_have_the_date_of_their_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = uvicorn.Config("app:asgi", headers=[("a", "b")], server_header=False)
+    config.encoded_headers = [(b"a", b"b")]  # which loading the application would make
+    state, date, headers = ServerState(), DateHeader(), []
+    for second in (5.2, 5.9, 6.1):
+        monkeypatch.setattr("antiphon.http.protocol.time", lambda now=second: now)
+        date.update(state, config)
+        headers.append(state.default_headers)
+    assert headers[0] == [(b"date", b"Thu, 01 Jan 1970 00:00:05 GMT"), (b"a", b"b")]
+    assert headers[1] is headers[0]
+    assert headers[2] == [(b"date", b"Thu, 01 Jan 1970 00:00:06 GMT"), (b"a", b"b")]
 
 
 def refusal(answer: bytes, status: int, limit: str) -> None:

@@ -112,13 +112,21 @@ class Worker:
                 record = await self._next()
                 if record is None or record.id in self._jobs.values():  # ours: its lease had run out
                     self._slots.release()
-                    await watch.changed(self._lease / HEARTBEATS)
+                    await watch.changed(await self._pause())
                     continue
                 if record.prompt_ids is not None:  # another server has begun it
                     log.info("a response is continued", id=record.id, after=record.last_seq)
                 task = asyncio.create_task(self._work(record))
                 self._jobs[task] = record.id
                 task.add_done_callback(self._done)
+
+    async def _pause(self) -> float:
+        """Seconds to wait for a notification. A lease that runs out does not notify."""
+        try:
+            leased = await self._app.storage.store.jobs.any_background()
+        except StoreError:
+            leased = True
+        return self._lease / HEARTBEATS if leased else SWEEP
 
     async def _next(self) -> ResponseRecord | None:
         writer = self._app.storage.writer

@@ -212,7 +212,7 @@ class Decoder:
                 self._plain_tokens += 2
                 return [self._delta(text, text, space.tokens + chunk.tokens)]
         elif one and self._spaces[chunk.text]:
-            # The next chunk will be plain with this space before it, most likely. Alone it is not.
+            # The next chunk will probably be plain together with this space. The space alone is not.
             self._space, self.plain = chunk, NEVER_PLAIN
             return []
         self._read_plain()
@@ -223,7 +223,7 @@ class Decoder:
         return events
 
     def _read_plain(self) -> None:
-        """Bring all that reads up to the plain chunks since the last call, and the space behind them."""
+        """Update all readers with the plain chunks since the last call, and the space after them."""
         self._flush_counts()
         if self._space is not None:
             self._read(self._space)

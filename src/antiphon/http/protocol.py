@@ -13,13 +13,17 @@ from asyncio import BaseTransport, TimerHandle, WriteTransport
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from time import time
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import structlog
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 from antiphon.apis.errors import encode_error
@@ -46,6 +50,23 @@ def _write_part(transport: WriteTransport, body: bytes) -> None:
         transport.write(b"%x\r\n%b\r\n" % (len(body), body))
     else:
         transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+
+
+class DateHeader:
+    """The date of responses, made anew for the first request in each second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+
+    def update(self, state: ServerState, config: Config) -> None:
+        """Set the headers of all responses of a server. uvicorn would wake up for it each second."""
+        second = int(time())
+        if second != self._second:
+            self._second = second
+            state.default_headers = [
+                (b"date", formatdate(second, usegmt=True).encode()),
+                *config.encoded_headers,
+            ]
 
 
 class Listener:
@@ -172,6 +193,7 @@ class StreamProtocol(HttpToolsProtocol):
     limits: ClassVar[Limits] = DEFAULTS
     stall: ClassVar[float] = STALL
     others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
+    date: ClassVar[DateHeader] = DateHeader()
     listener: Listener | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -268,6 +290,7 @@ class StreamProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self.limits.pipelined:
             what = f"More than {self.limits.pipelined} requests wait on this connection"
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS, "pipelined", what)
+        self.date.update(self.server_state, self.config)
         super().on_message_begin()
         self.scope["extensions"] = {STREAM: self}  # type: ignore[dict-item]
 
@@ -457,7 +480,7 @@ def protocols(limits: Limits, stall: float = STALL, connections: int | None = No
     others = Connections(connections or limits.connections, limits.unread_bytes)
     shared = {"limits": limits, "others": others}
     return {
-        "http": type("StreamProtocol", (StreamProtocol,), {**shared, "stall": stall}),
+        "http": type("StreamProtocol", (StreamProtocol,), {**shared, "stall": stall, "date": DateHeader()}),
         "ws": type("SocketProtocol", (SocketProtocol,), shared),
         "ws_max_size": limits.body_bytes,
         "timeout_keep_alive": limits.idle_seconds,

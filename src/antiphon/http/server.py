@@ -67,8 +67,6 @@ UNSENT = 128 * 1024
 By default it takes megabytes: then a client that does not read would be noticed, and the answer held back,
 much too late.
 """
-TICK_SECONDS = 1
-"""Interval of the `Date` header. The timer wakes up an idle server, so it is not shorter."""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
 _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
@@ -205,9 +203,7 @@ class HttpServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Wait until it has to stop. uvicorn's own loop wakes up ten times a second to check."""
-        while not await self.on_tick(0):  # which sets the date of headers
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
+        await self._stopping.wait()
 
     def _waiting_for(self) -> str:
         """What the server waits for after the first signal."""

@@ -30,6 +30,7 @@ def _free(*which: Condition) -> Select[Any]:
 
 # Servers repeat these queries at short intervals, mostly without a result: they are compiled once.
 _JOBS = _free(responses.c.background, func.coalesce(responses.c.lease_until, 0.0) <= bindparam("now"))
+_ANY_JOB = select(responses.c.id).where(RUNNING, responses.c.background).limit(1)
 _ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam("now"))
 _HELD = and_(
     responses.c.id.in_(bindparam("ids", expanding=True)), RUNNING, responses.c.worker == bindparam("holder")
@@ -114,6 +115,9 @@ class SqlJobs:
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
         claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
         return await self._database.write(_claim, claim)
+
+    async def any_background(self) -> bool:
+        return await self._database.read(lambda connection: connection.execute(_ANY_JOB).first() is not None)
 
     async def claim_abandoned(
         self, worker: str, now: float, lease_seconds: float, limit: int

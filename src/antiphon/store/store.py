@@ -202,6 +202,13 @@ class Jobs(Protocol):
         """
         ...
 
+    async def any_background(self) -> bool:
+        """Whether any background response is queued or in progress, on any server.
+
+        If there is none, none can be claimed before `JOBS` is notified.
+        """
+        ...
+
     async def claim_abandoned(
         self, worker: str, now: float, lease_seconds: float, limit: int
     ) -> list[ResponseRecord]:

@@ -41,6 +41,16 @@ class JobsContract:
         taken = [record.id for claim in claims for record in claim]
         assert sorted(taken) == sorted(f"resp_{index}" for index in range(30))
 
+    async def test_whether_there_are_jobs_is_known(self, store: Store) -> None:
+        await store.responses.create(response("front"), ())
+        assert not await store.jobs.any_background()
+        await store.responses.create(job(), ())
+        assert await store.jobs.any_background()
+        await store.jobs.claim("w", NOW, 10, 1)
+        assert await store.jobs.any_background()  # its lease may run out
+        assert await store.responses.finish(response_end()) is Verdict.ACCEPTED
+        assert not await store.jobs.any_background()
+
     async def test_a_lease_that_ran_out_is_taken_over(self, store: Store) -> None:
         await store.responses.create(job(), ())
         await store.jobs.claim("w", NOW, 10, 1)
