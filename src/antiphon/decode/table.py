@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -59,22 +59,30 @@ class CompiledState:
         """No call is open here."""
 
 
-class Table:
-    """Makes readers for the states of a grammar."""
+class Table(dict[str, CompiledState]):
+    """Makes readers for the states of a grammar: name → state.
+
+    A state is compiled when it is first used: to detect a dialect, all are tried, on few states each.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        self._entries = {
-            name: CompiledState(state, self._maker(name, state)) for name, state in grammar.states.items()
-        }
 
-    def __getitem__(self, name: str) -> CompiledState:
-        """The state of that name."""
-        return self._entries[name]
+    def __missing__(self, name: str) -> CompiledState:
+        state = self.grammar.states[name]
+        compiled = self[name] = CompiledState(state, self._maker(name, state))
+        return compiled
+
+    def compile(self) -> Self:
+        """Compile all states now, so that no answer waits for it."""
+        for name in self.grammar.states:
+            self[name]
+        return self
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
         if isinstance(state, Span):
-            first, again = (SpanTable(each, name) for each in (state, _once_more(state)))
+            first = SpanTable(state, name)
+            again = SpanTable(_once_more(state), name) if state.again else first
             return lambda builder: SpanReader(again if builder.reasoned else first, builder)
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):

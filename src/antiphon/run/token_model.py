@@ -89,9 +89,10 @@ class TokenModel:
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer
-        self._table = Table(dialect.grammar)
+        grammar = dialect.grammar
+        self._table = Table(grammar).compile()
         self._table_without_calls = (
-            self._table if dialect.grammar.has_message_headers else Table(dialect.grammar.without_calls())
+            self._table if grammar.has_message_headers else Table(grammar.without_calls()).compile()
         )
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
