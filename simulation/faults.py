@@ -58,7 +58,7 @@ FAULTS = {
         "slots of the engine|is not answered|never end",
     ),
     "a reader misses an event": Fault(
-        "app/log_writer.py",
+        "app/event_log.py",
         "after + 1 - entries[0].first",
         "after + 1 - entries[0].first + (after > 3)",
         "a reader gets event",

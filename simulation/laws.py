@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from antiphon.app.event_log import logged_events
+from antiphon.store.records import LogEntry
 from simulation.loop import Process, simulated_time
 
 Execute = Callable[..., list[Any]]
@@ -161,7 +163,7 @@ class Histories:
         )
         for first, end, events in rows:
             _law(first == len(history.lines), response_id, f"event {first} follows {len(history.lines) - 1}")
-            lines = events.split(b"\n")
+            lines = logged_events(LogEntry(first, end, events))
             history.lines += lines
             if history.of_batch:
                 self._read_results(response_id, history, lines)
@@ -193,9 +195,10 @@ class Histories:
                 _law(event["sequence_number"] == number, response_id, f"event {number} has another number")
             if not history.deleted:
                 rows = self._execute(
-                    "SELECT events FROM log WHERE response_id = ? ORDER BY last_seq", response_id
+                    "SELECT first_seq, last_seq, events FROM log WHERE response_id = ? ORDER BY last_seq",
+                    response_id,
                 )
-                stored = list(chain.from_iterable(events.split(b"\n") for (events,) in rows))
+                stored = list(chain.from_iterable(logged_events(LogEntry(*row)) for row in rows))
                 _law(stored == history.lines, response_id, "has another log than was written")
 
 

@@ -14,6 +14,7 @@ from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.app import App, Options
+from antiphon.app.event_log import logged_events
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.create import Creation
@@ -101,6 +102,7 @@ class Diary:
 
     def __init__(self) -> None:
         self.status: str = ResponseStatus.IN_PROGRESS
+        self.frame = None
         self.text = ""
         self._number = 0
 
@@ -243,7 +245,7 @@ async def until_written(store: Store, lines: int, name: str = "resp_1") -> None:
 
 
 def split(entries: Iterable[LogEntry]) -> list[bytes]:
-    return [line for entry in entries for line in entry.events.split(b"\n")]
+    return [event for entry in entries for event in logged_events(entry)]
 
 
 async def log_of(store: Store, name: str = "resp_1") -> list[bytes]:

@@ -61,7 +61,8 @@ async def test_a_reader_gets_what_it_has_not_seen(after: int) -> None:
 
 
 async def test_a_reader_of_much_gets_it_in_pieces(store: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "LARGE", 3000)
+    for part in (drive, log_source):
+        monkeypatch.setattr(part, "LARGE", 3000)
     async with serving(store, SCRIPT) as server:
         await queue(server.app)
         await ended(store)

@@ -13,13 +13,15 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.apis.responses.output.item import Frame
 from antiphon.apis.responses.stored import StoredItem
+from antiphon.app.event_log import DeltaRun, EventBuffer
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.chunks import Token
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import DeltaEncoder, Journal, Projection, pieces
+from antiphon.run.drive import DeltaEncoder, Journal, Projection
 from antiphon.run.endings import Ending, LostError, Stored
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
@@ -40,6 +42,11 @@ class StoredProjection(Projection, Protocol):
     """A projection whose answer is stored: `status` is that of a response."""
 
     status: str
+
+    @property
+    def frame(self) -> Frame | None:
+        """The frame of the deltas of the open item, if it has one."""
+        ...
 
     @property
     def items(self) -> Sequence[StoredItem]:
@@ -117,8 +124,8 @@ class StreamJournal(ResponseJournal):
         self._stop: Stop | None = None
         self._unwritten: StoreError | None = None  # why some of the log is not
         self._known = self.last + 1  # this many of the next wire events are in the log already
-        self._logged = self.last + 1  # sequence number of the first of `_lines`
-        self._lines: list[bytes] = []  # for the log; always the same list
+        self._next = self.last + 1  # sequence number of the first event in `_events`
+        self._events = EventBuffer()
 
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
@@ -135,7 +142,7 @@ class StreamJournal(ResponseJournal):
     async def _create(self, row: ResponseRecord) -> None:
         await self._writer.store.responses.create(row, self._given.items)
         self._writer.register(self)
-        if self._lines:
+        if self._events:
             self._writer.notify(self)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
@@ -145,22 +152,25 @@ class StreamJournal(ResponseJournal):
             known, self._known = self._known, max(0, self._known - len(lines))
             lines = lines[known:]
         if lines:
-            if not self._lines:
+            if not self._events:
                 self._writer.notify(self)
-            self._lines += lines
+            self._events.add(lines)
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
         """See `Journal`."""
-        if self.replaying:
+        frame = self._projection.frame
+        if frame is None or self.replaying:
             return None
-        lines, notify = self._lines, self._writer.notify
+        run = DeltaRun(frame)
+        texts = run.texts
 
         def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
             line = encode(text, tokens)
-            if not lines:
-                notify(self)
-            lines.append(line)
+            if not texts:
+                self._writer.notify(self)
+                self._events.open(run)
+            texts.append(text)
             return line
 
         return encode_delta
@@ -187,12 +197,10 @@ class StreamJournal(ResponseJournal):
         return None
 
     def _entries(self) -> tuple[LogEntry, ...]:
-        if not self._lines:
+        if not self._events:
             return ()
-        chunks = self.replay.new() if self.replay else b""
-        first, self._logged = self._logged, self._logged + len(self._lines)
-        entries = entries_of(first, self._lines, chunks)
-        self._lines.clear()
+        entries = self._events.take(self._next, self.replay.new() if self.replay else b"")
+        self._next = entries[-1].last + 1
         return entries
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
@@ -340,18 +348,6 @@ class CallJournal(Journal):
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """The caller stores the answer itself."""
         return lines
-
-
-def entries_of(first: int, lines: list[bytes], chunks: bytes = b"") -> tuple[LogEntry, ...]:
-    """Wire events, from number `first` on, as entries of the store, with these chunks.
-
-    Large ones are split into several entries: each entry is copied at once, which blocks the event loop.
-    """
-    entries: list[LogEntry] = []
-    for piece in pieces(lines, len):
-        entries.append(LogEntry(first, first + len(piece) - 1, b"\n".join(piece), chunks))
-        first, chunks = first + len(piece), b""
-    return tuple(entries)
 
 
 def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from antiphon.apis.projection import SilentProjection
-from antiphon.app.log_writer import LogWriter, events_behind
+from antiphon.app.event_log import events_behind
+from antiphon.app.log_writer import LogWriter
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
-from antiphon.run.drive import Driver, own_turn, pieces
+from antiphon.run.drive import LARGE, Driver, own_turn, pieces
 from antiphon.store.records import LogEntry, LogTail
 from antiphon.store.store import Watch, events_of
 
@@ -110,6 +111,15 @@ class LogProjection(SilentProjection):
 
 def _batches(after: int, entries: list[LogEntry]) -> Iterator[list[bytes]]:
     """The events of these entries after number `after`, in small batches."""
-    for some in pieces(entries, lambda entry: len(entry.events)):
-        if lines := events_behind(after, some):
-            yield lines
+    batch: list[bytes] = []
+    size = 0
+    for entry in entries:
+        events = events_behind(after, (entry,))
+        more = sum(map(len, events))
+        if batch and size + more > LARGE:
+            yield batch
+            batch, size = [], 0
+        batch += events
+        size += more
+    if batch:
+        yield batch

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from antiphon.app.event_log import events_behind
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
 from antiphon.run.drive import LARGE, own_turn
@@ -212,9 +213,3 @@ class LogWriter:
                 self._metrics.store_wrote(now() - begun)
                 return result
             await asyncio.wait((self.stopping,), timeout=RETRY)  # a server that stops does not sit it out
-
-
-def events_behind(after: int, entries: Sequence[LogEntry]) -> list[bytes]:
-    """The events of these entries after number `after`."""
-    lines = [line for entry in entries for line in entry.events.split(b"\n")]
-    return lines[max(0, after + 1 - entries[0].first) :] if entries else []

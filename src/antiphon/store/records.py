@@ -92,8 +92,8 @@ class ItemRecord(Struct, frozen=True):
 class LogEntry(Struct, frozen=True):
     """Consecutive events in a response's log, `first` to `last` (sequence numbers, both included).
 
-    `events` are wire JSON, one per line. `chunks` are the engine's chunks for them, opaque; readers of
-    events get them empty.
+    `events` are lines of JSON, which the events are read from. `chunks` are the engine's chunks for them,
+    opaque; readers of events get them empty.
     """
 
     first: int

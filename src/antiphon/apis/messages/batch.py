@@ -158,6 +158,7 @@ class BatchProjection:
     """
 
     items: Sequence[Any] = ()
+    frame = None
 
     def __init__(self, ids: Iterable[str], clock: Callable[[], float]) -> None:
         self._left = dict.fromkeys(ids)

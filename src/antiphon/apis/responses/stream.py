@@ -115,7 +115,8 @@ class ResponseProjection:
         self._tokens: list[list[tuple[Token, ...]]] = []  # that it was written with
         # The current item of the model
         self._open: OpenItem | None = None  # None also for hidden ones
-        self._frame: Frame | None = None  # of its deltas, if it has one
+        self.frame: Frame | None = None
+        """The frame of the deltas of the open item, if it has one."""
         self._ended = False  # it is complete; whether it was cut is not known yet
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
         self._running: list[Presenter] = []  # calls without a result
@@ -177,7 +178,7 @@ class ResponseProjection:
             # Frequent events first.
             if type(event) in DELTAS:
                 self._written.append(event.tokens)
-                frame = self._frame
+                frame = self.frame
                 if frame is not None:
                     text: str = event.text  # type: ignore[union-attr]
                     if text:
@@ -192,9 +193,9 @@ class ResponseProjection:
         self, choice: int, delta: type[Event]
     ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
         """See `Projection`."""
-        if self._frame is None:
+        if self.frame is None:
             return None
-        line, written, frame = self._numbers.delta, self._written, self._frame
+        line, written, frame = self._numbers.delta, self._written, self.frame
 
         def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
             written.append(tokens)
@@ -259,7 +260,7 @@ class ResponseProjection:
     def _start(self, item: OpenItem | None, out: list[bytes]) -> None:
         self._open = item
         if item is not None:
-            self._frame = item.frame
+            self.frame = item.frame
             self._output.append(None)
             self._tokens.append([])
             out += item.start()
@@ -269,7 +270,7 @@ class ResponseProjection:
         if self._open is None:
             return
         assert event.item is not None
-        self._frame = None
+        self.frame = None
         out += self._open.end(event.item)
         self._ended = True
         if isinstance(event, CallEnded) and (event.complete or not event.item.hosted):

@@ -20,6 +20,7 @@ from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
 from antiphon.app.attachments import shown
+from antiphon.app.event_log import logged_events
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.core.accumulator import output_of
 from antiphon.core.events import Event, Finished, TextEnded, Usage
@@ -125,7 +126,7 @@ def recorded_summary(
 ) -> ConversationSummary | None:
     """The summary in the log of a response, if there is one: then no other one is made."""
     for entry in entries:
-        for line in entry.events.split(b"\n"):
+        for line in logged_events(entry):
             if line.startswith(_COMPACTION_DONE):
                 item = msgspec.json.decode(line)["item"]
                 if item["type"] == "compaction" and (text := unseal(item["encrypted_content"])) is not None:

@@ -10,6 +10,7 @@ from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.resource import CANCELLED_DETAILS, ResponseUsage, usage_of
 from antiphon.apis.responses.stored import unpack
+from antiphon.app.event_log import logged_events
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import public_error
@@ -40,7 +41,7 @@ async def current_body(store: Store, record: ResponseRecord) -> bytes:
 
 def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
     """The listings of remote servers when a response was begun, by label, for servers that continue it."""
-    lines = [line for entry in entries for line in entry.events.split(b"\n") if line.startswith(_ITEM_DONE)]
+    lines = [line for entry in entries for line in logged_events(entry) if line.startswith(_ITEM_DONE)]
     items = [msgspec.json.decode(line)["item"] for line in lines if b'"mcp_list_tools"' in line]
     found = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
     return {listing.label: listing for listing in found}
@@ -48,7 +49,7 @@ def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
 
 def _so_far(record: ResponseRecord, entries: Sequence[LogEntry]) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(record.body)
-    lines = (line for entry in entries for line in entry.events.split(b"\n"))
+    lines = (line for entry in entries for line in logged_events(entry))
     return body | {"status": record.status, "output": output_so_far(lines)}
 
 
