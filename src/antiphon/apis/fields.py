@@ -81,7 +81,7 @@ HINTS: Mapping[str, str] = {
     "add_special_tokens": "Antiphon adds the token that a prompt has to begin with, exactly once",
     "cache_prompt": _CACHED,
     "draft_model": _LOADED,
-    "generate_window": "an answer may use all the room that the prompt leaves",
+    "generate_window": "an answer may use the rest of the context after the prompt",
     "guided_decoding_backend": "the engine uses its own backend",
     "id_slot": "the engine chooses the slot",
     "include_reasoning": "the text of a completion is what the model writes",
@@ -124,7 +124,7 @@ _IN_CHAT = "Use Chat Completions."
 _IN_CHAT_OR_RESPONSES = "Use Chat Completions or Responses."
 _IN_RESPONSES = "Use the Responses API."
 _TOKENS = "Use 'enable_response_messages', or Chat Completions."
-_DYNATEMP = "Use 'dynatemp_range', which goes from 'temperature' in both directions."
+_DYNATEMP = "Use 'dynatemp_range', which extends from 'temperature' in both directions."
 _EFFORT = "Use 'reasoning_effort' or 'enable_thinking'."
 
 REFUSED: Mapping[str, str] = {
