@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.apis.responses.accept import ResponseContext, accept
+from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app import log_writer
 from antiphon.app.journal import (
     BackgroundJournal,
@@ -19,8 +22,9 @@ from antiphon.app.journal import (
     unpacked,
 )
 from antiphon.app.log_writer import LogWriter
+from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError, StoreError, StoreFullError
-from antiphon.core.events import TextDelta
+from antiphon.core.events import Finished, TextDelta, TextStarted, Usage
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Driver
 from antiphon.run.endings import CancelRequestedError, ClientLeftError, LostError
@@ -75,6 +79,41 @@ async def gone_on_with(writer: LogWriter, source: Says, log: ReplayLog | None = 
 
 
 # Whole, and streamed
+
+
+class Mixes:
+    """A source of one text: of each two characters one is an event, the other is left to the delta writer."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def run(self, output: Driver) -> None:
+        output.prompted([Prompt("p", (1, 2))])
+        output.push(0, [TextStarted()])
+        await until(lambda: not output.paused)
+        for index, char in enumerate(self._text):
+            write = output.delta_writer(0, TextDelta) if index % 2 else None
+            if write is None:
+                output.push(0, [TextDelta(char, char)])
+            else:
+                write(char, ())
+        output.push(0, [Finished(FinishReason.STOP, Usage())])
+
+    def abandon(self) -> Sequence[tuple[int, Any]]:
+        return []
+
+
+async def test_deltas_share_a_line_of_the_log_whoever_writes_them(store: Outage, writer: LogWriter) -> None:
+    wire = CreateResponse(model="m", input="Hi")
+    projection = ResponseProjection(accept(wire, ResponseContext("resp_1", OWNER)), 1, lambda: 2.0)
+    reader = Reader()
+    await Driver(Mixes("abcdefgh"), projection, StreamJournal(writer, projection, stored_input(writer))).run(
+        reader
+    )
+    assert await log_of(store) == reader.lines
+    assert sum(b'"response.output_text.delta"' in line for line in reader.lines) == 8
+    lines = [line for entry in await store.log.read("resp_1") for line in entry.events.split(b"\n")]
+    assert len(lines) <= len(reader.lines) - 6
 
 
 @pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])

@@ -25,8 +25,9 @@ class DeltaRun:
     """Consecutive deltas of one item: their `texts`. It is open while there are any."""
 
     def __init__(self, frame: Frame) -> None:
+        self.frame = frame
         self.texts: list[str] = []
-        self._frame = [part.decode() for part in frame]
+        self._parts = [part.decode() for part in frame]
         self._size = sum(map(len, frame))
 
     def close(self) -> "list[_Line]":
@@ -36,7 +37,7 @@ class DeltaRun:
         return [self._line(part) for part in parts]
 
     def _line(self, texts: list[str]) -> "_Line":
-        line = _encode(self._frame + texts)
+        line = _encode(self._parts + texts)
         return _Line(line, len(texts), len(line) + len(texts) * self._size)
 
 

@@ -18,6 +18,7 @@ from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.event_log import DeltaRun, EventBuffer
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
+from antiphon.core.accumulator import DELTAS
 from antiphon.core.chunks import Token
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
@@ -126,6 +127,7 @@ class StreamJournal(ResponseJournal):
         self._known = self.last + 1  # this many of the next wire events are in the log already
         self._next = self.last + 1  # sequence number of the first event in `_events`
         self._events = EventBuffer()
+        self._run: DeltaRun | None = None  # of the item whose deltas had a delta encoder last
 
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
@@ -151,26 +153,41 @@ class StreamJournal(ResponseJournal):
         if self._known:
             known, self._known = self._known, max(0, self._known - len(lines))
             lines = lines[known:]
-        if lines:
+        if (run := self._run_with(events, lines)) is not None:
+            self._add_delta(run, events[0].text)
+        elif lines:
             if not self._events:
                 self._writer.notify(self)
             self._events.add(lines)
         return lines
+
+    def _run_with(self, events: Any, lines: list[bytes]) -> DeltaRun | None:
+        """The run that these belong to, if they are a delta of its item."""
+        one = len(lines) == len(events) == 1 and type(events[0]) in DELTAS
+        run = self._run if one else None
+        return run if run is not None and run.frame is self._projection.frame else None
+
+    def _add_delta(self, run: DeltaRun, text: str) -> None:
+        if not run.texts:
+            self._writer.notify(self)
+            self._events.open(run)
+        run.texts.append(text)
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
         """See `Journal`."""
         frame = self._projection.frame
         if frame is None or self.replaying:
             return None
-        run = DeltaRun(frame)
-        texts = run.texts
+        if self._run is None or self._run.frame is not frame:
+            self._run = DeltaRun(frame)
+        run, texts = self._run, self._run.texts
 
         def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
             line = encode(text, tokens)
-            if not texts:
-                self._writer.notify(self)
-                self._events.open(run)
-            texts.append(text)
+            if texts:  # what `_add_delta` would do
+                texts.append(text)
+            else:
+                self._add_delta(run, text)
             return line
 
         return encode_delta
