@@ -1,1 +1,1 @@
-"""What Antiphon itself costs, beside any model: see README.md."""
+"""Benchmarks of Antiphon's own cost, without a model: see README.md."""

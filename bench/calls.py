@@ -1,10 +1,9 @@
-"""`python bench/calls.py`: how many calls one streamed token makes, and in how many files.
+"""`python bench/calls.py`: the number of calls, and of files, for one streamed token.
 
-Counted are calls of Python functions whose code is Antiphon's, from the step of the
-engine to the write to the transport. A server plays a script, in this process and on a
-real socket; the same answer is asked for short and long, and the calls of the two
-are subtracted, so that only those remain that each token makes. No machine and no
-load changes these figures.
+Calls of Python functions whose code is Antiphon's are counted, from the step of the engine to the write to
+the transport. A server plays a script, in this process and on a real socket; the same answer is requested
+short and long, and the difference of their calls is that of the tokens. These figures do not depend on the
+machine or its load.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -39,7 +38,7 @@ LENGTHS = (64, 576)
 PACE_MS = 1
 """Between two tokens: the row of a response is there after few of them."""
 SING, CHOOSE = "Sing %d words.", "Choose a song of %d."
-"""Prompts: for an answer of so many tokens, and for a call whose result asks for one."""
+"""Prompts: for an answer of a number of tokens, and for a call whose result leads to one."""
 CALL = '<tool_call>\n{"name": "choose", "arguments": {"song": "%s"}}\n</tool_call>'
 
 _ROOT = f"{Path(antiphon.__file__).parent}/"
@@ -54,7 +53,7 @@ Calls = Counter[tuple[str, str]]
 
 
 class Mode(Struct, frozen=True):
-    """A way to ask for an answer, and the most calls and files that one of its tokens should take."""
+    """A kind of request, and the most calls and files for one of its tokens."""
 
     name: str
     path: str
@@ -64,7 +63,7 @@ class Mode(Struct, frozen=True):
     files: int
 
     def request(self, length: int) -> bytes:
-        """The HTTP request for an answer of so many tokens."""
+        """The HTTP request for an answer of this number of tokens."""
         said = self.prompt % length
         asked = {"input": said} if "responses" in self.path else {"messages": [_user(said)]}
         body = msgspec.json.encode({"model": "scripted", "stream": True, **asked, **self.body})
@@ -106,10 +105,10 @@ class Chooser:
         return ToolResult(arguments["song"])
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """There is nothing to take up."""
+        """There is no state."""
 
     async def close(self) -> None:
-        """There is nothing to free."""
+        """There are no resources."""
 
 
 class Called(Struct, frozen=True):
@@ -121,7 +120,7 @@ class Called(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """What a token of this mode costs: calls, in so many files, of these functions."""
+    """The cost of a token in this mode: calls, in a number of files, of these functions."""
 
     mode: str
     calls: int
@@ -143,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the figures for machines")
     options = parser.parse_args(arguments)
-    configure("warning")  # what is printed is the report
+    configure("warning")  # only the report is printed
     rows = measure()
     report = Report([*targets(rows)], rows)
     lines = (*table(rows), *target_table(report.targets))
@@ -152,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def targets(rows: list[Row]) -> Iterator[Target]:
-    """What was counted, beside what it should be."""
+    """The counts, and their limits."""
     for mode, row in zip(MODES, rows, strict=True):
         yield Target(f"5: calls per token, {mode.name}", row.calls, mode.calls)
         yield Target(f"5: files that they are in, {mode.name}", row.files, mode.files)
@@ -170,14 +169,14 @@ async def _measure(lengths: tuple[int, int]) -> list[Row]:
         port = int(server.url.rpartition(":")[2])
         rows = []
         for mode in MODES:
-            await _count(mode, lengths[0], port)  # whatever is made once is made now
+            await _count(mode, lengths[0], port)  # everything that is made once is made now
             short, long = [await _count(mode, length, port) for length in lengths]
             rows.append(_row(mode, short, long, lengths[1] - lengths[0]))
         return rows
 
 
 def _script(lengths: tuple[int, int]) -> Iterator[bytes]:
-    """Who has a song is sung it; who has none calls the tool."""
+    """With a song in the prompt, it is the answer; without one, the tool is called."""
     for length in lengths:
         yield script_line(PLAIN.tokens(length), SING % length, PACE_MS)
     for length in lengths:
@@ -201,7 +200,7 @@ async def _count(mode: Mode, length: int, port: int) -> Calls:
     finally:
         sys.setprofile(None)
         writer.close()
-    # White space waits for the text behind it, and the first tokens for the row of a response.
+    # White space waits for the text after it, and the first tokens for the row of a response.
     if not answer.startswith(b"HTTP/1.1 200") or answer.count(b"\n\n\r\n") < 0.8 * length:
         raise RuntimeError(f"this is no answer of {length} tokens: {answer[:500]!r}")
     return calls
@@ -216,7 +215,7 @@ def _row(mode: Mode, short: Calls, long: Calls, more: int) -> Row:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """The lines that a reader sees."""
+    """The lines for people."""
     for row in rows:
         yield from ("", f"{row.mode}: {row.calls} calls per token, in {row.files} files")
         for function in row.functions:

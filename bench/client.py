@@ -1,8 +1,7 @@
 """The client of the HTTP benches: many keep-alive connections, each with one request after another.
 
-It counts and checks every answer, and notes when the first bytes of its body
-came. An answer that is not whole ends the bench: a fast server that loses
-tokens has no figures.
+It counts and checks every answer, and records when the first bytes of its body arrived. An incomplete answer
+ends the bench: a fast server that loses tokens has no figures.
 """
 
 import asyncio
@@ -14,12 +13,12 @@ from msgspec import Struct, field
 
 
 class Load(Struct, frozen=True):
-    """What to send, how often, and what a whole answer looks like.
+    """The requests to send, their number, and the form of a complete answer.
 
-    `marks` times `mark` must be in each body, and it must end in `end`. The
-    connections begin evenly over `spread` seconds. With `awake` the client never sleeps:
-    to wake it costs the server that writes to it 2 to 4 µs over loopback, which a
-    faster server would not pay, because it keeps its client busy. It may take so many `seconds`.
+    `marks` times `mark` must be in each body, and it must end in `end`. The connections begin evenly over
+    `spread` seconds. With `awake` the client never sleeps: waking it costs the server that writes to it 2 to
+    4 µs over loopback, which a faster server would not have to do, because it keeps its client busy. It may
+    take `seconds`.
     """
 
     request: bytes
@@ -34,7 +33,7 @@ class Load(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What came back. `first` holds the seconds from each request to the first bytes of its body."""
+    """The results. `first` holds the seconds from each request to the first bytes of its body."""
 
     answers: int = 0
     events: int = 0
@@ -44,7 +43,7 @@ class Tally(Struct):
 
 
 class WrongAnswerError(Exception):
-    """An answer was not what it has to be."""
+    """An answer was not as expected."""
 
 
 async def drive(load: Load, port: int) -> Tally:

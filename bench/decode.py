@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -99,7 +99,7 @@ def _tokens(dialect: Dialect) -> list[str]:
         [cases[name]["output"] for name in names if "output" in cases[name]] for names in (_REASONING, _CALLS)
     )
     markers = "|".join(map(re.escape, sorted(dialect.grammar.markers, key=len, reverse=True)))
-    # A marker ends what stands before it, so that it is a token of its own.
+    # A marker ends the text before it, so that it is a separate token.
     split = re.compile(rf"({markers or '(?!)'})")
     block = [token for text in calls for token in _cut(split, text + "\n")]
     tokens = [token for text in reasoning for token in _cut(split, text + "\n")]

@@ -1,15 +1,12 @@
-"""The floor: the least that a server can do, to compare with.
+"""The floor: the least that a server can do, for comparison.
 
-A bare uvloop protocol that writes ready bytes. They are what Antiphon would
-send for the same request, made beforehand and cut as it would cut them: one
-write per token and stream. It plays as the scripted engine does: one step, by one
-timer or one turn of the loop, writes to every connection that is due. So a
-comparison is one of Antiphon, and not of timers. Nothing is parsed beyond
-finding out which of the ready answers is meant; a request has to come in one
-piece, as ours do over loopback.
+A bare uvloop protocol that writes constant bytes. They are those that Antiphon would send for the same
+request, made beforehand and split in the same way: one write per token and stream. It has the timing of the
+scripted engine: one step, by one timer or one turn of the loop, writes to every connection that is due. So
+Antiphon is compared, and not timers. A request is parsed only to select one of the answers; it has to arrive
+in one piece, as ours do over loopback.
 
-Run as `python -m bench.floor`; it says where it listens, and serves until it is
-terminated.
+Run as `python -m bench.floor`; it prints its address, and serves until it is terminated.
 """
 
 import asyncio
@@ -32,14 +29,14 @@ _ANSWER_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-le
 
 
 class Ready(Struct, frozen=True):
-    """A response: what to write in each step, and the seconds before each."""
+    """A response: the bytes to write in each step, and the seconds before each."""
 
     steps: tuple[bytes, ...]
     pause: float = 0
 
 
 def stream_of(body: bytes, chunks: list[Chunk]) -> tuple[bytes, ...]:
-    """What is written in each step of the stream that answers this body with these chunks."""
+    """The bytes of each step of the stream that answers this body with these chunks."""
     request = msgspec.json.decode(body, type=ChatRequest)
     *steps, last, end = payloads(request, chunks)
     first, *rest = (_http_chunk(step) for step in [*steps, last + end] if step)
@@ -103,17 +100,17 @@ class Floor(asyncio.Protocol):
         self._clocks = clocks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """Register the connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere
 
     def data_received(self, data: bytes) -> None:
-        """Begin the answer that is meant."""
+        """Begin the requested answer."""
         ready = next((ready for prompt, ready in _READY.items() if prompt in data), _READY_SHORT)
         self._steps, self._next = ready.steps, 0
         self._clocks[ready.pause].join(self)
 
     def step(self) -> bool:
-        """Write what comes next; whether there is more."""
+        """Write the next bytes; returns whether there are more."""
         if self._transport.is_closing():
             return False
         self._transport.write(self._steps[self._next])

@@ -1,7 +1,7 @@
-"""`python bench/frontend.py`: what Antiphon costs beside any model, against its targets.
+"""`python bench/frontend.py`: Antiphon's own cost, without a model, compared with its targets.
 
-Targets 1 to 5, each as figures of one run on one machine, and as multiples of their
-limits. See README.md for what they mean.
+Targets 1 to 5, each as figures of one run on one machine, and as multiples of their limits. README.md
+explains them.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -25,7 +25,7 @@ from bench.over_http import Result as OverHttp
 from bench.report import Machine, Target, target_table
 
 IN_PROCESS, OVER_HTTP, CALLS = PARTS = ("in-process", "over-http", "calls")
-"""What may be run alone."""
+"""The parts that can be run alone."""
 
 
 class Report(Struct, frozen=True, omit_defaults=True):
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a smoke run of 20 s: rough figures")
     parser.add_argument("--only", choices=PARTS, help="run one part")
     options = parser.parse_args(arguments)
-    configure("warning")  # what is printed is the report
+    configure("warning")  # only the report is printed
     # A plain kill must end the servers too: let `finally` run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parts = {options.only or part for part in PARTS}
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build(
     inside: InProcess | None = None, outside: OverHttp | None = None, counted: list[Calls] | None = None
 ) -> Report:
-    """The report on what was measured."""
+    """The report on the results."""
     targets = [
         *(_inside(inside) if inside else ()),
         *(_outside(outside) if outside else ()),
@@ -74,7 +74,7 @@ def build(
 
 def _inside(result: InProcess) -> Iterator[Target]:
     def worst(*, calls: bool) -> float:
-        # A shorter answer is mostly what an answer costs once: see target 3.
+        # The cost of a shorter answer is mostly that of its request: see target 3.
         shortest = min(1024, max(row.tokens for row in result.rows))
         rows = [row for row in result.rows if row.tokens >= shortest]
         return max(row.stream.best for row in rows if ("reasoning" in row.case) == calls)
@@ -97,7 +97,7 @@ def _outside(result: OverHttp) -> Iterator[Target]:
 
 
 def table(report: Report) -> Iterator[str]:
-    """The lines that a reader sees."""
+    """The lines for people."""
     machine = report.machine
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     if report.in_process:

@@ -1,9 +1,8 @@
 """Target 1: CPU per token from a decoded request to bytes, without sockets.
 
-The path is the product's own: accept → generation → driver → projection → frames, or
-→ body. Only both ends are ours: an engine that pushes ready chunks, one at a
-time, and a client that keeps what it gets. The floor is what any server must do:
-encode each text as JSON and put ready bytes around.
+The path is that of the product: accept → generation → driver → projection → frames, or → body. Only both
+ends are replaced: an engine that pushes prepared chunks, one at a time, and a client that keeps its events.
+The floor is the minimum of any server: to encode each text as JSON and add constant bytes around it.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ Subject = tuple[str, int, str]
 
 
 class Row(Struct, frozen=True):
-    """One case at one length: µs of CPU per token, and how many times the floor that is.
+    """One case at one length: µs of CPU per token, and the multiple of the floor.
 
     `messages` is a stream of Anthropic's API, compared with that of a chat.
     """
@@ -101,7 +100,7 @@ def measure(lengths: Sequence[int] = LENGTHS, rounds: int = 7, sample: int = _SA
 
 
 def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
-    """What a stream sends in each of an engine's steps, then the rest."""
+    """The bytes that a stream sends in each of an engine's steps, then the rest."""
     accepted = accept(request, "bench")
     stream = ChatCompletionStream(_envelope(request), 1, accepted.presentation)
     return _drive(accepted.turn, stream, chunks, _Client(UNTYPED)).sent
@@ -114,7 +113,7 @@ def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
 
 
 def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
-    """What a stream of Anthropic's API sends for the same request."""
+    """The bytes of a stream of Anthropic's API for the same request."""
     accepted = accept_message(_message(request), MessageContext("bench"))
     stream = MessageStream(_envelope(request), accepted.presentation, str)
     return _drive(accepted.turn, stream, chunks, _Client(READY)).sent
@@ -134,7 +133,7 @@ def _message(request: ChatRequest) -> CreateMessage:
 
 
 class _Client(Client):
-    """Keeps what it gets, as server-sent events."""
+    """Keeps its events, as server-sent events."""
 
     def __init__(self, framing: Framing) -> None:
         self._framing = framing
@@ -209,7 +208,7 @@ def _floor(request: ChatRequest, chunks: list[Chunk]) -> None:
 
 @cache
 def _content_frame() -> tuple[bytes, bytes]:
-    """What Antiphon sends around each text."""
+    """The bytes that Antiphon sends around each text."""
     request = msgspec.json.decode(PLAIN.request(stream=True), type=ChatRequest)
     chunks = [Chunk(_MARK), Chunk("", finish=Finish(FinishReason.STOP))]
     _role, content, _end = payloads(request, chunks)[0].split(b"\n\n")

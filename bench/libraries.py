@@ -1,14 +1,14 @@
-"""What an answer takes in the libraries alone: the least of a server that is built as Antiphon is.
+"""The cost of an answer in the libraries alone: the minimum of a server with Antiphon's libraries.
 
 The floor (`floor.py`) parses no HTTP. Here an ASGI application under uvicorn reads a request, decodes its
-JSON and sends a ready body. With `work`, it also does by its library what each request needs at least:
-it renders the chat template in jinja2's sandbox, and writes one line to the log.
+JSON and sends a constant body. With `work`, it also does the least for each request with its library: it
+renders the chat template in jinja2's sandbox, and writes one line to the log.
 
-A stream is written past ASGI, straight to the transport, in the steps of the floor: the text of each token is
-encoded as JSON, put between the ready bytes of a chunk and its frame, and written. Nothing is decoded,
-counted or kept of it.
+A stream is written straight to the transport, in the steps of the floor: the text of each token is encoded
+as JSON, put between the constant bytes of a chunk and its frame, and written. Nothing is decoded, counted or
+kept.
 
-Run as `python -m bench.libraries [work]`; it says where it listens, and serves until it is terminated.
+Run as `python -m bench.libraries [work]`; it prints its address, and serves until it is terminated.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _LINE = {
 
 _STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _TEXT = re.compile(rb'(data: [^\n]+"delta":\{"content":)("(?:[^"\\]|\\.)+")(\}[^\n]*\n\n)')
-"""An event with nothing but a text in it, and that text."""
+"""An event with a text as its only variable part, and that text."""
 _encode = msgspec.json.Encoder().encode
 
 Step = str | bytes
@@ -58,7 +58,7 @@ Work = Callable[[dict[str, Any]], object]
 
 
 def _nothing(body: dict[str, Any]) -> None:
-    """Nothing but HTTP and JSON."""
+    """Only HTTP and JSON."""
 
 
 def _work() -> Work:
@@ -74,7 +74,7 @@ def _work() -> Work:
 
 
 class Stream:
-    """One stream that is under way."""
+    """A running stream."""
 
     def __init__(self, steps: Sequence[Step], frame: list[bytes], transport: asyncio.WriteTransport) -> None:
         self._steps = iter(steps)
@@ -93,7 +93,7 @@ class Stream:
 
 
 def _steps(plan: Plan) -> tuple[list[Step], list[bytes]]:
-    """What each step writes: a text that is to be encoded, or ready bytes; and what stands around a text."""
+    """The output of each step: a text to encode, or constant bytes; and the bytes around a text."""
     body = msgspec.json.decode(plan.request(stream=True), type=ChatRequest)
     steps: list[Step] = []
     frame: list[bytes] = []

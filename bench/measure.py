@@ -1,8 +1,7 @@
-"""How the benches measure: CPU time, in rounds, each figure beside its floor.
+"""Measures CPU time, in rounds, each figure together with its floor.
 
-The machine is shared and drifts, so nothing is compared across runs. Within a
-run the subjects take turns; each keeps its best round (the one least disturbed)
-and its median.
+The machine is shared and its speed changes, so results of different runs cannot be compared. Within a run
+the subjects alternate; each keeps its best round (the least disturbed one) and its median.
 """
 
 import gc
@@ -28,14 +27,14 @@ class Figure(Struct, frozen=True):
 
 
 def figure(samples: Sequence[float]) -> Figure:
-    """What several rounds gave."""
+    """The figure of several rounds."""
     return Figure(round(min(samples), 4), round(median(samples), 4))
 
 
 def take_turns(
     subjects: Mapping[Key, tuple[Callable[[], object], int]], rounds: int, units: int
 ) -> dict[Key, Figure]:
-    """CPU per unit of work for each subject: what to call, and how many units of work one call does.
+    """CPU per unit of work for each subject: the function to call, and the units of work of one call.
 
     One sample is as many calls as make at least `units` units.
     """
@@ -43,7 +42,7 @@ def take_turns(
     for _ in range(rounds):
         for key, (call, size) in subjects.items():
             times = -(-units // size)
-            gc.collect()  # nobody pays for another's garbage
+            gc.collect()  # no subject pays for the garbage of another
             begun = process_time()
             for _ in range(times):
                 call()

@@ -1,8 +1,7 @@
-"""Targets 2, 3 and 4: what a server with Antiphon in it costs over loopback, beside the floor.
+"""Targets 2, 3 and 4: the cost of a server with Antiphon over loopback, compared with the floor.
 
-Both servers run in processes of their own, get the same load from the same
-client, and take turns. What counts is the CPU that the server used (read from
-/proc, user and kernel); the tokens per second depend on the client too.
+Both servers run in their own processes, get the same load from the same client, and alternate. The CPU time
+of the server is measured (from /proc, user and kernel); the tokens per second also depend on the client.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ _END = b"data: [DONE]\n\n"
 
 
 class Effort(Struct, frozen=True):
-    """How long to measure: rounds, and in each so many tokens (for each number of streams) and answers."""
+    """The size of a measurement: rounds, and tokens (per number of streams) and answers in each."""
 
     rounds: int = 5
     streams: tuple[int, ...] = (1, 64, 256)
@@ -39,7 +38,7 @@ QUICK = Effort(rounds=2, tokens=32768, answers=1024, paced_rounds=1, paced_reque
 
 
 class Throughput(Struct, frozen=True):
-    """Target 2: µs of server CPU per token, and tokens per second of wall time, at so many streams.
+    """Target 2: µs of server CPU per token, and tokens per second of wall time, at this number of streams.
 
     `libraries` is that of `libraries.py`, which decodes nothing; `least` is its multiple of the floor.
     """
@@ -75,7 +74,7 @@ class Wait(Struct, frozen=True):
 
 
 class FirstToken(Struct, frozen=True):
-    """Target 4: the wait at so many paced streams, whose requests come one by one or all at once."""
+    """Target 4: the delay at this number of paced streams, with requests one by one or all at once."""
 
     streams: int
     arrival: str
@@ -104,7 +103,7 @@ Runs = dict[str, list[_Run]]
 
 
 def measure(effort: Effort = Effort()) -> Result:  # noqa: B008 (frozen)
-    """Start both servers and take all figures."""
+    """Start both servers and measure all figures."""
     with (
         both() as servers,
         running("asgi", ("-m", "bench.libraries")) as asgi,
@@ -119,7 +118,7 @@ def measure(effort: Effort = Effort()) -> Result:  # noqa: B008 (frozen)
                     runs[server.name].append(runner.run(_run(server, load)))
             return runs
 
-        turns(_streams(FULL, 16, 2), 1, libraries)  # now all have seen every line of their code
+        turns(_streams(FULL, 16, 2), 1, libraries)  # a warm-up: now all have run every line of their code
         return Result(
             [
                 _throughput(streams, turns(_full(streams, effort), effort.rounds, libraries))
@@ -140,12 +139,12 @@ async def _run(server: Server, load: Load) -> _Run:
 
 
 def _full(streams: int, effort: Effort) -> Load:
-    """At full speed. One stream alone is slow, and gets fewer tokens."""
+    """At full speed. A single stream is slow, and gets fewer tokens."""
     return _streams(FULL, streams, -(-effort.tokens // FULL.tokens // max(streams, 4)))
 
 
 def _paced(requests: int) -> Load:
-    """Streams that begin evenly over the time that one takes."""
+    """Streams that begin evenly over the duration of one."""
     spread = PACED.tokens * PACED.delay_ms / 1000
     return replace(_streams(PACED, _PACED_STREAMS, requests), spread=spread, awake=False)
 

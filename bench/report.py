@@ -1,4 +1,4 @@
-"""What every bench reports: where it ran, and figures beside their limits."""
+"""The common report of the benches: the machine, and figures with their limits."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ class Machine(Struct, frozen=True):
 
     @classmethod
     def here(cls) -> "Machine":
-        """This one, now."""
+        """This machine."""
         load = round(os.getloadavg()[0], 2)
         return cls(__version__, platform.python_version(), os.cpu_count() or 0, load)
 
@@ -43,7 +43,7 @@ class Target(Struct, frozen=True):
 
 
 def target_table(targets: Iterable[Target]) -> Iterator[str]:
-    """The lines that a reader sees of figures and limits."""
+    """The lines for people with figures and limits."""
     yield from ("", f"{'target':58}{'figure':>9}{'limit':>8}{'of limit':>10}")
     for target in targets:
         figures = f"{target.value:9.2f}{target.limit:8g}{target.share:10.2f}"

@@ -1,8 +1,8 @@
-"""Which replica should get a request? Conversations on real servers, by cost and by turns.
+"""Which replica should get a request? Conversations on real servers, by cost and round robin.
 
-Several conversations go on at the same time on two servers with the bundled model: llama.cpp's own, in
-processes. Told are, for each way of choosing, how many tokens of prompts were cached, and how long the first
-token took, which means something on a machine with a core for each server only.
+Several conversations continue at the same time on two servers with the bundled model: llama.cpp's own, in
+processes. For each way of choosing, it prints how many tokens of prompts were cached, and the time to the
+first token, which is only meaningful on a machine with a core for each server.
 
     .venv/bin/python bench/routing.py
 """
@@ -56,7 +56,7 @@ async def converse(pool: PoolEngine, number: int) -> tuple[int, int, list[float]
 
 
 async def measure(name: str, choose: Choose) -> None:
-    """Print a line for one way of choosing, on servers that have read nothing."""
+    """Print a line for one way of choosing, on servers with empty caches."""
     with ExitStack() as stack:
         urls = [
             stack.enter_context(llama_http.serving(resolve(None), slots=CONVERSATIONS, context=2048))

@@ -1,8 +1,7 @@
-"""What the benches let a model say: tokens of a realistic mix, and the requests that ask for them.
+"""The scripts of the benches: tokens of a realistic mix, and the requests for them.
 
-Every token is a chunk of its own, as a model under load yields them. Markers
-are single tokens, as they are in the models that use them. Nothing is random:
-two runs, and the two sides of a comparison, get the same tokens.
+Every token is a separate chunk, as a model under load yields them. Markers are single tokens, as in the
+models that use them. Nothing is random: two runs, and the two sides of a comparison, get the same tokens.
 """
 
 import re
@@ -109,7 +108,7 @@ def _long_string(length: int) -> list[str]:
 
 
 def _structured(length: int) -> list[str]:
-    """A call with many small objects; what room is left for no object is white space."""
+    """A call with many small objects; the rest of the length is white space."""
     before, after = _pieces('{"edits": ['), ["]", "}"]
     one = _pieces('{"line": 12, "keep": true, "score": -0.25, "text": "a new\\nline"}')
     room = length - len(_call(length, before + one + after))
@@ -127,7 +126,7 @@ CASES = (
 
 
 def script_line(tokens: list[str], when: str, delay_ms: float = 0) -> bytes:
-    """The line of a scripted engine's file that says these tokens to a prompt with `when` in it."""
+    """The line of a scripted engine's file with these tokens, for a prompt that contains `when`."""
     line = {"when": when, "output": "".join(tokens), "split": list(_cuts(tokens)), "delay_ms": delay_ms}
     return msgspec.json.encode(line)
 
@@ -140,7 +139,7 @@ def _cuts(tokens: list[str]) -> Iterator[int]:
 
 
 class Plan(Struct, frozen=True):
-    """What is asked for over HTTP: plain text, with `delay_ms` before each token."""
+    """A request over HTTP: plain text, with `delay_ms` before each token."""
 
     prompt: str
     tokens: int

@@ -1,4 +1,4 @@
-"""Starts the servers to compare, each in a process of its own, and ends them whatever happens."""
+"""Starts the servers to compare, each in its own process, and ends them in any case."""
 
 import os
 import subprocess
@@ -48,13 +48,13 @@ def both() -> Iterator[tuple[Server, Server]]:
 @contextmanager
 def running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
     """A server in a process of its own, while the block runs."""
-    # The user's own settings must not change what is measured.
+    # The user's own settings must not change the results.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-    with TemporaryFile() as log:  # a line for each request: nobody reads it unless the server fails
+    with TemporaryFile() as log:  # a line for each request, which is read only if the server fails
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=log
         )
-        output = cast("IO[bytes]", process.stdout)  # it is a pipe
+        output = cast("IO[bytes]", process.stdout)  # a pipe
         try:
             yield Server(name, process.pid, _port(name, output))
         except Exception as error:

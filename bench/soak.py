@@ -1,16 +1,17 @@
-"""Whether a server stays as it was while it answers: memory, file handles, threads, tasks, rows and files.
+"""Checks a server for leaks while it answers: memory, file handles, threads, tasks, rows and files.
 
     python bench/soak.py --requests 10000 --seed 1
 
-Starts `antiphon serve` as a user would, with the scripted engine, an SQLite store, a shell and two keys, and
-sends it requests of every kind in an order that the seed gives: each API, whole and streamed, tools of the
-server, background, conversations, files, batches, WebSockets; some clients leave in the middle. What a
-client has stored it deletes. After each round, when nothing is under way any more, the server is measured.
-The table shows each round; the verdict is that of lines through the rounds after the first quarter, in which
-caches are filled. Exits with 1 if one of them rises by more than `MOST`, or if a request failed.
+Starts `antiphon serve` with the scripted engine, an SQLite store, a shell and two keys, and sends it
+requests of every kind in an order derived from the seed: each API, streamed and not, server tools,
+background, conversations, files, batches, WebSockets; some clients disconnect in the middle. Clients delete
+the objects that they have stored. After each round, when no request is running, the server is measured. The
+table shows each round; the result is derived from regression lines through the rounds after the first
+quarter, in which caches are filled. Exits with 1 if one of them rises by more than `MOST`, or if a request
+failed.
 """
 
-# ruff: noqa: D103 - the name of a kind says what it does
+# ruff: noqa: D103 - the name of a kind describes it
 
 import argparse
 import asyncio
@@ -51,7 +52,7 @@ CLIENTS = 16
 """Requests at a time."""
 KEYS = ("soak-one", "soak-two")
 QUIET_SECONDS = 60
-"""What is under way must end within so many seconds after the last request of a round."""
+"""Running requests must end within this number of seconds after the last request of a round."""
 CALL = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'
 SCRIPT = [
     {"when": "<tool_response>", "output": "The tools have said what there is to say."},
@@ -79,7 +80,7 @@ def kind(step: Step) -> Step:
 
 
 class Visitor(Struct, frozen=True):
-    """Who sends one request, and what follows from it, with one of the keys."""
+    """The sender of one request, and of those that follow from it, with one of the keys."""
 
     http: httpx.AsyncClient
     url: str
@@ -88,7 +89,7 @@ class Visitor(Struct, frozen=True):
     random: random.Random
 
     async def send(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
-        """The answer, which must be a good one."""
+        """The answer, whose status must be a success."""
         response = await self.http.request(method, path, json=body, headers=self._headers, **more)
         response.raise_for_status()
         return response.json()
@@ -98,7 +99,7 @@ class Visitor(Struct, frozen=True):
         return await self.send("POST", path, {"model": "scripted", **body})
 
     async def stream(self, path: str, *, leave: bool = False, **body: Any) -> str:
-        """The answer, streamed, or its beginning: some pieces, after which the client leaves."""
+        """The answer, streamed, or its beginning: some pieces, after which the client disconnects."""
         heard = ""
         given = {"model": "scripted", "stream": True, **body}
         async with self.http.stream("POST", path, json=given, headers=self._headers) as response:
@@ -112,7 +113,7 @@ class Visitor(Struct, frozen=True):
         return heard
 
     async def delete(self, path: str) -> None:
-        """Delete what was stored."""
+        """Delete a stored object."""
         await self.send("DELETE", path)
 
     @property
@@ -301,7 +302,7 @@ async def socket(visitor: Visitor) -> None:
 
 
 class Sample(Struct, frozen=True):
-    """The server after so many requests, when nothing is under way."""
+    """The server after this number of requests, when no request is running."""
 
     requests: int
     memory: float
@@ -314,13 +315,13 @@ class Sample(Struct, frozen=True):
 
 
 async def sample(server: Server, folder: Path, http: httpx.AsyncClient, requests: int) -> Sample:
-    """Wait until nothing is under way, and measure."""
+    """Wait until no request is running, and measure."""
     deadline = time.monotonic() + QUIET_SECONDS
     while (values := await read_metrics(http))["under way"]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"After {QUIET_SECONDS} s there is still something under way: {values}")
         await asyncio.sleep(0.2)
-    await asyncio.sleep(1)  # what ends after its answer has gone out
+    await asyncio.sleep(1)  # for work after the end of an answer
     process = Path(f"/proc/{server.pid}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return Sample(
@@ -356,7 +357,7 @@ def count_files(folder: Path) -> int:
 
 
 def count_rows(path: Path) -> int:
-    """The rows of all tables of an SQLite store, but of content that is deleted and waits to be swept."""
+    """The rows of all tables of an SQLite store, without deleted content that waits for the sweep."""
     with closing(sqlite3.connect(path)) as database:
         count: int = -database.execute(SWEPT).fetchone()[0]
         for (name,) in database.execute(TABLES).fetchall():
@@ -393,7 +394,7 @@ async def prepared(folder: Path) -> AsyncIterator[tuple[Server, httpx.AsyncClien
 
 
 async def soak(folder: Path, requests: int, seed: int) -> tuple[list[Sample], Counter[str], list[str]]:
-    """The samples, how many requests of each kind were sent, and what failed."""
+    """The samples, the number of requests of each kind, and the failures."""
     chance, sent, failed = random.Random(seed), Counter[str](), list[str]()  # noqa: S311
     async with prepared(folder) as (server, http, vectors):
 

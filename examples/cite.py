@@ -1,4 +1,4 @@
-"""Have a model answer from a text and say which sentences it took that from, with Anthropic's SDK.
+"""Have a model answer from a text and name the sentences that it used, with Anthropic's SDK.
 
 antiphon serve MODEL.gguf
 python examples/cite.py notes.txt "When was it built?"

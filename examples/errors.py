@@ -1,10 +1,10 @@
-"""What goes wrong in an example, in a line: `sys.excepthook = in_words`."""
+"""Errors of an example, as one line: `sys.excepthook = in_words`."""
 
 import sys
 
 
 def in_words(kind, error, trace) -> None:
-    """Print what the server says of an error, that there is none, or which file is not there."""
+    """Print the server's message, that there is no server, or the missing file."""
     request = getattr(error, "request", None)  # errors of OpenAI's and Anthropic's clients have it
     if isinstance(error, OSError):
         said = f"{error.filename}: {error.strerror}"
@@ -12,7 +12,7 @@ def in_words(kind, error, trace) -> None:
         sys.__excepthook__(kind, error, trace)
         return
     elif isinstance(error.body, dict):
-        said = error.body.get("error", error.body)["message"]  # Anthropic's has the error one level deeper
+        said = error.body.get("error", error.body)["message"]  # Anthropic's is one level deeper
     elif hasattr(error, "status_code"):
         said = f"{request.url} answers {error.status_code}. Is it an Antiphon? ANTIPHON_URL names another."
     else:

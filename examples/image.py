@@ -27,7 +27,7 @@ print("takes", ", ".join(model.input_modalities))
 
 picture = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else PIXEL
 question = " ".join(sys.argv[2:]) or "What is in the picture?"
-url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"  # what it is, the server sees by itself
+url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"  # the server recognises the type itself
 content = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
 
 answer = client.chat.completions.create(model=model.id, messages=[{"role": "user", "content": content}])

@@ -24,19 +24,19 @@ GREY, RED, GREEN = b"\xee\xee\xee", b"\xcc\x22\x22", b"\x22\xaa\x44"
 
 
 class Screen:
-    """A button that is red, and green once it was clicked."""
+    """A button that is red, and green after a click."""
 
     def __init__(self) -> None:
         self.colour = RED
 
     def do(self, action) -> None:
-        """What the model wants to be done: what this computer cannot do, it does not."""
+        """Perform an action of the model; those that this computer does not support are ignored."""
         print(f"-> {action.type}", *((action.x, action.y) if action.type == "click" else ()))
         if action.type == "click" and action.x in BUTTON[0] and action.y in BUTTON[1]:
             self.colour = GREEN
 
     def picture(self) -> str:
-        """What is seen now, a PNG as a data URL."""
+        """The current screen, a PNG as a data URL."""
         rows = [
             b"\0" + b"".join(self.colour if x in BUTTON[0] and y in BUTTON[1] else GREY for x in range(WIDTH))
             for y in range(HEIGHT)

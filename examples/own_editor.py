@@ -63,7 +63,7 @@ while calls := [item for item in response.output if item.type == "apply_patch_ca
     for call in calls:
         try:
             status, output = "completed", do(call.operation)
-        except (OSError, ValueError) as error:  # the model is told, and may try again
+        except (OSError, ValueError) as error:  # the model gets the error, and may try again
             status, output = "failed", str(error)
         outputs.append(
             {"type": "apply_patch_call_output", "call_id": call.call_id, "status": status, "output": output}

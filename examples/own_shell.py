@@ -26,7 +26,7 @@ tools = [{"type": "shell", "environment": {"type": "local"}}]
 
 
 def run(command: str) -> dict:
-    """What a command prints, and how it ends."""
+    """The output of a command, and its outcome."""
     words = shlex.split(command)
     if not words or words[0] not in ALLOWED:
         ended = {"type": "exit", "exit_code": 126}

@@ -18,13 +18,13 @@ client = OpenAI(
 )
 options = {"model": client.models.list().data[0].id, "max_output_tokens": 200}
 
-# Only what is new is sent. Two responses may go on from the same one: that is a fork.
+# Only new items are sent. Two responses may continue the same one: that is a fork.
 first = client.responses.create(**options, input="My name is Ann, and my cat is called Tom.")
 for question in ("What is my name?", "What is my cat called?"):
     answer = client.responses.create(**options, input=question, previous_response_id=first.id)
     print(f"{question} {answer.output_text}")
 
-# A conversation collects what goes in and what comes out.
+# A conversation collects input and output items.
 conversation = client.conversations.create(metadata={"topic": "colours"})
 client.responses.create(**options, input="Name a colour.", conversation=conversation.id)
 client.responses.create(**options, input="And another one.", conversation=conversation.id)

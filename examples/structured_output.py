@@ -34,6 +34,6 @@ response = client.responses.parse(
 )
 print(response.output_parsed)
 
-# What could not be enforced, and is not as it should be.
+# Keywords that could not be enforced, and are not met.
 for what in (response.model_extra or {}).get("unmet", ()):
     print("unmet:", what)

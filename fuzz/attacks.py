@@ -1,15 +1,15 @@
-"""Single clients that try to stop a server for everybody else, and what each of them does.
+"""Attacks of single clients that try to stop a server for everybody else.
 
     python fuzz/attacks.py [NAME …]
 
-Starts `antiphon serve` with the scripted engine, as a user would. While an attack runs, another client
-sends a small request again and again; it sends the same to a server that nobody attacks. The table says for
-each attack how long that client had to wait at most, and at the other server; how long the event loop was
-held at most by what the server computed, and in all; how much the server's memory grew meanwhile and after
-it, and the answers that the attacker got. So a machine that is busy with others is recognised. Exits with 1
-if the other client ever waited for longer than `MAX_WAIT`, beyond what it waited where nobody attacks; if
-the server held its loop for longer than `MAX_HELD`, if memory did not come back, or if anything was
-answered with 500 or above. What stops each attack: `README.md`.
+Starts `antiphon serve` with the scripted engine. While an attack runs, another client repeats a small
+request; it sends the same to a server that is not attacked. The table shows for each attack the longest wait
+of that client, and at the other server; the longest time for which the server's own work blocked its event
+loop, and the total; the growth of the server's memory during the attack and after it, and the answers that
+the attacker got. So a busy machine is recognised. Exits with 1 if the other client ever waited for longer
+than `MAX_WAIT`, beyond its wait at the other server; if the server blocked its loop for longer than
+`MAX_HELD`, if memory was not freed, or if anything was answered with 500 or above. `README.md` lists the
+limits that stop each attack.
 """
 
 import argparse
@@ -35,21 +35,21 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 MAX_WAIT = 1.0
-"""Seconds that another client may wait, beyond what it waits where nobody attacks."""
+"""Seconds that another client may wait, beyond its wait at a server that is not attacked."""
 MAX_HELD = 0.05
 """Seconds that the server may hold its event loop."""
 WAITS = dict.fromkeys(("readers-that-do-not-read", "stored-answers-that-are-not-read"), 3.0 + MAX_WAIT)
-"""When readers that do not read hold all slots, who comes has one as soon as the first is cut off: the
+"""When readers that do not read hold all slots, another client gets one when the first is cut off:
 `--stall-seconds` after its buffers are full, unless it has `unread_chunks` before."""
 MAX_KEPT = 50
 """MB that a server may keep."""
 SECONDS = 12
-"""What an attack takes at most; what is not answered then counts as `no answer`."""
+"""The most seconds of an attack; requests without an answer then count as `no answer`."""
 MEMORY = 6 * 1024**3
 """Bytes of address space that the server may use: an attack must not stop the machine."""
 PARALLEL = 16
 ATTACKER, OTHER = "127.0.0.1", "127.0.0.2"
-"""Where they come from: without keys, a client is an address."""
+"""Their addresses: without keys, a client is an address."""
 SCRIPT = [
     {"when": "count", "output": "one two ", "tokens": 5000},
     {"when": "stop strings", "output": "a" * 4000, "split": 100},
@@ -75,7 +75,7 @@ class Server:
     """A server in a process of its own."""
 
     def __init__(self, folder: Path, *options: str, disk: int | None = None) -> None:
-        """With a `disk`, its store is on one of so many MB, which needs `unshare` and `mount`."""
+        """With a `disk`, its store is on one of this number of MB, which needs `unshare` and `mount`."""
         script = folder / "script.jsonl"
         script.write_text("\n".join(map(json.dumps, SCRIPT)))
         small = folder / "disk"
@@ -123,7 +123,7 @@ class Server:
         """The status of the answer to this body, which is read to its end."""
         return self.request("POST", path, body, timeout=timeout, address=address)
 
-    def request(  # noqa: PLR0913, PLR0917 - what a request is made of
+    def request(  # noqa: PLR0913, PLR0917 - the parts of a request
         self,
         method: str,
         path: str,
@@ -173,7 +173,7 @@ class Server:
             connection.close()
 
     def got(self, path: str) -> bytes:
-        """The body of what is at this path."""
+        """The body at this path."""
         connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(ATTACKER, 0))
         connection.request("GET", path)
         body = connection.getresponse().read()
@@ -181,12 +181,12 @@ class Server:
         return body
 
     def created(self, path: str, body: Any) -> Any:
-        """What was created."""
+        """The created object."""
         status, data = self.read(path, body)
         return json.loads(data) if status == "200" else None
 
     def send(self, *pieces: bytes, pause: float = 0.0, seconds: float = SECONDS) -> Answers:
-        """What is answered to bytes as they are: the first line, or that there was none."""
+        """The response to raw bytes: the first line, or that there was none."""
         deadline = time.monotonic() + seconds
         with self.connection(1) as connection:
             try:
@@ -281,7 +281,7 @@ OPTIONS = {
     "stored-answers-that-are-not-read": ("--stall-seconds", "3"),
     "much-stored": ("--limit", "stored_bytes=20000000"),
 }
-"""Less time and room than servers give, so that an attack takes seconds."""
+"""Less time and space than servers have by default, so that an attack takes seconds."""
 DISKS = {"full-disk": 6}
 """MB of the disk that the store is on."""
 MB = 1_000_000
@@ -432,7 +432,7 @@ def many_items_within_limits(server: Server) -> Answers:
 
 @attack
 def long_names(server: Server) -> Answers:
-    """In what is logged, too."""
+    """Also in the log."""
     return server.posts("/v1/responses", *[{"model": "x" * 3_900_000, "input": "Hello"}] * 3)
 
 
@@ -477,10 +477,10 @@ def echoes(server: Server) -> Answers:
 
 @attack
 def much_stored(server: Server) -> Answers:
-    """Until there is no room; then each kind once more, and what is not stored."""
+    """Until there is no room; then each kind again, and requests that are not stored."""
     answers = _fill(server)
     for path, body in (("/v1/responses", respond("Hello")), (CHAT, ask(store=True))):
-        answers[server.post(path, body)] += 1  # the last that there may be room for
+        answers[server.post(path, body)] += 1  # the last that may have room
     more = [respond("Hello"), respond("Hello", stream=True), respond("Hello", background=True)]
     stored = server.posts("/v1/responses", *more) + server.posts(CHAT, ask(store=True))
     assert stored == {"400": 4}, stored  # noqa: S101
@@ -488,7 +488,7 @@ def much_stored(server: Server) -> Answers:
 
 
 def _fill(server: Server, *sizes: int) -> Answers:
-    """Store until nothing more of these sizes is taken."""
+    """Store until requests of these sizes are refused."""
     answers = Answers()
     for size in sizes or (1_000_000, 100_000, 10_000, 1_000, 1):
         item = {"type": "message", "role": "user", "content": "x" * size}
@@ -499,7 +499,7 @@ def _fill(server: Server, *sizes: int) -> Answers:
 
 @attack
 def full_disk(server: Server) -> Answers:
-    """A stream that fills it, then what is begun when it is full, and what is not stored."""
+    """A stream that fills it, then requests with a full disk, and requests that are not stored."""
     streamed = respond("count", stream=True)
     _fill(server, 1_000_000, 100_000)
     answers = Answers([f"in a stream: {_end(server, streamed)}"])
@@ -595,7 +595,7 @@ def socket_fragments(server: Server) -> Answers:
 
 @attack
 def scored_responses(server: Server) -> Answers:
-    """All with the same end at the same time. One slot is left: what others wait for is the server alone."""
+    """All with the same end at the same time. One slot stays free: others wait for the server only."""
     scored = {"include": ["message.output_text.logprobs"], "top_logprobs": 20, "stream": True}
     return server.posts("/v1/responses", *[respond("count", **scored)] * (PARALLEL - 1))
 
@@ -609,7 +609,7 @@ def scored_completions(server: Server) -> Answers:
 
 @attack
 def background_answers(server: Server) -> Answers:
-    """The same in the background: asked for until they are done, then read again all at once."""
+    """The same in the background: polled until they are done, then all read again at once."""
     scored = respond("count", background=True, include=["message.output_text.logprobs"], top_logprobs=20)
     ids = [server.created("/v1/responses", scored)["id"] for _ in range(PARALLEL - 1)]
     for each in ids:
@@ -641,7 +641,7 @@ def stored_answers_that_are_not_read(server: Server) -> Answers:
 
 
 def _unread(server: Server, readers: int, path: str, asked: Any) -> Answers:
-    """Readers of whom none reads what it asks for."""
+    """Readers that do not read their answers."""
     body = json.dumps(asked).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     connections = [server.connection() for _ in range(readers)]
@@ -656,7 +656,7 @@ def _unread(server: Server, readers: int, path: str, asked: Any) -> Answers:
 
 @attack
 def connections(server: Server) -> Answers:
-    """More than there may be, which say nothing."""
+    """More idle connections than allowed."""
     opened = [server.connection() for _ in range(5000)]
     for each in opened:
         each.settimeout(0)
@@ -696,7 +696,7 @@ def tiny_chunks(server: Server) -> Answers:
 
 @attack
 def bodies_that_never_come(server: Server) -> Answers:
-    """They are announced, and their clients leave all at once."""
+    """They are announced, and all their clients disconnect at once."""
     head = b"POST /v1/responses HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
     opened = [server.connection() for _ in range(300)]
     for each in opened:
@@ -781,7 +781,7 @@ def searches(server: Server) -> Answers:
 
 @attack
 def large_files(server: Server) -> Answers:
-    """Files to be searched, one of which is one word."""
+    """Files to be searched, one of which is a single word."""
     ids = [_uploaded(server, content) for content in (b"word " * 6 * MB, b"w" * 30 * MB)]
     made = server.created("/v1/vector_stores", {"file_ids": ids})
     path = f"/v1/vector_stores/{made['id']}"
@@ -824,7 +824,7 @@ def started(*options: str, disk: int | None = None) -> Iterator[Server]:
 
 
 def measure(name: str, idle: Server, *options: str) -> bool:
-    """Print the line of an attack. Whether the server held. Nobody attacks the `idle` one."""
+    """Print the line of an attack; returns whether the server passed. The `idle` one is not attacked."""
     with started(*options, *OPTIONS.get(name, ()), disk=DISKS.get(name)) as server:
         server.post(CHAT, schema({"type": "object"}))
         server.post(CHAT, ask())
@@ -837,7 +837,7 @@ def measure(name: str, idle: Server, *options: str) -> bool:
         seconds = time.monotonic() - began
         witness.end()
         elsewhere.end()
-        time.sleep(3)  # what is free is given back every two seconds
+        time.sleep(3)  # free memory is returned every two seconds
         peak, kept = max(witness.memory - before, 0), server.memory() - before
         own, late = server.held()
     shown = ", ".join(f"{answer} x {count}" for answer, count in sorted(answers.items()))

@@ -1,9 +1,9 @@
-"""Sends every endpoint requests that are made from its own types, and spoiled.
+"""Sends every endpoint requests that are derived from its own types, and mutated.
 
     python fuzz/endpoints.py --cases 100000 --seed 1
 
-Starts `antiphon serve` with the scripted engine, as a user would. A request that is answered with 500 or
-above, or not at all, is printed; then the exit status is 1. `tests/http/test_fuzz.py` is the short form.
+Starts `antiphon serve` with the scripted engine. A request that is answered with 500 or above, or not at
+all, is printed; then the exit status is 1. `tests/http/test_fuzz.py` is the short form.
 """
 
 import argparse

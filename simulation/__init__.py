@@ -1,4 +1,4 @@
 """Deterministic simulation: whole servers in one process, under a virtual clock, from one seed.
 
-`world.py` is where to begin to read. `docs/decisions/` says why it is made like this.
+Begin reading with `world.py`. `docs/decisions/0017-deterministic-simulation.md` explains the design.
 """

@@ -1,11 +1,11 @@
-"""Runs simulations, and says how a law was broken.
+"""Runs simulations, and reports violated laws.
 
     python -m simulation                     # a thousand seeds from 0 on, on all processors
     python -m simulation --from 5000 --seeds 200
-    python -m simulation --new --seconds 60  # seeds that nobody has tried
-    python -m simulation --seed 582          # one, exactly as it was
+    python -m simulation --new --seconds 60  # new seeds
+    python -m simulation --seed 582          # one, exactly as before
 
-The same seed makes the same simulation, on any machine. Exits with 1 if a law was broken.
+The same seed makes the same simulation, on any machine. Exits with 1 if a law was violated.
 """
 
 import argparse
@@ -27,11 +27,11 @@ import structlog
 from simulation.world import Report, fits, simulate
 
 SHARE = 5
-"""Seeds that a process is given at a time."""
+"""The number of seeds that a process gets at a time."""
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +85,7 @@ def _run(seeds: Iterator[int], seconds: float | None, processes: int) -> int:
 
 
 def _simulate_all(seeds: list[int]) -> list[Report | str]:
-    """The reports, up to the first law that is broken: then what is to be said of it."""
+    """The reports, up to the first violation of a law: then the message about that."""
     reports: list[Report | str] = []
     for seed in seeds:
         try:
@@ -99,7 +99,7 @@ def _simulate_all(seeds: list[int]) -> list[Report | str]:
 
 
 def _silence() -> None:
-    """What servers log while things go wrong is expected."""
+    """Hide the logs of servers: failures are expected."""
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 

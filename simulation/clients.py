@@ -1,7 +1,7 @@
-"""Clients that ask, stream, talk, leave, come back, cancel, approve and delete; what each of them may expect.
+"""Clients that send requests, stream, disconnect, come back, cancel, approve and delete; what they expect.
 
-What a client is told must fit what is stored, by the table of endings. What it reads of a response must
-be what its log has, whoever wrote it.
+The end that a client gets must match what is stored, according to the table of endings. The events that it
+reads of a response must be those in its log, whichever server wrote them.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 PATIENCE = 120.0
-"""Seconds after which a request counts as one that hangs: more than a database may be unavailable."""
+"""Seconds after which a request counts as hanging: longer than a database may be unavailable."""
 TROUBLE = {"store_error", "response_lost", "engine_not_ready", "not_found_error", "engine_busy"}
 """Errors that clients may get only if something was wrong with a server or the database."""
 LATE = "deadline_exceeded"
@@ -30,12 +30,12 @@ Line = dict[str, Any]
 
 
 class Reading:
-    """The events of a response that a client reads. `told` is the end that it was told of, or the error."""
+    """The events of a response that a client reads. `told` is the end that it got, or the error."""
 
     def __init__(self, after: int, *, live: bool) -> None:
         self.after = after
         self.live = live
-        """It is answered to this client: events come before they are stored."""
+        """It is answered to this client: events are sent before they are stored."""
         self.lines: list[bytes] = []
         self.response_id: str | None = None
         self.told: str | None = None
@@ -49,7 +49,7 @@ class Reading:
         return self.after + len(self.lines)
 
     def take(self, body: bytes, histories: dict[str, History]) -> None:
-        """Read on; what is read is in the log, if it is read from there."""
+        """Process further bytes; if they are read from the log, compare them with that."""
         end = body.rfind(b"\n\n")
         if end < self._parsed:
             return
@@ -60,7 +60,7 @@ class Reading:
 
     @property
     def text(self) -> str:
-        """What the answer says, as far as it was read."""
+        """The text of the answer, as far as it was read."""
         return "".join(
             msgspec.json.decode(line)["delta"]
             for line in self.lines
@@ -93,7 +93,7 @@ class Reading:
 
 
 class Wanted:
-    """An answer that a client wants: of this kind, within `deadline` seconds, if that is not None."""
+    """An answer that a client requests: of this kind, within `deadline` seconds, if that is not None."""
 
     def __init__(self, kind: str, sent: float, deadline: float | None) -> None:
         self.kind = kind
@@ -106,12 +106,12 @@ class Wanted:
         return KINDS[self.kind][2] is None
 
     def check_late(self, at: float, skew: float, what: str) -> None:
-        """Its deadline is said to have passed before `at`, on clocks that differ by `skew`."""
+        """Check that its deadline passed before `at`, on clocks that differ by `skew`."""
         law(self.deadline is not None and at - self.sent >= self.deadline - skew, f"{what} is not late")
 
 
 class Asked(Wanted):
-    """A response that a client asked for, and what it may become. Its `number` is its place among all."""
+    """A response that a client requested, and its allowed outcomes. Its `number` is its index among all."""
 
     def __init__(self, name: str, kind: str, number: int, sent: float, deadline: float | None) -> None:
         super().__init__(kind, sent, deadline)
@@ -119,15 +119,15 @@ class Asked(Wanted):
         self.number = number
         self.given: Any = wish(kind, name, number)
         self.text = whole_text(name, kind)
-        """What the model says, if nothing keeps it from that."""
+        """The text of the model, if nothing prevents it."""
         self.effect: str | None = None
-        """What its call is to do."""
+        """The effect of its call."""
         self.sees: tuple[int, ...] = ()
-        """The numbers of those that come before it in its conversation."""
+        """The numbers of the responses before it in its conversation."""
         self.compactions = 0
-        """How many summaries of what was said before it has, when it is whole."""
+        """The number of summaries before it, when it is complete."""
         self.fields: Line = {}
-        """Of the request, beside what every one has."""
+        """Fields of the request, in addition to the common ones."""
         self.background = False
         self.streamed = True
         self.stored = True
@@ -136,7 +136,7 @@ class Asked(Wanted):
         self.cancelled = False
         self.deleted = False
         self.refused = False
-        """It was told an error in place of an answer."""
+        """The client got an error instead of an answer."""
         self.answer: Line | None = None
         """The full answer."""
 
@@ -146,7 +146,7 @@ class Asked(Wanted):
 
     @property
     def completed(self) -> bool:
-        """Its client was told that it is whole."""
+        """Its client was told that it is complete."""
         told = [reading.told for reading in self.readings]
         return "completed" in told or (self.answer or {}).get("status") == "completed"
 
@@ -173,7 +173,7 @@ class Batch:
         return self.path.rpartition("/")[2]
 
     def check(self, lines: Sequence[bytes]) -> None:
-        """Each request has one result, and that which it must have."""
+        """Each request has exactly one result, the expected one."""
         results = {line["custom_id"]: line["result"] for line in map(msgspec.json.decode, lines)}
         law(len(lines) == len(results), f"{self.id}: a request has two results")
         law(
@@ -190,7 +190,7 @@ class Batch:
 
 
 class Client:
-    """One client with a key. `name` is whose it is."""
+    """One client with a key. `name` is that of its owner."""
 
     def __init__(self, world: "World", name: str, key: str) -> None:
         self._world = world
@@ -199,19 +199,19 @@ class Client:
         self._key = key
         self._conversation: str | None = None
         self._said: list[int] = []
-        """The numbers of what is in it."""
+        """The numbers of the responses in it."""
         self._last: Asked | None = None
         """A response that can be gone on from."""
 
     async def run(self) -> None:
-        """Do a few things, one after the other."""
+        """Perform a few actions, one after the other."""
         plan = self._world.plan
         await asyncio.sleep(self._rng.random() * 3)
         for name in self._rng.choices(plan.actions, k=self._rng.randint(1, plan.turns)):
             await ACTIONS[name][1](self)
             await asyncio.sleep(self._rng.random())
 
-    # What it does
+    # Actions
 
     async def chat(self) -> None:
         """A chat completion, a message or a completion, whole or as a stream."""
@@ -242,7 +242,7 @@ class Client:
         self._last = asked if asked.completed else self._last
 
     async def background(self) -> None:
-        """A response in the background: it reads, leaves, comes back, cancels, deletes."""
+        """A background response: the client reads, disconnects, comes back, cancels, deletes."""
         asked = self._asked(background=True)
         self._go_on(asked)
         if self._rng.random() < 0.3:
@@ -281,7 +281,7 @@ class Client:
             await self._follow(second, cancels=False)
 
     async def talk(self) -> None:
-        """Turns on a WebSocket, each of which goes on from the one before, if that is whole."""
+        """Turns on a WebSocket, each of which continues the one before, if that is complete."""
         server = await self._world.server()
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         transport = server.connect(self._world.delay)
@@ -300,7 +300,7 @@ class Client:
     async def _turn(
         self, socket: Socket, heard: "asyncio.Queue[bytes]", before: Asked | None
     ) -> Asked | None:
-        """One turn: what the next may go on from."""
+        """One turn; returns the one that the next may continue."""
         asked = self._asked(background=False)
         asked.streamed, asked.stored = True, self._rng.random() < 0.5
         if before is not None:
@@ -353,7 +353,7 @@ class Client:
         await self._decide(asked, effect, requests[0]["id"], tools)
 
     async def _decide(self, asked: Asked, effect: str, request_id: str, tools: list[Line]) -> None:
-        """Answer a request for an approval: a client may do so twice, or try again when it hears nothing."""
+        """Answer a request for an approval: a client may do so twice, or try again when it gets no answer."""
         approves = self._rng.random() < 0.8
         if approves:
             self._world.effects.approved.add(effect)
@@ -372,7 +372,7 @@ class Client:
                 await self._follow(each, cancels=self._rng.random() < 0.1)
 
     async def converse(self) -> None:
-        """Say something in a conversation, and again: one response after the other, or two at once."""
+        """Send messages in a conversation: one response after the other, or two at the same time."""
         if self._conversation is None:
             exchange = await self._post("/v1/conversations", {})
             if not exchange.whole or exchange.status != 200:
@@ -404,9 +404,9 @@ class Client:
         return asked
 
     async def _ask(self, asked: Asked, *, contested: bool = False) -> bool:
-        """Ask for a response. Whether it is known, because it is there, or was.
+        """Request a response; returns whether it exists, or existed.
 
-        If it is `contested` another one may have been faster to take the same approval.
+        If it is `contested` another response may have used the same approval first.
         """
         body = self._body(asked)
         if asked.streamed:
@@ -426,7 +426,7 @@ class Client:
         return asked.response_id is not None
 
     async def _follow(self, asked: Asked, *, cancels: bool, deletes: bool = False) -> Line | None:
-        """Read, leave, come back, until a response has ended: it, as it is shown then."""
+        """Read, disconnect, come back, until a response has ended; returns it in its final state."""
         for _ in range(60):
             if asked.background:
                 await asyncio.sleep(self._rng.random())
@@ -443,7 +443,7 @@ class Client:
         return None
 
     async def _read_on(self, asked: Asked) -> None:
-        """Read the events of a response: all, or those behind one that was read before."""
+        """Read the events of a response: all, or those after one that was read before."""
         last = max((reading.last for reading in asked.readings), default=-1)
         after = self._rng.choice((-1, last, self._rng.randint(-1, last)))
         query = "?stream=true" + (f"&starting_after={after}" if after >= 0 else "")
@@ -480,7 +480,7 @@ class Client:
                 return
 
     async def spy(self) -> None:
-        """Look at what belongs to another key."""
+        """Try to read objects of another key."""
         for batch in self._world.batches[:3]:
             if batch.name != self._name:
                 exchange = await self._request("GET", batch.path + self._rng.choice(("", "/results")))
@@ -500,7 +500,7 @@ class Client:
                 law(exchange.status in (0, 404, 503), f"{asked.response_id} is changed by another key")
 
     async def _look(self, asked: Asked) -> Line | None:
-        """A response as it is shown now."""
+        """A response in its current state."""
         exchange = await self._request("GET", f"/v1/responses/{asked.response_id}")
         history = self._world.histories.get(str(asked.response_id))
         if exchange.status == 404:
@@ -537,7 +537,7 @@ class Client:
         return asked
 
     def _deadline(self, number: str) -> float | None:
-        """The seconds that a request may take."""
+        """The deadline of a request in seconds."""
         if self._rng.random() >= self._world.plan.deadlines:
             return None
         deadline = self._world.deadlines[number] = self._rng.choice((0.02, 0.3, 1.0, 4.0))
@@ -557,7 +557,7 @@ class Client:
         }
 
     async def _post(self, path: str, body: Line, leaves: float = 0.0, number: str | None = None) -> Exchange:
-        """Send it, and leave with this probability, in the middle of what is made for this request alone."""
+        """Send a request, and with this probability disconnect, if the answer is for this request only."""
         leaves_after = None
         if self._rng.random() < leaves:
             leaves_after = self._rng.random() * 2
@@ -625,7 +625,7 @@ class Client:
         """Seconds for which a client reads nothing."""
         return self._rng.random() * self._rng.choice((4, 30))
 
-    # What it expects
+    # Expectations
 
     def _check_mine(self, body: bytes | bytearray) -> None:
         for name in self._world.names:
@@ -650,7 +650,7 @@ class Client:
             law(code in TROUBLE and self._world.trouble, what)
 
     def _check_other(self, body: bytes, wanted: Wanted, *, failed: bool, streamed: bool) -> None:
-        """The answer is whole, or it says that it is not."""
+        """The answer is complete, or says that it is not."""
         law(failed or wanted.whole, "an answer that broke off is told as whole")
         reason = not wanted.whole or wanted.deadline is not None or self._world.trouble
         law(reason or not failed, f"an answer fails without a reason: {body[-300:]!r}")
@@ -688,4 +688,4 @@ ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
     "talk": (3, Client.talk),
     "spy": (2, Client.spy),
 }
-"""What clients do, and how often."""
+"""The actions of clients, and their frequencies."""

@@ -1,9 +1,9 @@
-"""One database that all servers share, and the laws that it checks after every transaction.
+"""One database that all servers share, and the laws that are checked after every transaction.
 
-The store above it is the real one: its statements, its group commit, its schema by its migrations. Only
-the hundred lines that hand transactions to threads are replaced: a transaction runs here, whole, at a moment
-that is chosen from the seed, on SQLite in memory. Before and after it something may go wrong, as it does with
-a database over a network or on a full disk.
+The store above it is the real one: its statements, its group commit, its schema by its migrations. Only the
+hundred lines that pass transactions to threads are replaced: a transaction runs here, as a whole, at a
+moment that the seed chooses, on SQLite in memory. Before and after it a failure may occur, as with a
+database over a network or on a full disk.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ R = TypeVar("R")
 
 TRIP = 0.01
 """Seconds to the database, and back, at most."""
-NEWS = 0.3
+POLL = 0.3
 """Seconds until another server notices a transaction, at most."""
 
 
-class Weather:
-    """What is wrong with the database, for one server. Times are when it is over."""
+class DatabaseFaults:
+    """The failures of the database, for one server. Times are those of their ends."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is wrong."""
+        """Remove all failures."""
         self.away = self.slow = self.full = 0.0
         self.unsure = 0.0
-        """The share of transactions whose success is not told."""
+        """The share of transactions whose success is not reported."""
 
 
 class Memory:
@@ -87,13 +87,13 @@ class SharedDatabase:
         self.transactions = 0
         self._changes = memory.changes
         self._servers: dict[Notifier, Process] = {}
-        self._news: set[Notifier] = set()
-        """Of servers that will notice within `NEWS`: they look from time to time."""
+        self._unnoticed: set[Notifier] = set()
+        """Those of servers that poll, and will notice changes within `POLL`."""
 
-    def store(self, process: Process, weather: Weather) -> SqlStore:
-        """The store, as the server in this process sees it."""
+    def store(self, process: Process, database_faults: DatabaseFaults) -> SqlStore:
+        """The store of the server in this process."""
         limits = StoreLimits()
-        return SqlStore(_Connection(self, process, weather), limits)
+        return SqlStore(_Connection(self, process, database_faults), limits)
 
     def join(self, notifier: Notifier, process: Process) -> None:
         """Wake it when another server has written."""
@@ -112,33 +112,33 @@ class SharedDatabase:
             raise
         execute("COMMIT")
         self.transactions += 1
-        if self.memory.changes == self._changes:  # nobody can notice it
+        if self.memory.changes == self._changes:  # there was no change
             return result, topics
         self._changes = self.memory.changes
         try:
             self.histories.check(process)
-        except LawError as error:  # the server would take it for a failure of its database
+        except LawError as error:  # the server would treat it as a failure of its database
             self.loop.call_exception_handler({"message": str(error), "exception": error})
         for notifier, other in self._servers.items():
-            if other is not process and other.alive and notifier not in self._news:
-                self._news.add(notifier)
+            if other is not process and other.alive and notifier not in self._unnoticed:
+                self._unnoticed.add(notifier)
                 self.loop.call_later(
-                    self.rng.random() * NEWS, self._notice, notifier, context=other.context()
+                    self.rng.random() * POLL, self._notice, notifier, context=other.context()
                 )
         return result, topics
 
     def _notice(self, notifier: Notifier) -> None:
-        self._news.discard(notifier)
+        self._unnoticed.discard(notifier)
         notifier.wake_all()
 
 
 class _Connection:
     """The backend of one server. See `antiphon.store.database.Backend`."""
 
-    def __init__(self, shared: SharedDatabase, process: Process, weather: Weather) -> None:
+    def __init__(self, shared: SharedDatabase, process: Process, database_faults: DatabaseFaults) -> None:
         self._shared = shared
         self._process = process
-        self._weather = weather
+        self._weather = database_faults
         self._notifier = Notifier()
 
     async def open(self, notifier: Notifier) -> None:
@@ -167,10 +167,10 @@ class _Connection:
         return isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to do."""
 
     async def _trip(self) -> None:
-        """One way. Raises StoreError while the database is unavailable."""
+        """The way to the database or back. Raises StoreError while the database is unavailable."""
         rng, now = self._shared.rng, self._shared.loop.time()
         slow = 100 if self._weather.slow > now else 1
         await asyncio.sleep(rng.random() * TRIP * slow)

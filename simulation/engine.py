@@ -1,7 +1,7 @@
-"""The model of the servers: it says what a request wants, and has laws on what servers let it work on.
+"""The model of the servers, which generates the requested text, and laws on the work of engines.
 
-A request names the kind of its answer, whose it is, and itself: `slow for alpha, number 12.` So it is known
-what the model has to say, whoever asks; and which request an engine works for, in any server.
+A request names the kind of its answer, its owner, and itself: `slow for alpha, number 12.` So the expected
+text is known, and the request that an engine works on, in any server.
 """
 
 import re
@@ -28,7 +28,7 @@ SLACK = 0.1
 """Seconds that a server may take to notice that a time is over."""
 
 NOTICED = 0.3
-"""Seconds after which a server knows that a client has left."""
+"""Seconds after which a server has noticed that a client has disconnected."""
 
 KINDS: Mapping[str, tuple[int, int, int | None]] = {
     "short": (5, 0, None),
@@ -39,18 +39,18 @@ KINDS: Mapping[str, tuple[int, int, int | None]] = {
 }
 """Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
 RECALL = "recall"
-"""The answer says whether the model was shown a summary of what was said before."""
+"""The answer says whether the model was shown a summary of earlier text."""
 
 _WISH = re.compile(rf"({'|'.join((*KINDS, RECALL))}) for (\w+), number (\w+)\.")
 
 
 def wish(kind: str, name: str, number: object) -> str:
-    """What a client asks for."""
+    """The text of a request."""
     return f"{kind} for {name}, number {number}."
 
 
 def whole_text(name: str, kind: str) -> str:
-    """What the model says to that, if nothing keeps it from it: for each owner words of its own, numbered."""
+    """The complete answer: for each owner, different words, numbered."""
     if kind == RECALL:
         return f"{name} remembers"
     return " ".join(f"{name}{number}" for number in range(KINDS[kind][0]))
@@ -72,9 +72,9 @@ def _summary(name: str) -> str:
 
 
 class EngineLaws:
-    """What a server may have its engine work on, by all that is stored.
+    """What a server may have its engine work on, according to the stored state.
 
-    `asked` are the responses, and `deadlines` the seconds that a request may take, by its number.
+    `asked` are the responses, and `deadlines` the time limits of requests in seconds, by number.
     """
 
     def __init__(self, histories: Histories, loop: SimulatedLoop, asked: "list[Asked]") -> None:
@@ -86,7 +86,7 @@ class EngineLaws:
         self._left: set[str] = set()
 
     def leave(self, number: str) -> None:
-        """The client has left who waits for this, and for whom alone it is made."""
+        """The client of this request has disconnected, and nobody else waits for it."""
         self._left.add(number)
         for process, work in self._works.get(number, []):
             self._watch_end(process, work, NOTICED, f"number {number} is worked on without its client")
@@ -101,7 +101,7 @@ class EngineLaws:
         number = wishes[-1][2]
         try:
             self._check(process, request, number)
-        except LawError as error:  # the server would take it for a failure of the engine
+        except LawError as error:  # the server would treat it as a failure of the engine
             self._loop.call_exception_handler({"message": str(error), "exception": error})
         if isinstance(work, Generation):
             self._works.setdefault(number, []).append((process, work))
@@ -142,7 +142,7 @@ class EngineLaws:
         self._watch_end(process, work, after, f"number {number} is worked on after its deadline")
 
     def _watch_end(self, process: Process, work: Generation, after: float, what: str) -> None:
-        """It is over by then. A server that is held goes on afterwards, and stops at once."""
+        """It has ended by then. A paused server continues later, and stops at once."""
         now = self._loop.time()
 
         def look() -> None:
@@ -152,7 +152,7 @@ class EngineLaws:
 
 
 class SimulatedEngine(ScriptedEngine):
-    """Says what it is asked for; calls the tool when it is asked to act, and says so when it was told."""
+    """Generates the requested text; calls the tool if requested, and confirms the result."""
 
     def __init__(self, laws: EngineLaws, parallel: int) -> None:
         super().__init__((), parallel=parallel)
@@ -180,7 +180,7 @@ class SimulatedEngine(ScriptedEngine):
 
 
 def engine_of(laws: EngineLaws, parallel: int, replicas: int) -> tuple[Engine, list[SimulatedEngine]]:
-    """An engine of so many replicas, and these."""
+    """An engine with this number of replicas, and the replicas."""
     engines = [SimulatedEngine(laws, parallel) for _ in range(replicas)]
     if replicas == 1:
         return engines[0], engines

@@ -1,9 +1,9 @@
-"""Faults that are put into the source on purpose: simulations that do not find them see nothing.
+"""Faults that are put into the source on purpose, to show that simulations find them.
 
     python -m simulation.faults              # how long it takes to find each of them
     python -m simulation.faults "a slot"     # those whose names begin so
 
-Every law has one at least that breaks it, and so has everything that clients do.
+Every law is violated by at least one, and every action of clients finds at least one.
 """
 
 import os
@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SEEDS = 3000
-"""A fault has to be found in so many simulations."""
+"""A fault has to be found within this number of simulations."""
 TIMES = 3
-"""How often each is looked for, from other seeds, to say how long that takes."""
+"""The number of searches for each, from different seeds, to measure the time."""
 
 
 class Fault(NamedTuple):
-    """In `file`, `right` becomes `wrong`, and a law says one of `found` (a regular expression).
+    """In `file`, `right` is replaced by `wrong`, and a law reports one of `found` (a regular expression).
 
-    It is looked for in simulations that have what is `wanted`, see `world.fits`, from seed `first` on:
-    one that was seen to find it, so that tests need not try hundreds before. Others are as good.
+    It is searched in simulations with the features `wanted`, see `world.fits`, from seed `first` on: one
+    that is known to find it, so that tests need not try hundreds before. Others would find it, too.
     """
 
     file: str
@@ -237,7 +237,7 @@ FAULTS = {
 
 
 def plant(fault: Fault, folder: Path) -> Path:
-    """A copy of the source with this fault. Raises ValueError if there is not one such place."""
+    """A copy of the source with this fault. Raises ValueError unless there is exactly one such place."""
     source = folder / "src"
     compiled = f"{Path(fault.file).stem}.*.pyc"  # all but this: else Python compiles everything anew
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns(compiled))
@@ -250,24 +250,24 @@ def plant(fault: Fault, folder: Path) -> Path:
 
 
 def environment(source: Path) -> dict[str, str]:
-    """What `python -m simulation` needs around it to run this source."""
+    """The environment for `python -m simulation` with this source."""
     return {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
 
 
 def search(fault: Fault) -> tuple[str, ...]:
-    """What `python -m simulation` is to do to find a fault."""
+    """The arguments of `python -m simulation` to find a fault."""
     wanted = ("--with", *fault.wanted) if fault.wanted else ()
     return ("--from", str(fault.first), *wanted, "--seeds", str(SEEDS), "--processes", "1")
 
 
 def finding(said: str) -> tuple[int, str]:
-    """The seed of the law that was broken, and what that said; -1 if none was."""
+    """The seed of the violation, and its message; -1 if there is none."""
     found = re.search(r"^seed (\d+): (.*)$", said, re.MULTILINE)
     return (int(found[1]), found[2]) if found else (-1, said)
 
 
 def main(beginning: str = "") -> None:
-    """Say of each fault after how many simulations, and how many seconds of a processor, it is found."""
+    """Print for each fault after how many simulations, and seconds of a processor, it is found."""
     sought = {name: fault for name, fault in FAULTS.items() if name.startswith(beginning)}
     total = 0.0
     for name, fault in sought.items():
@@ -284,7 +284,7 @@ def main(beginning: str = "") -> None:
 
 
 def _look(source: Path, fault: Fault, first: int) -> tuple[float, int, str]:
-    """How long it takes, and what is found."""
+    """The time of a search, and its result."""
     before = _used()
     done = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", "simulation", *search(fault), "--from", str(first)],

@@ -1,7 +1,7 @@
-"""What must be true of a server, whatever happens: checked after each transaction, and by clients.
+"""What must be true of a server at any time: checked after each transaction, and by clients.
 
-A history is the log of one response as it grew. It knows nothing of how the store works: it is read from
-the tables, and compared with what they said before.
+A history is the log of one response over time. It does not depend on how the store works: it is read from
+the tables, and compared with their earlier state.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class LawError(AssertionError):
 
 
 class History:
-    """The log of one response. `worker` holds its lease until `until`; `process` is whose that is."""
+    """The log of one response. `worker` holds its lease until `until`; `process` is the worker's."""
 
     def __init__(self, response_id: str, owner: str, background: bool, created_at: float) -> None:
         self.id = response_id
@@ -55,12 +55,12 @@ class History:
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """Its text."""
         return "".join(event["delta"] for event in self.events("response.output_text.delta"))
 
     @property
     def compacted(self) -> bool:
-        """It has a summary of what was said before."""
+        """It has a summary of earlier text."""
         return any(
             event["item"]["type"] == "compaction" for event in self.events("response.output_item.done")
         )
@@ -85,11 +85,11 @@ class Histories:
         self._workers: dict[str, Process] = {}
 
     def is_held(self, history: History, process: Process) -> bool:
-        """Whether it is this process that works on it, as far as the tables say."""
+        """Whether this process holds its lease, according to the tables."""
         return history.worker is not None and self._workers.get(history.worker) is process
 
     def check(self, process: Process) -> None:
-        """A transaction of this process was committed: compare the tables with what they said before."""
+        """A transaction of this process was committed: compare the tables with their earlier state."""
         rows = self._execute(
             "SELECT id, owner, background, created_at, status, worker, lease_until, last_seq,"
             " cancel_requested, body FROM responses"
@@ -147,14 +147,14 @@ class Histories:
         return history
 
     def _check_claim(self, process: Process, history: History, response_id: str, worker: str) -> None:
-        """A server has taken a response: nobody else may hold it."""
+        """A server has claimed a response: no other may hold it."""
         _law(self._workers.setdefault(worker, process) is process, response_id, "was taken for another")
         if history.worker is not None:
             now = simulated_time()
             _law(history.until <= now, response_id, "was taken while another server held it")
 
     def _read(self, response_id: str, history: History, last: int) -> None:
-        """The log goes on where it ended."""
+        """The log continues without gaps."""
         rows = self._execute(
             "SELECT first_seq, last_seq, events FROM log WHERE response_id = ? AND last_seq >= ?"
             " ORDER BY last_seq",
@@ -174,7 +174,7 @@ class Histories:
         """Each request has one result."""
         for line in lines:
             read = msgspec.json.decode(line)
-            if "result" not in read:  # calls of its tools that are begun
+            if "result" not in read:  # the start of calls of its tools
                 continue
             name = read["custom_id"]
             _law(name not in self.answered, response_id, f"has two results of {name}")
@@ -188,7 +188,7 @@ class Histories:
             _law(not orphans, str(orphans), f"is deleted, but its rows in '{table}' are not")
 
     def check_stored(self) -> None:
-        """What was stored of every log is there still, as it was written, and numbered."""
+        """Every log still has all of its entries, unchanged and numbered."""
         for response_id, history in self.by_id.items():
             for number, line in enumerate([] if history.of_batch else history.lines):
                 event = msgspec.json.decode(line)

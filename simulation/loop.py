@@ -1,11 +1,10 @@
 """An event loop whose time is virtual, and whose order is chosen from a seed.
 
-Time passes only when the simulation says so: a little for each round of callbacks, and at once up to the
+Time passes only by decision of the simulation: a little for each round of callbacks, and at once up to the
 next timer when nothing is left to do. So an hour takes milliseconds, and nothing depends on the machine.
-Callbacks run in the order that asyncio promises; tasks that can go on at the same time go on in any order.
-
-Each callback belongs to a process, which its context names. A process can be killed: nothing of it ever runs
-again, not even what is in a `finally`. It can be held: it knows nothing of the time that passes meanwhile.
+Callbacks run in the order that asyncio guarantees; tasks that can continue at the same time do so in any
+order. Each callback belongs to a process, which its context names. A process can be killed: nothing of it
+runs again, not even a `finally`. It can be paused: then it does not notice the time that passes.
 """
 
 import asyncio
@@ -20,17 +19,17 @@ from typing import Any
 EPOCH = 1_700_000_000.0
 """When a simulation begins."""
 ROUND = 0.0004
-"""Seconds that a round of callbacks takes at most."""
+"""The most seconds of a round of callbacks."""
 HOP = 0.003
-"""Seconds that work in a thread takes at most."""
+"""The most seconds of work in a thread."""
 ROUNDS = 200_000
-"""So many rounds are enough for any schedule: what needs more goes round in circles."""
+"""Enough rounds for any schedule: a simulation with more is in an endless loop."""
 
 _real_time = time.time
 
 
 class Process:
-    """What runs on one machine. `skew` is how much its clock is wrong, in seconds."""
+    """The code on one machine. `skew` is the error of its clock, in seconds."""
 
     def __init__(self, name: str, skew: float = 0.0) -> None:
         self.name = name
@@ -38,12 +37,12 @@ class Process:
         self.alive = True
         self.held_until = 0.0
         self.waiting: list[_Handle] = []
-        """What it does when it is held no more, or would do if it were not dead."""
+        """Callbacks to run after a pause, or that would run if it had not been killed."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended, in the order of their beginning."""
 
     def clock(self, now: float) -> float:
-        """What its clock shows."""
+        """The time on its clock."""
         return EPOCH + now + self.skew
 
     def context(self) -> Context:
@@ -57,7 +56,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class StuckError(AssertionError):
-    """Somebody waits for what never comes."""
+    """A task waits forever."""
 
 
 class _Handle(asyncio.TimerHandle):
@@ -84,12 +83,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._made = 0
         self.rounds = 0
         self.failures: list[dict[str, Any]] = []
-        """What nobody caught."""
+        """Exceptions that were not caught."""
 
     def time(self) -> float:
         return self._now
 
-    # What asyncio asks of a loop
+    # The interface of asyncio
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         handle = _Handle(self._now, callback, args, context)
@@ -111,7 +110,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _wait(self, when: float, handle: _Handle) -> None:
-        self._made += 1  # what is due at the same time keeps its order
+        self._made += 1  # callbacks for the same time keep their order
         heapq.heappush(self._timers, (when, self._made, handle))
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -157,7 +156,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Running
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """What `main` returns."""
+        """The result of `main`."""
         asyncio.events._set_running_loop(self)
         try:
             task = self.create_task(main)
@@ -185,7 +184,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise failure.get("exception") or AssertionError(failure["message"])
 
     def _skip(self) -> None:
-        """Nothing is left to do now."""
+        """Nothing is left to do now: advance the clock."""
         while self._timers and self._timers[0][2]._cancelled:
             heapq.heappop(self._timers)
         if not self._timers:
@@ -221,13 +220,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.failures.append({"message": "a callback failed", "exception": error})
 
     def _hold(self, process: Process, handle: _Handle) -> None:
-        """Keep what a process would do, in order, until it goes on."""
+        """Keep the callbacks of a process, in order, until it continues."""
         process.waiting.append(handle)
         if len(process.waiting) == 1:
             self.call_at(process.held_until, self._go_on, process, context=Context())
 
-    def bury(self, process: Process) -> None:
-        """Let what a dead process has left run on, so that it can be ended."""
+    def end_leftovers(self, process: Process) -> None:
+        """Let the leftovers of a killed process run, so that it can be ended."""
         process.alive, process.held_until = True, 0.0
         self._ready.extend(process.waiting)
         process.waiting.clear()
@@ -247,7 +246,7 @@ def _is_task(handle: _Handle) -> bool:
 
 
 def simulated_time() -> float:
-    """What a clock shows: that of the process which looks, if there is a simulation."""
+    """The time on a clock: that of the calling process, if there is a simulation."""
     loop = asyncio.events._get_running_loop()
     if not isinstance(loop, SimulatedLoop):
         return _real_time()

@@ -1,7 +1,7 @@
 """Connections without sockets: the server's own protocols on one side, a client on the other.
 
-What is written arrives later, in order; how much later is chosen from the seed. A client may stop
-reading: then the server's buffer fills, as that of a socket does.
+Bytes arrive later, in order; the seed chooses the delay. A client may stop reading: then the server's buffer
+fills, as that of a socket does.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Peer(Protocol):
     reads: bool
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
         ...
 
     def lose(self) -> None:
@@ -67,7 +67,7 @@ class Transport(asyncio.Transport):
 
         self._to_server(made)
 
-    # As the server sees it
+    # The server's side
 
     def is_closing(self) -> bool:
         return self._closing
@@ -111,7 +111,7 @@ class Transport(asyncio.Transport):
             self._to_server(self._receive, data)
 
     def _pump(self) -> None:
-        """Send what waits to a client that reads."""
+        """Send waiting bytes to a client that reads."""
         exchange = self.exchange
         if exchange is None or not exchange.reads:
             return
@@ -135,7 +135,7 @@ class Transport(asyncio.Transport):
         if self.exchange is not None:
             self._to_client(self.exchange.lose)
 
-    # As the client sees it
+    # The client's side
 
     def send(self, data: bytes) -> None:
         """Bytes for the server."""
@@ -179,17 +179,17 @@ class Transport(asyncio.Transport):
 
 
 class Exchange:
-    """One request and what is answered, as far as it came. `on_data` gets the body so far."""
+    """One request and its response, as far as it has arrived. `on_data` gets the body so far."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.on_data: Callable[[Exchange, bytes], object] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self.status = 0
-        """0: nothing was answered."""
+        """0: no response yet."""
         self.body = bytearray()
         self.whole = False
-        """The answer came to its end."""
+        """The response is complete."""
         self.reads = True
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """The answer is whole, or the connection is lost."""
@@ -211,12 +211,12 @@ class Exchange:
         self.reads = False
 
     def read_on(self) -> None:
-        """Read what has come meanwhile."""
+        """Read the bytes that have arrived meanwhile."""
         self.reads = True
         self._transport.read_on()
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
         if not self.over.done():
             try:
                 self._parser.feed_data(data)
@@ -249,16 +249,16 @@ class Exchange:
 
 
 class Socket:
-    """A WebSocket, until one of both ends closes it. `on_text` gets each message."""
+    """A WebSocket, until either side closes it. `on_text` gets each message."""
 
     def __init__(self, transport: Transport, path: str, key: str, on_text: Callable[[bytes], object]) -> None:
         self._transport = transport
         self._on_text = on_text
         self._protocol = ClientProtocol(parse_uri(f"ws://a{path}"))
         self.status = 0
-        """Of the answer to the handshake; 0: there was none."""
+        """The status of the handshake; 0: none yet."""
         self.body = b""
-        """What is answered in place of a handshake."""
+        """The body of a refused handshake."""
         self.reads = True
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """The handshake is answered, or the connection is lost."""
@@ -290,7 +290,7 @@ class Socket:
         self.reads = False
 
     def read_on(self) -> None:
-        """Read what has come meanwhile."""
+        """Read the bytes that have arrived meanwhile."""
         self.reads = True
         self._transport.read_on()
 

@@ -24,7 +24,7 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.store import Store
 from antiphon.tools.discovery import by_type
-from simulation.database import Weather
+from simulation.database import DatabaseFaults
 from simulation.engine import engine_of
 from simulation.laws import law
 from simulation.loop import Process
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 LEASE = 3.0
 DRAIN = 10.0
-"""Seconds that answers may take when a server stops, at most."""
+"""The most seconds that answers may take when a server stops."""
 STOPPED = DRAIN + 10.0
 """Seconds after which it has stopped."""
 _RENDERERS: dict[str | None, Renderer] = {}
 
 
 class _Model(ServedModel):
-    """Compiling a template takes longer than a simulation."""
+    """Caches compiled templates: compiling takes longer than a simulation."""
 
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
         if card.chat_template not in _RENDERERS:
@@ -52,18 +52,18 @@ class _Model(ServedModel):
 
 
 class Server:
-    """One server from its start to its end. `ready`: it can be sent requests."""
+    """One server from its start to its end. `ready`: it accepts requests."""
 
     def __init__(self, world: "World", name: str, skew: float) -> None:
         rng = world.rng
         self.process = Process(name, skew)
-        self.weather = Weather()
+        self.database_faults = DatabaseFaults()
         self.ready = False
         self._own = 0
         self._loop = world.loop
         self._rng = rng
         self._connections: list[Transport] = []
-        self._store = world.database.store(self.process, self.weather)
+        self._store = world.database.store(self.process, self.database_faults)
         self.engine, self.replicas = engine_of(world.engine_laws, rng.choice((1, 2, 8)), world.plan.replicas)
         self.app = App(
             Models([_Model(self.engine, dialect="hermes", tools=by_type([EffectTool(world.effects)]))]),
@@ -83,7 +83,7 @@ class Server:
             **protocols(self.app.options.limits, self.app.options.stall),
         )
         self._http = HttpServer(config, runtime, rng.choice((0.5, DRAIN)))
-        self._http.servers = []  # nobody listens
+        self._http.servers = []  # there is no socket
 
     async def _open(self) -> Store:
         await self._store.open()
@@ -128,18 +128,18 @@ class Server:
             transport.die()
 
     def hold(self, seconds: float) -> None:
-        """Have it do nothing for a while, as a machine that swaps, or that is moved."""
+        """Pause it for some time, like a machine that swaps, or is migrated."""
         self.process.held_until = self._loop.time() + seconds
 
     async def stop(self) -> None:
-        """Stop as after Ctrl-C: what is under way may end, and what does not is given back, or fails."""
+        """Stop as after Ctrl-C: running answers may end, others are released, or fail."""
         self.ready = False
         stopping = self.run(self._stop)
         await asyncio.wait([stopping], timeout=STOPPED)
         late = not stopping.done() and self.process.alive and self.process.held_until < self._loop.time()
         law(not late, f"{self.process.name} does not stop")
         await stopping
-        await asyncio.sleep(0.1)  # what was cancelled last ends
+        await asyncio.sleep(0.1)  # until the last cancelled tasks have ended
         law(not self.process.tasks, f"{self.process.name} has stopped, but tasks of it run: {self._tasks}")
 
     async def _stop(self) -> None:
@@ -154,11 +154,11 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way."""
+        """No request is running."""
         return len(self.process.tasks) <= self._own and not self.busy and not self._state.connections
 
     def check_idle(self) -> None:
-        """Nothing is under way any more: all that requests took is given back."""
+        """No request is running: check that all resources were released."""
         load = self.engine.load
         law(load.running == 0, f"{self.process.name}: {load.running} slots of the engine are not free")
         law(load.waiting == 0, f"{self.process.name}: {load.waiting} requests wait for the engine")
@@ -171,10 +171,10 @@ class Server:
     def _tasks(self) -> list[str]:
         return [task.get_coro().__qualname__ for task in self.process.tasks]  # type: ignore[union-attr]
 
-    async def bury(self) -> None:
-        """Let what a killed server has left in this process end, without any effect."""
-        self._loop.bury(self.process)
-        self.weather.away = float("inf")
+    async def end_leftovers(self) -> None:
+        """Let the leftovers of a killed server end, without any effect."""
+        self._loop.end_leftovers(self.process)
+        self.database_faults.away = float("inf")
         while tasks := [*self.process.tasks]:
             for task in tasks:
                 task.cancel()

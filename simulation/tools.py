@@ -1,8 +1,8 @@
-"""A tool of a remote server whose calls have effects, and what may happen to them.
+"""A tool of a remote server whose calls have effects, and the laws about these.
 
-Every effect has a name. A model is asked to act by name, the call names it, and so do the client's approval
-and the laws: an effect happens once at most, whatever is tried again or taken over; only after its client has
-approved it, if it has to; and only for its owner.
+Every effect has a name. A model is asked to act by name; the call, the client's approval and the laws use
+the same name. An effect must happen at most once, in spite of retries and takeovers; only after its client
+has approved it, if required; and only for its owner.
 """
 
 import asyncio
@@ -22,48 +22,48 @@ from simulation.loop import SimulatedLoop
 LABEL = "effects"
 TOOL = {"type": "mcp", "server_label": LABEL, "server_url": "https://effects.example/mcp"}
 CALL_SECONDS = 2.0
-"""What a call takes at most."""
+"""The most seconds of a call."""
 
 _SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _ASKED = re.compile(r"act (\S+)!")
 
 
 def request_to_act(name: str) -> str:
-    """What a client asks for."""
+    """The text of a request."""
     return f"act {name}!"
 
 
 def call_of(name: str) -> str:
-    """What the model writes then."""
+    """The call of the model."""
     call = json.dumps({"name": "act", "arguments": {"name": name}})
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def asked_to_act(prompt: str) -> str | None:
-    """What the model is asked for in this prompt, if it is asked to act."""
+    """The name of the effect that this prompt requests, if it does."""
     asked = _ASKED.findall(prompt)
     return asked[-1] if asked else None
 
 
 def is_told(prompt: str, name: str) -> bool:
-    """Whether the model was told what came of its call."""
+    """Whether the model was shown the result of its call."""
     return "<tool_response>" in prompt.rpartition(request_to_act(name))[2]
 
 
 def said_after(name: str) -> str:
-    """What the model says behind its call, whatever came of that."""
+    """The text of the model after its call, for any result."""
     return f"{name} was tried"
 
 
 class Effects:
-    """What the calls of all servers have done. Clients note in `approved` what they are about to approve."""
+    """The effects of the calls of all servers. Clients add to `approved` before they approve."""
 
     def __init__(self, rng: Random, loop: SimulatedLoop) -> None:
         self._rng = rng
         self._loop = loop
         self._owners: dict[str, str] = {}
         self.guarded: set[str] = set()
-        """What has to be approved."""
+        """Effects that need an approval."""
         self.approved: set[str] = set()
         self.begun: set[str] = set()
         self.done: set[str] = set()
@@ -74,7 +74,7 @@ class Effects:
             law(name not in self.begun, f"{name} is run twice")
             law(name not in self.guarded or name in self.approved, f"{name} is run, but was not approved")
             law(self._owners.setdefault(name.partition("-")[0], owner) == owner, f"{name} is run for another")
-        except LawError as error:  # the server would take it for a failure of the tool
+        except LawError as error:  # the server would treat it as a failure of the tool
             self._loop.call_exception_handler({"message": str(error), "exception": error})
         self.begun.add(name)
         await asyncio.sleep(self._rng.random() * CALL_SECONDS)
@@ -82,7 +82,7 @@ class Effects:
 
 
 class EffectTool:
-    """The tool, as one server has it. See `ServerTool`."""
+    """The tool of one server. See `ServerTool`."""
 
     type = "mcp"
     aliases = ()
@@ -100,7 +100,7 @@ class EffectTool:
         return _Session(self._effects, wanted.owner)
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """It has no resources."""
 
 
 class _Session:
@@ -115,7 +115,7 @@ class _Session:
         return ToolResult(f"{action}: {arguments['name']} is done")
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """It keeps nothing."""
+        """It has no state."""
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """It has no resources."""

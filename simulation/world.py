@@ -1,4 +1,4 @@
-"""One simulation: servers, clients, what goes wrong, and the laws, all from one seed."""
+"""One simulation: servers, clients, failures, and the laws, all from one seed."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
-from simulation.database import Memory, SharedDatabase, Weather
+from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
 from simulation.laws import RUNNING, History, law
 from simulation.loop import SimulatedLoop, simulated_time
@@ -25,7 +25,7 @@ from simulation.tools import Effects, call_of
 
 NAMES = ("alpha", "beta")
 SETTLED = 90.0
-"""Seconds after which everything must have come to its end."""
+"""Seconds after which everything must have ended."""
 TROUBLES = {
     "kill": 8,
     "hold": 4,
@@ -37,14 +37,14 @@ TROUBLES = {
     "unsure": 2,
     "replica": 4,
 }
-"""What goes wrong, and how often: `World._trouble` says what it is."""
+"""The failures, and their frequencies: `World._trouble` causes them."""
 
 
 class Plan:
-    """What is in a simulation: some things together, few of each, and now and then all of them.
+    """The contents of a simulation: a few kinds of work and failures, or, sometimes, all of them.
 
-    So every simulation tries something of its own, most are short, and what needs many servers,
-    clients and troubles at once is tried as well.
+    So the simulations differ, most are short, and faults that need many servers, clients and failures at
+    once are found as well.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -61,11 +61,11 @@ class Plan:
         if rng.random() < 0.85:
             self.troubles = _some(rng, TROUBLES, len(TROUBLES) if long else rng.randint(1, 2))
         if self.replicas > 1 and rng.random() < 0.5:
-            self.troubles = ["replica"]  # which nobody may notice
+            self.troubles = ["replica"]  # must not be noticeable
         self.often = rng.randint(1, 3)
         """How many troubles there are."""
         self.within = 12.0 if long else 5.0
-        """Seconds in which they come."""
+        """Seconds in which they occur."""
         self.kinds: tuple[str, ...] = ("short", "short", "steady", "steady", "slow", "breaks", "never")
         if self.replicas > 1:  # a request that every replica fails at would have all of them fail
             self.kinds = self.kinds[:5]
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def trouble(self) -> bool:
-        """Something goes wrong that clients may notice."""
+        """There are failures that clients may notice."""
         return any(trouble != "replica" for trouble in self.troubles)
 
 
@@ -90,13 +90,13 @@ def fits(wanted: Collection[str], seed: int) -> bool:
 
 
 def _some(rng: Random, often: Mapping[str, int], number: int) -> list[str]:
-    """So many of these, or fewer."""
+    """At most this number of these."""
     drawn = rng.choices([*often], [*often.values()], k=number)
     return [*dict.fromkeys(drawn)]
 
 
 class Report(msgspec.Struct):
-    """What a simulation did. `digest` differs if anything in it differs."""
+    """The results of a simulation. `digest` differs if anything in it differs."""
 
     seed: int
     digest: str
@@ -109,7 +109,7 @@ class Report(msgspec.Struct):
 
 
 class World:
-    """Everything there is in one simulation."""
+    """The state of one simulation."""
 
     def __init__(self, seed: int, memory: Memory) -> None:
         self.rng = Random(seed)
@@ -121,12 +121,12 @@ class World:
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
         self.compacted: list[tuple[str, list[Any]]] = []
-        """Conversations that were summarised: whose they are, and what stands for them."""
+        """Conversations that were summarised: their owners, and the items that replace them."""
         self.effects = Effects(self.rng, self.loop)
         self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
         self.deadlines = self.engine_laws.deadlines
         self.chats: dict[str, bool | None] = {}
-        """Chat completions to be stored: whether the client was told that they are, or None."""
+        """Chat completions to be stored: whether the client got confirmation, or None."""
         self.servers: list[Server] = []
         self._dead: list[Server] = []
         self._started = self._numbered = 0
@@ -168,7 +168,7 @@ class World:
         for server in self.servers:
             await server.stop()
         for server in self._dead:
-            await server.bury()
+            await server.end_leftovers()
 
     @property
     def _busy(self) -> bool:
@@ -181,7 +181,7 @@ class World:
             client.result()
         law(len(done) == len(clients), "a client never ends")
 
-    # What goes wrong
+    # Failures
 
     async def _trouble(self) -> None:
         if not self.plan.troubles:
@@ -201,29 +201,29 @@ class World:
             case "replica":
                 await self._fail_replica(server, seconds)
             case "unsure":
-                server.weather.unsure = 0.5
+                server.database_faults.unsure = 0.5
                 await asyncio.sleep(seconds)
-                server.weather.unsure = 0.0
+                server.database_faults.unsure = 0.0
             case of_the_database:
-                self._change_weather(of_the_database, server.weather, seconds)
+                self._change_database(of_the_database, server.database_faults, seconds)
 
-    def _change_weather(self, trouble: str, weather: Weather, seconds: float) -> None:
-        """Something is wrong with the database, for one server or for all."""
+    def _change_database(self, trouble: str, database_faults: DatabaseFaults, seconds: float) -> None:
+        """Change the failures of the database, for one server or for all."""
         now = self.loop.time()
         match trouble:
             case "away":
-                weather.away = now + self.rng.choice((seconds, 4 * seconds, 45))
+                database_faults.away = now + self.rng.choice((seconds, 4 * seconds, 45))
             case "slow":
-                weather.slow = now + seconds
+                database_faults.slow = now + seconds
             case "all away":
                 for server in self.servers:
-                    server.weather.away = now + seconds
+                    server.database_faults.away = now + seconds
             case "full":
                 for server in self.servers:
-                    server.weather.full = now + seconds
+                    server.database_faults.full = now + seconds
 
     async def _victim(self) -> Server:
-        """A server to which something happens: mostly one that is writing a response."""
+        """A server for a failure: mostly one that is writing a response."""
         for _ in range(self.rng.choice((0, 40))):
             if not self._busy:
                 break
@@ -242,7 +242,7 @@ class World:
         await self._start_server()
 
     async def _stop(self, server: Server, seconds: float) -> None:
-        """Another server takes its place, now or when it has stopped."""
+        """Another server replaces it, now or when it has stopped."""
         if not server.ready:
             return
         self.servers.remove(server)
@@ -261,9 +261,9 @@ class World:
                 server.run(replica.start)
 
     async def _settle(self) -> None:
-        """Nothing is wrong any more: wait until all work is done."""
+        """Remove all failures, and wait until all work is done."""
         for server in self.servers:
-            server.weather.clear()
+            server.database_faults.clear()
         deadline = self.loop.time() + SETTLED
         # A request may still be under way whose client has left.
         while (
@@ -321,7 +321,7 @@ class World:
             )
 
     def _check_conversations(self) -> None:
-        """A conversation has all that was said in it, once, and each answer behind what it answers."""
+        """A conversation has all of its messages, once, and each answer after its question."""
         said: dict[str, list[str]] = {}
         for parent, position, item_id in self.database.memory.execute(
             "SELECT parent, position, id FROM items WHERE parent LIKE 'conv%' ORDER BY parent, position"
@@ -357,7 +357,7 @@ class World:
         self._check_text(asked, history)
 
     def _check_read(self, asked: Asked, reading: Reading) -> None:
-        """What a client has read of an answer is a beginning of what the model says, or all of it."""
+        """The text that a client has read is a prefix of the model's, or all of it."""
         if reading.live and asked.effect is None:
             whole = reading.told == "completed"
             fits = reading.text == asked.text if whole else asked.text.startswith(reading.text)
@@ -390,7 +390,7 @@ class World:
             law(reading.told == history.status, f"{what}, but it is stored as {history.status}")
             law(reading.lines == history.lines, f"{what}, but the log has other events")
         else:
-            # Its server has died, or could not write: others have ended it, with an error of their own.
+            # Its server has crashed, or could not write: others have ended it, with an error.
             ending = 2 if history.status == "failed" else 1  # an end may be stored, unknown to its server
             common = len(history.lines) - ending if len(history.lines) > 3 else 0
             law(
@@ -432,7 +432,7 @@ class World:
         if history.status == "completed":
             law(said == asked.text, f"{asked.response_id} says {said!r}")
         elif asked.effect is not None:
-            texts.append(call_of(asked.effect))  # one that was cut has no name, and is text
+            texts.append(call_of(asked.effect))  # a call that was cut has no name, and is text
         law(any(text.startswith(said) for text in texts), f"{asked.response_id} says {said!r}")
         if history.lines:
             deltas = history.text
@@ -443,7 +443,7 @@ class World:
             law(deltas == said or history.status != "completed", f"{asked.response_id}: {deltas!r} {said!r}")
 
     def report(self, seed: int) -> Report:
-        """What was done."""
+        """The results."""
         digest = hashlib.sha256()
         for response_id, history in self.histories.items():
             digest.update(f"{response_id} {history.status}".encode())
@@ -467,7 +467,7 @@ _memory: Memory | None = None
 
 
 def simulate(seed: int) -> Report:
-    """Run one simulation. Raises LawError if a law does not hold, and whatever else was not expected."""
+    """Run one simulation. Raises LawError if a law is violated, and any unexpected error."""
     global _memory  # noqa: PLW0603 - made once
     _memory = _memory or Memory()
     world = World(seed, _memory)
@@ -478,9 +478,9 @@ def simulate(seed: int) -> Report:
 
 @lru_cache(1)
 def _holders(_: int) -> list[tuple[Any, str, Any]]:
-    """Modules that have imported what shows the time, or is random: under which name, and what it is.
+    """Modules that have imported clocks or random functions: the name, and the function.
 
-    The number of modules says when to look again.
+    The number of modules is the cache key.
     """
     known = {"time": time.time, "token_hex": secrets.token_hex, "urandom": os.urandom}
     return [
@@ -494,7 +494,7 @@ def _holders(_: int) -> list[tuple[Any, str, Any]]:
 
 @contextmanager
 def _simulated(rng: Random) -> Iterator[None]:
-    """Clocks show the time of the simulation, and what is random comes from its seed."""
+    """Clocks show the time of the simulation, and random numbers come from its seed."""
     instead = {
         "time": simulated_time,
         "token_hex": lambda size=32: rng.randbytes(size).hex(),
