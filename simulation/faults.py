@@ -121,7 +121,7 @@ FAULTS = {
         "ReplayLog(read_entries([entry.chunks for entry in entries]))",
         "ReplayLog()",
         "is started again",
-        first=63,
+        first=43,
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
