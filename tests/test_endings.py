@@ -542,7 +542,7 @@ async def too_much(case: Case) -> str:
 
 ROOM = {
     "a limit of the store is exceeded, from the beginning": StoreLimits(stored=1),
-    "a limit of the store is exceeded, in the middle": StoreLimits(response=8_000),
+    "a limit of the store is exceeded, in the middle": StoreLimits(response=4_000),
 }
 
 

@@ -231,12 +231,14 @@ class GenerationRun:
         return self._decoder.completion_tokens
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
-        """Generate a choice of `output`, to the end; `emit` is where its events go, if not straight there.
+        """Generate a choice of `output`, to the end.
+
+        `emit` is where its events go, if not straight there; plain deltas always go there.
 
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
-        steps_in = emit, self._calls, self._check, self._limit, self._intercepted or None
+        steps_in = self._calls, self._check, self._limit, self._intercepted or None
         self._direct = all(each is None for each in steps_in)
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
@@ -320,7 +322,8 @@ class GenerationRun:
             self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
-        self._count_plain()
+        if self._write is not None:
+            self._count_plain()
         if self._limit is None:
             self._decode(self._taken(chunks) if self._intercepted else chunks)
             over = self._finished
