@@ -121,7 +121,7 @@ FAULTS = {
         "ReplayLog(read_entries([entry.chunks for entry in entries]))",
         "ReplayLog()",
         "is started again",
-        first=43,
+        first=42,
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
