@@ -219,7 +219,7 @@ class AnswerPrinter:
             self._thought(choice.delta.reasoning_content.translate(HARMLESS))
         if choice.delta.content:
             self.text += choice.delta.content
-            self._said(choice.delta.content.translate(HARMLESS))
+            self._print_text(choice.delta.content.translate(HARMLESS))
         for call in choice.delta.tool_calls or ():
             if call.function.name:
                 self.note(f"calls {call.function.name.translate(HARMLESS)}, which is not run here")
@@ -232,12 +232,12 @@ class AnswerPrinter:
     def end(self) -> None:
         """Leave the cursor on a fresh line."""
         if self.text:
-            self._said("\n")
+            self._print_text("\n")
 
     def _thought(self, text: str) -> None:
         """A part of the reasoning."""
 
-    def _said(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         self.out.write(text)
         self.out.flush()
 
@@ -310,7 +310,7 @@ class Terminal(AnswerPrinter):
         self._thinking = True
         self._console.print(text, style="dim", end="", soft_wrap=True)
 
-    def _said(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         self._end_thought()
         done = self._blocks.feed(text)
         if done:
@@ -356,14 +356,14 @@ def _markdown(text: str) -> Markdown:
     return Markdown(text, hyperlinks=False)
 
 
-def screen(out: TextIO) -> AnswerPrinter:
+def printer_for(out: TextIO) -> AnswerPrinter:
     """The printer of answers for `out`."""
     return Terminal(out) if out.isatty() else AnswerPrinter(out)
 
 
 def say(client: ChatClient, prompt: str, system: str | None) -> None:
     """Ask once and print the answer. Raises ChatError."""
-    _stream(client, [*_opening(system), {"role": "user", "content": prompt}], screen(sys.stdout))
+    _stream(client, [*_opening(system), {"role": "user", "content": prompt}], printer_for(sys.stdout))
 
 
 HELP = """\
@@ -446,7 +446,7 @@ def converse(client: ChatClient, system: str | None) -> None:
 def _exchange(client: ChatClient, history: list[Message], text: str) -> list[Message]:
     """One question and its answer, as far as it was received; nothing if none was."""
     question = {"role": "user", "content": text}
-    shown = screen(sys.stdout)
+    shown = printer_for(sys.stdout)
     with suppress(KeyboardInterrupt):
         try:
             _stream(client, [*history, question], shown)

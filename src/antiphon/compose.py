@@ -275,7 +275,7 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
 
     async def opened() -> Store:
         try:
-            return await _open_when_there(lambda: open_store(settings.store, limits))
+            return await _open_with_retries(lambda: open_store(settings.store, limits))
         except (ValueError, StoreError) as error:
             why = error.why if isinstance(error, StoreError) else str(error)
             message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
@@ -284,7 +284,7 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
     return opened
 
 
-async def _open_when_there(opened: Callable[[], Awaitable[Store]]) -> Store:
+async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:
     """The store, once its database is there: servers and databases are often started together."""
     begun = time.monotonic()
     while True:

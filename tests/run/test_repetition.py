@@ -12,7 +12,7 @@ from antiphon.run.repetition import LEAST, STRIDE, WINDOW, RepetitionDetector
 from tests.server import NO_TLS, running
 
 
-def found_at(pieces: Iterator[str], times: int) -> int | None:
+def recognised_server(pieces: Iterator[str], times: int) -> int | None:
     """How many characters were said when it was found."""
     detector, said = RepetitionDetector(times), 0
     for piece in pieces:
@@ -30,31 +30,31 @@ def cut(text: str, size: int) -> Iterator[str]:
 def test_what_is_repeated_is_found(unit: str, times: int, size: int) -> None:
     enough = max(len(unit) * (times + 2), LEAST) + 4 * STRIDE + size
     text = "Once upon a time: " + unit * (enough // len(unit) + 1)
-    assert found_at(cut(text, size), times) is not None
+    assert recognised_server(cut(text, size), times) is not None
 
 
 @given(st.integers(2, 8), st.integers(1, 300))
 def test_what_counts_up_is_not(times: int, size: int) -> None:
     text = " ".join(f"{number}. another line" for number in range(1000))
-    assert found_at(cut(text, size), times) is None
+    assert recognised_server(cut(text, size), times) is None
 
 
 @pytest.mark.parametrize("text", ["-" * 400, "| --- " * 60, "0" * 300 + "1", "ha " * 100])
 def test_what_is_short_is_not(text: str) -> None:
-    assert found_at(cut(text + " and so on." * 20, 3), 8) is None
+    assert recognised_server(cut(text + " and so on." * 20, 3), 8) is None
 
 
 def test_it_is_found_soon_and_only_after_so_many_times() -> None:
     unit = "The same sentence of some sixty characters, again and again. "
-    found = found_at(cut(unit * 100, 4), 10)
+    found = recognised_server(cut(unit * 100, 4), 10)
     assert found is not None
     assert 10 * len(unit) <= found <= 10 * len(unit) + 2 * STRIDE
-    assert found_at(cut(unit * 9, 4), 10) is None
+    assert recognised_server(cut(unit * 9, 4), 10) is None
 
 
 def test_longer_texts_than_fit_are_not_found() -> None:
     unit = "".join(f"{number} " for number in range(1000))[: WINDOW // 2]
-    assert found_at(cut(unit * 10, 100), 4) is None
+    assert recognised_server(cut(unit * 10, 100), 4) is None
 
 
 @pytest.mark.parametrize("stream", [False, True])

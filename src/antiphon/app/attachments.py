@@ -257,7 +257,7 @@ class Contents:
         reference = reference_in(source)
         if reference is not None:
             if not await store.blobs.hold(self._owner, reference.digest, holder, until):
-                raise _gone(reference.digest, param)
+                raise _not_stored(reference.digest, param)
             return reference
         try:
             data = self._fetched.get(source) if is_web(source) else await _decoded(source, param)
@@ -403,10 +403,10 @@ async def _blob(store: Store, owner: str, digest: str, param: str) -> bytes:
     try:
         return b"".join([piece async for piece in store.blobs.read(owner, digest)])
     except NotFoundError as error:
-        raise _gone(digest, param) from error
+        raise _not_stored(digest, param) from error
 
 
-def _gone(digest: str, param: str) -> NotFoundError:
+def _not_stored(digest: str, param: str) -> NotFoundError:
     return NotFoundError(f"The content {digest} is not stored any more. Send it again.", param=param or None)
 
 

@@ -166,9 +166,9 @@ class LoopDelay:
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         due = loop.time() + self._step
-        loop.call_at(due, self._look, loop, due)
+        loop.call_at(due, self._measure, loop, due)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+    def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         now, computed = loop.time(), self._computing()
         if now > self._until:
             self._before, self._longest, self._until = self._longest, 0.0, now + self.WINDOW

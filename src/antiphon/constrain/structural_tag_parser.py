@@ -84,7 +84,7 @@ class Tag(Struct):
         return [self.end] if isinstance(self.end, str) else self.end
 
 
-class TagFormat(Tag, tag="tag"):
+class SingleTag(Tag, tag="tag"):
     """A tag that is a format itself."""
 
 
@@ -106,7 +106,7 @@ class TagsWithSeparator(Struct, tag="tags_with_separator"):
     stop_after_first: bool = False
 
 
-Bounded = ConstString | SchemaFormat | RegexFormat | GbnfFormat | TagFormat | TagsWithSeparator
+Bounded = ConstString | SchemaFormat | RegexFormat | GbnfFormat | SingleTag | TagsWithSeparator
 """The formats that end by themselves."""
 
 Format = Bounded | AnyText | SequenceFormat | OrFormat | TriggeredTags
@@ -203,7 +203,7 @@ class _Parser:
                 return client_regex(pattern, self._budget)
             case GbnfFormat(grammar):
                 return parse_gbnf(grammar, self._rules, self._budget)
-            case TagFormat():
+            case SingleTag():
                 return self._tag(spec, spec.begin, depth)
             case TagsWithSeparator():
                 return self._separated(spec, depth)

@@ -275,7 +275,7 @@ class _Connection(asyncio.Protocol):
         self._messages = 0
         self._parser = httptools.HttpResponseParser(self)
         self._heard = self._loop.time()
-        self._timer = self._loop.call_later(self._client.idle_seconds, self._look)
+        self._timer = self._loop.call_later(self._client.idle_seconds, self._check_idle)
         exchange.connection = self
         self._transport.write(exchange.request)
 
@@ -300,13 +300,13 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """Close the connection to a server that was silent for too long."""
         silent, most = self._loop.time() - self._heard, self._client.idle_seconds
         if silent >= most:
             self.fail(f"it was silent for {most:g} seconds")
         else:
-            self._timer = self._loop.call_later(most - silent, self._look)
+            self._timer = self._loop.call_later(most - silent, self._check_idle)
 
     # Called by the transport
 

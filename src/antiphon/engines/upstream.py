@@ -202,7 +202,7 @@ class UpstreamEngine:
 
     async def start(self) -> None:
         """Recognise the server. Raises EngineError if it cannot be reached, or is of no known kind."""
-        self._loading = asyncio.ensure_future(found_at(self._options, self._client))
+        self._loading = asyncio.ensure_future(recognised_server(self._options, self._client))
         server = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
@@ -290,13 +290,13 @@ class UpstreamEngine:
             except HttpError as error:
                 raise unreachable(error) if not passing.status else broken(error) from error
             if passing.status in NOT_THERE:
-                raise self._not_there()
+                raise self._unsupported_task()
             if passing.status != 200:
                 raise self._safe(refusal(passing.status, refused, passing.retry_after))
 
     @staticmethod
-    def _not_there() -> RequestError:
-        message = "The server of this model does not do this with it. Name another model."
+    def _unsupported_task() -> RequestError:
+        message = "The server of this model does not support this for it. Name another model."
         return RequestError(message, param="model")
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
@@ -319,7 +319,7 @@ class UpstreamEngine:
                 return await ask(self._client, path, body, form)
             except AntiphonError as error:
                 if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
-                    raise self._not_there() from error
+                    raise self._unsupported_task() from error
                 raise self._safe(error) from error.__cause__
 
     def _safe(self, error: AntiphonError) -> AntiphonError:
@@ -333,7 +333,7 @@ class UpstreamEngine:
         loop = asyncio.get_running_loop()
         try:
             server = self._running()
-            path, body = server.asked(request)
+            path, body = server.encode_request(request)
             if request.max_tokens < 1:  # servers would generate one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             encoded = self._client.encode("POST", path, body, observed().trace)
@@ -503,7 +503,7 @@ def client_of(options: Options) -> HttpClient:
         raise EngineError(str(error)) from error
 
 
-async def found_at(options: Options, client: HttpClient) -> UpstreamServer:
+async def recognised_server(options: Options, client: HttpClient) -> UpstreamServer:
     """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
     answers = await _probe(options, client)
     kind = options.upstream_kind

@@ -141,7 +141,7 @@ class VllmEngine:
     async def stop(self) -> None:
         """End vLLM's processes; running and waiting requests fail."""
         loading, self._loading = self._loading, None
-        self._let_go(EngineNotReadyError)
+        self._fail_all(EngineNotReadyError)
         for task in [*self._tasks]:
             task.cancel()
         if loading is not None:
@@ -154,14 +154,14 @@ class VllmEngine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _alive(self) -> VllmCore:
+    def _running_core(self) -> VllmCore:
         if self._core is None:
             raise EngineNotReadyError
         return self._core
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
-        encode = self._alive().vocabulary.encode
+        encode = self._running_core().vocabulary.encode
         check_size(pieces, self.card.context)
 
         def encoded() -> list[int]:
@@ -171,11 +171,11 @@ class VllmEngine:
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each of these tokens, half a character as `\ufffd`."""
-        return [*map(self._alive().vocabulary.text, ids)]
+        return [*map(self._running_core().vocabulary.text, ids)]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of these tokens, special ones included. Raises RequestError for an unknown id."""
-        return self._alive().vocabulary.decode(ids)
+        return self._running_core().vocabulary.decode(ids)
 
     @property
     def adapters(self) -> Mapping[str, str]:
@@ -210,7 +210,7 @@ class VllmEngine:
         """Begin one generation. Its text consists of whole characters."""
         loop = asyncio.get_running_loop()
         try:
-            core = self._alive()
+            core = self._running_core()
             if request.max_tokens < 1:  # vLLM would refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
@@ -249,7 +249,7 @@ class VllmEngine:
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
         """See `PromptScorer`. vLLM computes the whole prompt; the generation then finds it in the cache."""
         async with self._admission.slot(request.sampling.priority or 0):
-            core = self._alive()
+            core = self._running_core()
             made = core.scoring(request, self._around(request))
             [output] = await self._outputs(core, [made])
             return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
@@ -257,7 +257,7 @@ class VllmEngine:
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
         """See `BeamSearcher`. It takes one slot, whatever its width: its requests are for one token each."""
         async with self._admission.slot(request.sampling.priority or 0):
-            core, around = self._alive(), self._around(request)
+            core, around = self._running_core(), self._around(request)
 
             async def rows(beams: Sequence[Beam]) -> list[Row]:
                 made = [core.step(request, beam.ids, around) for beam in beams]
@@ -269,7 +269,7 @@ class VllmEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `Embedder`. Each input takes one slot; vLLM forms the batches."""
-        core, around = self._alive(), RequestExtras(trace=observed().trace)
+        core, around = self._running_core(), RequestExtras(trace=observed().trace)
         for text in request.inputs:
             if isinstance(text, tuple):
                 core.vocabulary.decode(text)  # refuses unknown ids
@@ -285,7 +285,7 @@ class VllmEngine:
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Reranker`. Scores are those of vLLM's own server: for most models, from 0 to 1."""
-        core, around = self._alive(), RequestExtras(trace=observed().trace)
+        core, around = self._running_core(), RequestExtras(trace=observed().trace)
         for pair in pairs:
             check_size(pair, core.context)
         scores, tokens = await self._pooled(core, lambda: [core.ranking(*pair, around) for pair in pairs])
@@ -337,15 +337,15 @@ class VllmEngine:
         """From now on vLLM has these to do."""
         self._running |= {each.id: each for each in works}
         if self._looking is None:
-            self._look_later()
+            self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         """Check vLLM after a time without outputs. Each output postpones the check."""
         if self._looking is not None:
             self._looking.cancel()
-        self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
+        self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._check_core)
 
-    def _look(self) -> None:
+    def _check_core(self) -> None:
         """Check whether vLLM's processes run, if requests run and there are no outputs."""
         self._looking = None
         if self._core is None or not self._running:
@@ -353,7 +353,7 @@ class VllmEngine:
         if self._core.ending:
             self._died()
         else:
-            self._look_later()
+            self._check_later()
 
     async def _read(self, core: VllmCore) -> None:
         """Deliver vLLM's outputs, until it is stopped or dies."""
@@ -366,7 +366,7 @@ class VllmEngine:
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
         if self._looking is not None:
-            self._look_later()
+            self._check_later()
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -376,9 +376,9 @@ class VllmEngine:
     def _died(self) -> None:
         if self._core is not None:
             log.error("vLLM has ended unexpectedly: see its log. Start Antiphon again.")
-            self._let_go(EngineError)
+            self._fail_all(EngineError)
 
-    def _let_go(self, error: type[EngineError]) -> None:
+    def _fail_all(self, error: type[EngineError]) -> None:
         """The core has ended: running and waiting requests fail."""
         core, self._core = self._core, None
         if self._looking is not None:

@@ -37,16 +37,16 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
 
     async def handle(request: Request) -> Response:
         wire = await read_request(request, type_)
-        body = await _unless_left(request, use_case(app_of(request), wire))
+        body = await _unless_disconnected(request, use_case(app_of(request), wire))
         return Response(status_code=CLIENT_CLOSED) if body is None else json_response(body)
 
     handle.__doc__ = use_case.__doc__
     return handle
 
 
-async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
+async def _unless_disconnected(request: Request, working: Awaitable[T]) -> T | None:
     """The result of work; None if the client disconnects before, which cancels the work."""
-    work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_left(request))
+    work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -60,7 +60,7 @@ async def _unless_left(request: Request, working: Awaitable[T]) -> T | None:
             await work
 
 
-async def _left(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Wait until the client disconnects. The body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -85,7 +85,7 @@ async def transcribe(request: Request) -> Response:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")
     reading = _Reading(vectors.transcribed(app_of(request), wanted.model, audio))
-    first = await _unless_left(request, reading.next())
+    first = await _unless_disconnected(request, reading.next())
     if first is None:
         reading.stop()
         return Response(status_code=CLIENT_CLOSED)

@@ -92,14 +92,14 @@ class AnswerSource:
                 failures[index] = failure
                 # Before the first event nothing is sent: if all fail, that can still be the HTTP status.
                 if output.begun:
-                    self._tell(output, failures)
+                    self._end_failed(output, failures)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if len(failures) == len(tasks):
             raise failures[0]
-        self._tell(output, failures)
+        self._end_failed(output, failures)
 
     async def _run_approved(self, output: Driver) -> None:
         """Run the calls that the client has approved, then answer. There is one turn, with one choice."""
@@ -112,7 +112,7 @@ class AnswerSource:
         self._choices = [choice]
         await choice.run(output, 0)
 
-    def _tell(self, output: Driver, failures: Mapping[int, Exception]) -> None:
+    def _end_failed(self, output: Driver, failures: Mapping[int, Exception]) -> None:
         """End the choices that failed, if that was not done."""
         for index, failure in failures.items():
             if events := self._choices[index].abandon():

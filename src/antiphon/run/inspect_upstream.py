@@ -9,7 +9,7 @@ from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.turn import Sampling
 from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
-from antiphon.engines.upstream import Options, card_of, client_of, found_at
+from antiphon.engines.upstream import Options, card_of, client_of, recognised_server
 from antiphon.engines.upstreams.kind import ChatServer, UpstreamServer
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
@@ -50,7 +50,7 @@ def inspect_upstream(options: Options) -> UpstreamReport:
 async def _inspect(options: Options) -> UpstreamReport:
     client = client_of(options)
     try:
-        server = await found_at(options, client)
+        server = await recognised_server(options, client)
     finally:
         client.close()
     card = card_of(server, options.task)

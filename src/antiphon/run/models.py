@@ -345,15 +345,15 @@ class Models:
             self.release(served)
             raise
         if served.kept:
-            self._let_go(served)
+            self._release_kept(served)
 
     def _keep_for_next(self, served: ServedModel) -> None:
         """Hold a model that was loaded for its properties, until the same request uses it."""
         served.uses += 1
-        later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._let_go, served)
+        later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._release_kept, served)
         served.kept.append(later)
 
-    def _let_go(self, served: ServedModel) -> None:
+    def _release_kept(self, served: ServedModel) -> None:
         served.kept.pop(0).cancel()
         self.release(served)
 

@@ -166,7 +166,9 @@ class ToolLoop:
 
     def _counted(self, event: Finished) -> Finished:
         """The end of a generation with the usage and the unmet demands of all generations."""
-        silent = self._last and event.reason is FinishReason.STOP and not any(map(_says, self._new_items))
+        silent = (
+            self._last and event.reason is FinishReason.STOP and not any(map(_is_visible, self._new_items))
+        )
         return replace(
             event,
             reason=FinishReason.TOOL_LIMIT if silent else event.reason,
@@ -278,8 +280,8 @@ class ToolLoop:
         return Finished(reason, self._usage, unmet=self._unmet, generations=tuple(self._generations))
 
 
-def _says(item: Item) -> bool:
-    """An item that a client can go on with."""
+def _is_visible(item: Item) -> bool:
+    """Whether a client can continue with the item."""
     return (isinstance(item, Message) and bool(item.text.strip())) or (
         isinstance(item, FunctionCall) and not item.hosted
     )

@@ -10,7 +10,7 @@ from antiphon.core.errors import NotFoundError
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_completions
-from antiphon.store.pages import page, there
+from antiphon.store.pages import existing, page
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_metadata as pairs
@@ -122,7 +122,7 @@ def _list(
 def _messages(
     connection: Connection, owner: str, completion_id: str, paging: Paging, most: int
 ) -> Page[ItemRecord]:
-    with there(lambda: _require(connection, owner, completion_id)):
+    with existing(lambda: _require(connection, owner, completion_id)):
         return items.input_page(connection, completion_id, paging, most)
 
 

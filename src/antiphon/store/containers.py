@@ -11,7 +11,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_container_files, delete_containers
-from antiphon.store.pages import page, there
+from antiphon.store.pages import existing, page
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
 from antiphon.store.schema import container_files, containers
 from antiphon.store.transaction import Transaction
@@ -39,7 +39,7 @@ def _missing_file(file_id: str) -> NotFoundError:
     return NotFoundError(f"There is no file '{file_id}' in this container.", param="file_id")
 
 
-def _there(owner: str, container_id: str) -> ColumnElement[bool]:
+def _exists(owner: str, container_id: str) -> ColumnElement[bool]:
     its = (containers.c.id == container_id) & (containers.c.owner == owner)
     return its & (containers.c.expires_at > time.time())
 
@@ -70,7 +70,7 @@ def _create(transaction: Transaction, record: ContainerRecord) -> None:
 
 @one_by_one
 def _use(transaction: Transaction, use: _Use) -> ContainerRecord | None:
-    its = _there(use.owner, use.id)
+    its = _exists(use.owner, use.id)
     row = transaction.execute(select(containers).where(its).with_for_update()).first()
     if row is None:
         return None
@@ -82,7 +82,7 @@ def _use(transaction: Transaction, use: _Use) -> ContainerRecord | None:
 
 @one_by_one
 def _delete(transaction: Transaction, named: tuple[str, str]) -> bool:
-    found = select(containers.c.id).where(_there(*named)).with_for_update()
+    found = select(containers.c.id).where(_exists(*named)).with_for_update()
     if transaction.execute(found).first() is None:
         return False
     delete_containers(transaction, [named[1]])
@@ -91,7 +91,7 @@ def _delete(transaction: Transaction, named: tuple[str, str]) -> bool:
 
 @one_by_one
 def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
-    there = select(containers.c.id).where(_there(record.owner, record.container_id)).with_for_update()
+    there = select(containers.c.id).where(_exists(record.owner, record.container_id)).with_for_update()
     if transaction.execute(there).first() is None:
         raise missing_container(record.container_id)
     its = container_files.c.container_id == record.container_id
@@ -116,7 +116,7 @@ def _delete_file(transaction: Transaction, named: _Named) -> bool:
 
 
 def _find(connection: Connection, owner: str, container_id: str) -> ContainerRecord | None:
-    row = connection.execute(select(containers).where(_there(owner, container_id))).first()
+    row = connection.execute(select(containers).where(_exists(owner, container_id))).first()
     return _container(row) if row else None
 
 
@@ -144,7 +144,7 @@ def _files(
     connection: Connection, owner: str, container_id: str, paging: Paging
 ) -> Page[ContainerFileRecord]:
     wanted = select(container_files).where(container_files.c.container_id == container_id)
-    with there(lambda: _require(connection, owner, container_id)):
+    with existing(lambda: _require(connection, owner, container_id)):
         found = page(connection, wanted, (container_files.c.created_at, container_files.c.id), paging)
     return Page([_file(row) for row in found.data], found.has_more)
 

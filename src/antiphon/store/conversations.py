@@ -10,7 +10,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
-from antiphon.store.pages import there
+from antiphon.store.pages import existing
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
 from antiphon.store.room import refusal
 from antiphon.store.schema import conversations
@@ -160,13 +160,13 @@ def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
 def _page(
     connection: Connection, owner: str, conversation_id: str, paging: Paging, most: int
 ) -> Page[ItemRecord]:
-    with there(lambda: _require(connection, owner, conversation_id)):
+    with existing(lambda: _require(connection, owner, conversation_id)):
         return items.input_page(connection, conversation_id, paging, most)
 
 
 def _history(connection: Connection, owner: str, conversation_id: str, most: int) -> list[ItemRecord]:
     ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
-    with there(lambda: _require(connection, owner, conversation_id)):
+    with existing(lambda: _require(connection, owner, conversation_id)):
         return [items.record(row) for row in items.within(most, connection.execute(ordered), "conversation")]
 
 

@@ -12,7 +12,7 @@ from antiphon.store.records import Page, Paging
 
 
 @contextmanager
-def there(require: Callable[[], object]) -> Iterator[None]:
+def existing(require: Callable[[], object]) -> Iterator[None]:
     """Read the children of an object in the block. `require` raises if the object does not exist.
 
     It is called after the read: other transactions may delete the object between two statements.

@@ -20,7 +20,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import blobs, conversations, items, log
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_responses
-from antiphon.store.pages import page, there
+from antiphon.store.pages import existing, page
 from antiphon.store.records import (
     ItemRecord,
     Lease,
@@ -277,7 +277,7 @@ def _summaries(
 def _input_items(
     connection: Connection, owner: str, response_id: str, paging: Paging, most: int
 ) -> Page[ItemRecord]:
-    with there(lambda: _require(connection, owner, response_id)):
+    with existing(lambda: _require(connection, owner, response_id)):
         return items.input_page(connection, response_id, paging, most)
 
 

@@ -28,7 +28,7 @@ from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_vector_stores, detach_files
 from antiphon.store.files import missing_file
-from antiphon.store.pages import page, there
+from antiphon.store.pages import existing, page
 from antiphon.store.records import (
     ChunkRecord,
     FileCounts,
@@ -276,7 +276,7 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
             _batch_row(connection, owner, vector_store_id, batch_id)
 
     keys = (vector_store_files.c.created_at, vector_store_files.c.file_id)
-    with there(require):
+    with existing(require):
         found = page(connection, wanted, keys, paging)
     return Page([_indexed(row) for row in found.data], found.has_more)
 

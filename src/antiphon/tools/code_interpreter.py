@@ -203,11 +203,11 @@ class PythonSession:
             raise ToolError(_TIMEOUT if error.timed_out else _CRASH) from error
         except (MontyRuntimeError, MontySyntaxError) as error:
             if not error.traceback():  # no line of the program raised it: a limit was met
-                raise ToolError(_met(error.exception())) from error
+                raise ToolError(_limit_message(error.exception())) from error
             printed.write_line(error.display())
 
 
-def _met(error: BaseException) -> str:
+def _limit_message(error: BaseException) -> str:
     """The message for a limit that was met. The program is not to be trusted with more after it."""
     match error:
         case TimeoutError():

@@ -59,7 +59,7 @@ async def execute(
         _output(limit, lambda text: on_output(stderr=text)) as err,
     ):
         with out.end, err.end, _input(program.script) as script:
-            process = await begun(
+            process = await start_process(
                 asyncio.create_subprocess_exec(
                     *program.words,
                     stdin=script,
@@ -81,7 +81,7 @@ async def execute(
     return CommandDetails(str(out.printed), str(err.printed), exit_code)
 
 
-async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
+async def start_process(beginning: Coroutine[Any, Any, Process]) -> Process:
     """The process that asyncio starts as the leader of a group. Raises OSError.
 
     Cancelling kills it, with its group, and waits for its end for some time. It does not cancel asyncio,
@@ -93,7 +93,7 @@ async def begun(beginning: Coroutine[Any, Any, Process]) -> Process:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await _ended(_end_begun(task))
+        await _ended(_end_started(task))
         raise
 
 
@@ -121,7 +121,7 @@ async def _ended(ending: Coroutine[Any, Any, None]) -> None:
     await asyncio.wait([task], timeout=DRAINING)
 
 
-async def _end_begun(beginning: asyncio.Task[Process]) -> None:
+async def _end_started(beginning: asyncio.Task[Process]) -> None:
     with suppress(OSError):  # there is no process then
         process = await beginning
         kill_group(process.pid)
@@ -212,7 +212,7 @@ def kill_group(group: int) -> None:
     end with the first.
     """
     stopped = _send(group, signal.SIGSTOP)  # so they begin no more
-    begun = _begun_by(group) if stopped else []
+    begun = _children_of(group) if stopped else []
     _send(group, signal.SIGKILL)
     for process in begun:
         with suppress(ProcessLookupError, PermissionError):
@@ -230,7 +230,7 @@ def _send(group: int, what: signal.Signals) -> bool:
     return False
 
 
-def _begun_by(process: int) -> list[int]:
+def _children_of(process: int) -> list[int]:
     """The processes that a process has started, and their descendants, if the system has files for that.
 
     It takes the same time for any number of other processes, because it runs on the event loop.

@@ -249,7 +249,7 @@ def without_secrets(tool: Object) -> Object:
     return {name: value for name, value in tool.items() if name not in (*SECRET, SEALED)}
 
 
-def kept_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
+def sealed_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
     """The tools as they are stored: with their secrets sealed for background responses, or without any."""
     return tools and [_kept(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
 
@@ -262,7 +262,7 @@ def _kept(tool: Object, seal: Callable[[str], str] | None) -> Object:
     return kept
 
 
-def opened_tools(tools: list[Any] | None, unseal: Callable[[str], str | None]) -> list[Any] | None:
+def unsealed_tools(tools: list[Any] | None, unseal: Callable[[str], str | None]) -> list[Any] | None:
     """The tools that were stored, with their secrets."""
     return tools and [_opened(tool, unseal) if isinstance(tool, dict) else tool for tool in tools]
 

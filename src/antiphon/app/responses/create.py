@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antiphon.apis.media import with_sources
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
-from antiphon.apis.responses.tools import kept_tools, opened_tools
+from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
 from antiphon.app.app import App
 from antiphon.app.chat import answer_id
 from antiphon.app.journal import (
@@ -117,7 +117,7 @@ class Creation:
         settings, app = self._request.accepted.settings, self._app
         conversation = settings.conversation
         # Only a worker needs the secrets in them.
-        tools = kept_tools(self._wire.tools, self._seal if settings.background else None)
+        tools = sealed_tools(self._wire.tools, self._seal if settings.background else None)
         return ResponseRecord(
             id=self.id,
             owner=self._request.accepted.turn.owner,
@@ -140,7 +140,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     Raises AntiphonError if it cannot be answered any more.
     """
     wire = msgspec.json.decode(record.request, type=CreateResponse)
-    wire.tools = opened_tools(wire.tools, partial(app.sealer.unseal, record.owner))
+    wire.tools = unsealed_tools(wire.tools, partial(app.sealer.unseal, record.owner))
     entries = await log_of(app.storage.store, record)
     listed = recorded_listings(entries)
     request = await understand(app, wire, record.owner, record.id, listed=listed)

@@ -86,7 +86,7 @@ class MessagesServer(ChatServer):
         self._most = most
         self._signatures: Signatures = BoundedDict(SIGNATURES)
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`. Stop strings are not sent: the decoder finds them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None

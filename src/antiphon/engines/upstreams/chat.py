@@ -183,7 +183,7 @@ class ProviderServer(ChatServer):
         self._provider = provider
         self._signatures: BoundedDict[str, Any] = BoundedDict(SIGNATURES)  # by the ids of calls
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`. Stop strings are not sent: the decoder has to report which one matched."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None

@@ -241,7 +241,7 @@ class CompletionsServer:
         except RequestError:  # vocabularies have places that no text belongs to
             return ""
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`. Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
         body = {**self._fixed, "prompt": prompt, **self._wanted(request)}

@@ -194,7 +194,7 @@ class UpstreamServer(Protocol):
         """See `Engine`."""
         ...
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """The path and the body of the request.
 
         Raises RequestError for parameters that the server would ignore, or fail on.

@@ -77,7 +77,7 @@ class LlamaServer:
         text: str = (await ask(self._client, "/detokenize", {"tokens": ids}))["content"]
         return text
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`."""
         check(request, self._vocabulary)
         body = request_of(request)

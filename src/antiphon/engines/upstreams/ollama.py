@@ -77,7 +77,7 @@ class OllamaServer:
         """See `UpstreamServer`."""
         return await self._tokenizer.detokenize(ids)
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`. The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():

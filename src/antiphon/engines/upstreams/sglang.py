@@ -143,7 +143,7 @@ class SglangServer:
         check_ids(ids, self._vocabulary, "tokens")
         return await self._tokenizer.detokenize(ids)
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`."""
         sampling = request.sampling
         check_ids(request.prompt.ids, self._vocabulary, "prompt")

@@ -60,10 +60,10 @@ class VllmServer(CompletionsServer):
         self._name = name
         self._defaults = defaults
 
-    def asked(self, request: GenerationRequest) -> tuple[str, bytes]:
+    def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`."""
         if not request.prompt.media:
-            return super().asked(request)
+            return super().encode_request(request)
         if request.sampling.kv_transfer_params:
             _check_text(request, "kv_transfer_params")
         wanted = {**self._defaults, **self._wanted(request)}

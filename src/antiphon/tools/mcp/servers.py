@@ -81,7 +81,7 @@ class McpConnections:
 
     async def start(self) -> None:
         """Open the connections of the operator's servers in the background, and check them from now on."""
-        self._minding = asyncio.create_task(self._mind())
+        self._minding = asyncio.create_task(self._maintain())
 
     async def close(self) -> None:
         """Close all of them."""
@@ -191,7 +191,7 @@ class McpConnections:
         kept.failures = 0
         log.info("an MCP server is connected", server=server.label)
 
-    async def _mind(self) -> None:
+    async def _maintain(self) -> None:
         """Open missing connections, check the others, and close unused ones."""
         checked = time.monotonic()
         while True:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.process import PAUSE, PIECE_BYTES, begun, end, kill_group
+from antiphon.tools.process import PAUSE, PIECE_BYTES, end, kill_group, start_process
 from antiphon.tools.python.sandbox import environment
 from antiphon.tools.text import Excerpt
 
@@ -88,7 +88,7 @@ class Interpreter:
         """Start it. Raises OSError."""
         reading, writing = os.pipe()
         try:
-            process = await begun(
+            process = await start_process(
                 asyncio.create_subprocess_exec(
                     *words,
                     stdin=asyncio.subprocess.PIPE,

@@ -194,7 +194,7 @@ class Interpreters:
         if worker is None or before != name:
             await self._end(wanted.id)
             worker = await self._begin(wanted, name, anew=before is not None)
-        await self._hand_over(wanted, worker)
+        await self._send_files(wanted, worker)
         return worker
 
     async def _begin(self, wanted: _WantedContainer, name: str, *, anew: bool) -> _Worker:
@@ -211,7 +211,7 @@ class Interpreters:
         worker = self._workers[wanted.id] = _Worker(name, interpreter, anew)
         return worker
 
-    async def _hand_over(self, wanted: _WantedContainer, worker: _Worker) -> None:
+    async def _send_files(self, wanted: _WantedContainer, worker: _Worker) -> None:
         """Send an interpreter the files that it does not have, and delete those that are gone."""
         there = {file.path: file for file in await self.keeper.files(wanted.owner, wanted.id)}
         for path in worker.files.keys() - there.keys():
