@@ -219,7 +219,7 @@ async def test_what_begins_while_its_call_is_cancelled_twice_ends_before_the_ser
             start_new_session=True,
         )
 
-    call = asyncio.create_task(process.begun(beginning()))
+    call = asyncio.create_task(process.start_process(beginning()))
     await begins.wait()
     for _ in range(2):  # as by a client that leaves, and then by the server that stops
         call.cancel()
