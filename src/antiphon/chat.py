@@ -432,7 +432,7 @@ class TerminalConversation:
 
 
 def converse(client: ChatClient, system: str | None) -> None:
-    """Ask and answer until `/exit` or the end of the input. Raises ChatError if no server is there."""
+    """Converse until `/exit` or the end of the input. Raises ChatError if there is no server."""
     model = client.model()
     if sys.stdin.isatty():
         with suppress(ImportError):  # not on every platform; it gives `input` line editing and history

@@ -285,7 +285,7 @@ def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
 
 
 async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:
-    """The store, once its database is there: servers and databases are often started together."""
+    """The store, when its database is available: servers and databases are often started together."""
     begun = time.monotonic()
     while True:
         try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.apis.responses.output.item import Frame, SequenceNumbers
 from antiphon.app import event_log
-from antiphon.app.event_log import DeltaRun, EventBuffer, events_behind, logged_events
+from antiphon.app.event_log import DeltaRun, EventBuffer, events_after, logged_events
 from antiphon.run import drive
 from antiphon.store.records import LogEntry
 from tests.search import examples
@@ -68,7 +68,7 @@ def test_what_was_written_is_read(steps: list[Any], most: int, large: int) -> No
     for entry in log.entries:
         assert logged_events(entry) == log.events[entry.first : entry.last + 1]
     for after in range(-1, len(log.events)):
-        assert events_behind(after, log.entries) == log.events[after + 1 :]
+        assert events_after(after, log.entries) == log.events[after + 1 :]
 
 
 def test_consecutive_deltas_take_little_room() -> None:

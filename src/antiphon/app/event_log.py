@@ -1,8 +1,8 @@
 """The events of a response as lines of its log: one per line, but consecutive deltas share a line.
 
 Deltas are most of an answer, and those of one item differ only in their numbers and texts. Their line is a
-JSON array: the three parts of their frame, then the texts. It has a tenth of the bytes, and readers make the
-same events of it again.
+JSON array: the three parts of their frame, then the texts. It has a tenth of the bytes, and readers restore
+the same events.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DeltaRun:
-    """Consecutive deltas of one item: their `texts`. It is open while there are any."""
+    """Consecutive deltas of one item: their `texts`. It is open while it has any."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -31,7 +31,7 @@ class DeltaRun:
         self._size = sum(map(len, frame))
 
     def close(self) -> "list[_Line]":
-        """Its lines; afterwards it is empty."""
+        """Its lines; then it is empty."""
         parts = [self.texts[start : start + MOST_DELTAS] for start in range(0, len(self.texts), MOST_DELTAS)]
         self.texts.clear()
         return [self._line(part) for part in parts]
@@ -54,18 +54,18 @@ class EventBuffer:
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
-        self._run: DeltaRun | None = None  # is behind `_lines`
+        self._run: DeltaRun | None = None  # follows `_lines`
 
     def __bool__(self) -> bool:
         return self._run is not None or bool(self._lines)
 
     def add(self, events: Iterable[bytes]) -> None:
-        """Take these wire events."""
+        """Add wire events."""
         self._close()
         self._lines += [_Line(event, 1, len(event)) for event in events]
 
     def open(self, run: DeltaRun) -> None:
-        """Take the texts that are in this run by the next call."""
+        """Add the run, whose texts are collected until the next call."""
         self._close()
         self._run = run
 
@@ -103,7 +103,7 @@ def logged_events(entry: LogEntry) -> list[bytes]:
     return events
 
 
-def events_behind(after: int, entries: Sequence[LogEntry]) -> list[bytes]:
+def events_after(after: int, entries: Sequence[LogEntry]) -> list[bytes]:
     """The events of these entries after number `after`."""
     events = [event for entry in entries for event in logged_events(entry)]
     return events[max(0, after + 1 - entries[0].first) :] if entries else []

@@ -281,7 +281,7 @@ class BackgroundJournal(StreamJournal):
         self._prompt_ids = packed(prompts[0].ids)
 
     def open(self, stop: Stop) -> Awaitable[None] | None:
-        """The row is there."""
+        """The row was created."""
         self._stop = stop
         return None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from antiphon.apis.projection import SilentProjection
-from antiphon.app.event_log import events_behind
+from antiphon.app.event_log import events_after
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
 from antiphon.run.drive import LARGE, Driver, own_turn, pieces
@@ -114,7 +114,7 @@ def _batches(after: int, entries: list[LogEntry]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for entry in entries:
-        events = events_behind(after, (entry,))
+        events = events_after(after, (entry,))
         more = sum(map(len, events))
         if batch and size + more > LARGE:
             yield batch

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from antiphon.app.event_log import events_behind
+from antiphon.app.event_log import events_after
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
 from antiphon.run.drive import LARGE, own_turn
@@ -115,7 +115,7 @@ class LogWriter:
         entries = journal.stored if (journal := self.open.get(response_id)) else ()
         if not entries or not entries[0].first - 1 <= after < entries[-1].last:
             return []
-        return events_behind(after, entries)
+        return events_after(after, entries)
 
     def notify(self, journal: Writable) -> None:
         """The journal has collected something."""

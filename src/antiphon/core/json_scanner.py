@@ -159,7 +159,7 @@ class JsonScanner:
         return True
 
     def _end_escape(self, escape: str, out: list[str]) -> None:
-        """All of an escape is there."""
+        """Output a complete escape."""
         self._expect = _Expect.STRING
         code = int(escape.removeprefix("\\u"), 16) if escape[1] == "u" else 0
         if self._high and code in _LOW:

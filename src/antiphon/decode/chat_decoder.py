@@ -21,7 +21,7 @@ from antiphon.decode.stops import StopMatcher
 from antiphon.decode.token_map import TokenMap
 
 BYTES_PER_TOKEN = 4
-"""The approximate size of a token, if nobody counts tokens."""
+"""The approximate size of a token, if tokens are not counted."""
 
 _KINDS = {PieceKind.TEXT: SpanKind.TEXT, PieceKind.REASONING: SpanKind.REASONING}
 

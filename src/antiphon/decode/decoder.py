@@ -179,7 +179,7 @@ class Decoder:
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         text = chunk.text
-        if self.plain[text] and len(chunk.tokens) == 1:  # what `_feed` would do for it comes to this
+        if self.plain[text] and len(chunk.tokens) == 1:  # has the same result as `_feed`
             self._plain_length += len(text)
             self._plain_tokens += 1
             return [self._delta(text, text, chunk.tokens)]

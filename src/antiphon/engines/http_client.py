@@ -233,7 +233,7 @@ class HttpClient:
         connection.begin(exchange)
 
     def opened(self, connection: "_Connection") -> None:
-        """A connection is there."""
+        """Use a new connection."""
         self._connections.add(connection)
 
     def release(self, connection: "_Connection") -> None:

@@ -356,7 +356,7 @@ class VllmEngine:
             self._check_later()
 
     async def _read(self, core: VllmCore) -> None:
-        """Deliver vLLM's outputs, until it is stopped or dies."""
+        """Deliver vLLM's outputs, until it is stopped or ends unexpectedly."""
         try:
             await core.read(self._take)
         except Exception:

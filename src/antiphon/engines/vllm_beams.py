@@ -18,7 +18,7 @@ Row = tuple[list[int], list[float]]
 
 
 class Beam(Struct, frozen=True):
-    """The beginning of an answer, `total` is its log probability. `finish` is there if it has ended."""
+    """The beginning of an answer, `total` is its log probability. `finish` is set if it has ended."""
 
     ids: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()

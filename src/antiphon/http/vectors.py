@@ -33,7 +33,7 @@ AHEAD = 16
 
 
 def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) -> Handler:
-    """Handles requests for a use case that works until its body is there, or the client has left."""
+    """A handler for a use case; the work ends with its body, or when the client disconnects."""
 
     async def handle(request: Request) -> Response:
         wire = await read_request(request, type_)

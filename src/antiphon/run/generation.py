@@ -211,7 +211,9 @@ class GenerationRun:
         self._direct = False  # no interceptor between engine and driver
         self._write: DeltaWriter | None = None  # for the open item, if it needs no events
         self._plain: Mapping[str, bool] = {}  # the texts that it writes: see `AnswerDecoder`
-        self._counted = 0  # pieces that the decoder has counted; it is not told of those that are written so
+        self._counted = (
+            0  # pieces that the decoder has counted; it does not get those that are written directly
+        )
         self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
@@ -349,7 +351,7 @@ class GenerationRun:
         self._write, self._begins = None, self._direct
 
     def _count_plain(self) -> None:
-        """Have the decoder count the plain chunks that it was not told of."""
+        """Have the decoder count the plain chunks that were written directly."""
         if self._write is not None:
             self._decoder.count_plain(self._pieces[self._counted :])
             self._counted = len(self._pieces)

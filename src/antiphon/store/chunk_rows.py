@@ -113,7 +113,7 @@ def postings(
     terms: Sequence[str],
     keys: Collection[str] | None,
 ) -> Postings:
-    """The chunks that have some of the terms, the best first, and how often each term is there."""
+    """The chunks that have some of the terms, the best first, and the number of each term in them."""
     searched = _searched(owner, ids, keys)
     size = _joined(func.count(), func.coalesce(func.sum(vector_chunks.c.size), 0))
     total, length = connection.execute(size.where(searched)).one()

@@ -186,7 +186,7 @@ def _too_large(room: Room, record: ResponseRecord, size: int) -> Refusal:
 
 
 def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
-    """Store all whose conversation is there."""
+    """Store all whose conversation exists."""
     refusals = _refusals(transaction, [record for record, _, _ in saves])
     stored = [save for save, refusal in zip(saves, refusals, strict=True) if refusal is None]
     created: list[tuple[Any, ...]] = []

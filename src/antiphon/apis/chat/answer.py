@@ -59,7 +59,7 @@ class Annotations:
 
 
 class ChatCompletionBuilder(BodyProjection):
-    """Builds the full answer of the events of all choices; `body` is there once all are finished."""
+    """Builds the full answer from the events of all choices; `body` is complete when all have finished."""
 
     def __init__(
         self, envelope: Envelope, choices: int, presentation: PresentationOptions = DEFAULT_PRESENTATION

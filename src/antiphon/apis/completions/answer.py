@@ -33,7 +33,7 @@ class EncodedToken(Struct, frozen=True, gc=False):
 
 
 class CompletionBuilder(BodyProjection):
-    """Builds the full answer of the events of all choices; `body` is there once all are finished."""
+    """Builds the full answer from the events of all choices; `body` is complete when all have finished."""
 
     def __init__(
         self,

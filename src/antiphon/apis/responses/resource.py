@@ -66,7 +66,7 @@ class OutputMessage(Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
-    """Reasoning by the model. `encrypted_content` is there if it was requested."""
+    """Reasoning by the model. `encrypted_content` is set if it was requested."""
 
     id: str
     status: str

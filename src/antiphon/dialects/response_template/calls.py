@@ -108,7 +108,7 @@ class Calls:
         return states
 
     def _open(self, pieces: Sequence[PatternPiece]) -> None:
-        """Add one alternative of the opening pattern: markers in a row, then the name if it is there."""
+        """Add one alternative of the opening pattern: consecutive markers, then the name if it has one."""
         inexact = next((at for at, piece in enumerate(pieces) if piece.part in _INEXACT), len(pieces))
         lead = [piece for piece in pieces[:inexact] if piece.part is PatternPart.LITERAL]
         if not lead or bool(self._source.group) != (inexact < len(pieces)):

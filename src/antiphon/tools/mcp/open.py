@@ -18,7 +18,7 @@ def open_mcp(
 ) -> Mcp:
     """The tool with the operator's servers; requests may name servers on these hosts.
 
-    `owner_of` makes of an API key the identity of those who use it.
+    `owner_of` returns the identity of the users of an API key.
     """
     network = Network(GuardedTransport(public, look_up), httpx2.AsyncHTTPTransport(trust_env=False))
     return Mcp(network, [_server(table, owner_of) for table in tables], hosts, limits)

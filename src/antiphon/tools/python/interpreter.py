@@ -157,7 +157,7 @@ class Interpreter:
             await receive(name, answer.size, content)
             async for _ in content:  # skip the rest
                 pass
-        self._take()  # all that it printed is there by now
+        self._take()  # all of its output has arrived
         return RunResult(answer.gone, answer.left_out, answer.figures)
 
     async def _pieces(self, size: int) -> AsyncIterator[bytes]:
