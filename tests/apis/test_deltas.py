@@ -1,4 +1,4 @@
-"""Law: the wire events that a delta writer makes are those that the deltas' events are projected to."""
+"""Law: what a delta writer makes of deltas is what their events are projected to: wire events, or a body."""
 
 import asyncio
 import json
@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.completions.accept import ChoiceLayout
-from antiphon.apis.completions.infill import InfillStream
+from antiphon.apis.completions.answer import CompletionBuilder
+from antiphon.apis.completions.infill import InfillBuilder, InfillStream
 from antiphon.apis.completions.stream import CompletionStream
 from antiphon.apis.envelope import Envelope, PresentationOptions, RenderedPrompt, UsageReports
+from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.responses.accept import ResponseContext, accept
@@ -81,6 +84,16 @@ PROJECTIONS: dict[str, Callable[[], Projection]] = {
     "messages, hidden thinking": lambda: MessageStream(
         ENVELOPE, Presentation(thinking=ThinkingShown.SIGNATURE), str
     ),
+    "chat, whole": lambda: ChatCompletionBuilder(ENVELOPE, 1),
+    "chat, whole, log probabilities": lambda: ChatCompletionBuilder(
+        ENVELOPE, 1, PresentationOptions(logprobs=1)
+    ),
+    "chat, whole, token ids": lambda: ChatCompletionBuilder(ENVELOPE, 1, PresentationOptions(token_ids=True)),
+    "completions, whole": lambda: CompletionBuilder(
+        ENVELOPE, LAYOUT, PresentationOptions(token_ids=True, logprobs=1)
+    ),
+    "infill, whole": lambda: InfillBuilder(ENVELOPE, None),
+    "messages, whole": lambda: MessageBuilder(ENVELOPE, Presentation(thinking=ThinkingShown.ALL), str),
 }
 
 
@@ -117,6 +130,7 @@ class Kept(Client):
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
+        self.body = b""
 
     def write(self, lines: list[bytes]) -> None:
         assert lines
@@ -124,6 +138,7 @@ class Kept(Client):
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         self.lines += lines
+        self.body = body()
 
 
 class Records(Journal):
@@ -166,12 +181,12 @@ async def test_a_delta_writer_writes_what_events_come_to(
 ) -> None:
     pieces = [*before, *(CALL if calls else ""), *after]
 
-    async def lines(driver: type[Driver]) -> list[bytes]:
+    async def answer(driver: type[Driver]) -> tuple[list[bytes], bytes]:
         client = Kept()
         await driver(OneGeneration(pieces), PROJECTIONS[name]()).run(client)
-        return client.lines
+        return [line for line in client.lines if line], client.body
 
-    assert await lines(Driver) == await lines(EventDriver)
+    assert await answer(Driver) == await answer(EventDriver)
 
 
 @pytest.mark.parametrize("needs_events", [True, False])

@@ -31,8 +31,11 @@ class SilentProjection:
 
     finish = begin
 
-    def delta_encoder(self, choice: int, delta: type[Event]) -> None:
+    def delta_encoder(
+        self, choice: int, delta: type[Event]
+    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
         """Each event is folded."""
+        return None
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """There are no wire events: the error is raised."""
@@ -73,6 +76,20 @@ class StreamProjection(_Enveloped):
 
 class BodyProjection(_Enveloped, SilentProjection):
     """A full answer, which has no events."""
+
+    shows_tokens = False
+    """The body has something of the tokens of deltas. Their texts are in the items."""
+
+    def delta_encoder(
+        self, choice: int, delta: type[Event]
+    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+        """See `Projection`."""
+        return None if self.shows_tokens else _no_event
+
+
+def _no_event(text: str, tokens: tuple[Token, ...]) -> bytes:
+    """A delta that needs no wire event."""
+    return b""
 
 
 class ChoiceResult(Generic[C]):

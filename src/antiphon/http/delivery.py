@@ -208,6 +208,10 @@ class FullAnswer(_Delivery):
                 await own_turn()
             await self._connection.answer(self._body)
 
+    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+        """See `Client`. The body has what the projection makes of deltas, and nothing is sent before."""
+        return encode
+
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self._body = body()

@@ -35,7 +35,7 @@ T = TypeVar("T")
 JOURNAL = "journal"
 CLIENT = "client"
 """The reasons for a pause: a journal that is not open yet, or a client that does not read."""
-DeltaWriter = Callable[[str, tuple[Token, ...]], None]
+DeltaWriter = Callable[[str, tuple[Token, ...]], object]
 """Writes the text of a delta, and its tokens."""
 DeltaEncoder = Callable[[str, tuple[Token, ...]], bytes]
 """Text and its tokens → the wire event."""

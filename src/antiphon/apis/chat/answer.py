@@ -66,6 +66,7 @@ class ChatCompletionBuilder(BodyProjection):
     ) -> None:
         super().__init__(envelope)
         self._presentation = presentation
+        self.shows_tokens = presentation.logprobs is not None or presentation.token_ids
         scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
         self._choices = [ChoiceResult(scored, EncodedList()) for _ in range(choices)]
         self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]

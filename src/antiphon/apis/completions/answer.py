@@ -35,6 +35,8 @@ class EncodedToken(Struct, frozen=True, gc=False):
 class CompletionBuilder(BodyProjection):
     """Builds the full answer from the events of all choices; `body` is complete when all have finished."""
 
+    shows_tokens = True
+
     def __init__(
         self,
         envelope: Envelope,
