@@ -211,9 +211,7 @@ class GenerationRun:
         self._direct = False  # no interceptor between engine and driver
         self._write: DeltaWriter | None = None  # for the open item, if it needs no events
         self._plain: Mapping[str, bool] = {}  # the texts that it writes: see `AnswerDecoder`
-        self._counted = (
-            0  # pieces that the decoder has counted; it does not get those that are written directly
-        )
+        self._counted = 0  # pieces that the decoder has counted: others were written directly
         self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
