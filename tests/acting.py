@@ -1,4 +1,4 @@
-"""A tool of the server, and a model that calls it, which do as they are told."""
+"""A server tool with prepared results, and a model that calls it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +122,7 @@ def harmony_turns(prompt: str) -> int:
 
 
 class TakingTurns(ScriptedEngine):
-    """Says the next of its lines whenever it has spoken in the prompt: `turns` tells how often."""
+    """Generates the next of its lines: `turns` returns the number of its turns in the prompt."""
 
     def __init__(self, *answers: str, turns: Callable[[str], int] = hermes_turns, **options: Any) -> None:
         super().__init__([{"output": answer, "split": "chars"} for answer in answers], **options)

@@ -91,7 +91,7 @@ def shown_tokens(events: Iterable[Event]) -> set[int]:
 
 
 def visible_pieces(events: Iterable[Event], pieces: Sequence[str]) -> set[int]:
-    """Which of the pieces hold visible text, alone or beside other text."""
+    """The pieces with visible text, alone or together with other text."""
     owners = [index for index, piece in enumerate(pieces) for _ in piece]
     seen, offset = set(), 0
     for event in events:

@@ -37,7 +37,7 @@ def migrate_again(connection: Connection) -> None:
 
 
 def _in_memory(connection: Connection) -> bool:
-    """Nobody else can see the database."""
+    """No other connection can use the database."""
     driver = _driver(connection)
     return isinstance(driver, sqlite3.Connection) and not driver.execute("PRAGMA database_list").fetchone()[2]
 

@@ -87,7 +87,7 @@ def _validator(spec: str, name: str) -> Draft202012Validator:
 
 
 def _modern(node: Any) -> Any:
-    """OpenAPI's own words, `nullable` and `discriminator`, as JSON Schema says or leaves them."""
+    """OpenAPI's own keywords, `nullable` and `discriminator`, in JSON Schema, or left out."""
     if isinstance(node, list):
         return [_modern(item) for item in node]
     if not isinstance(node, dict):
@@ -99,7 +99,7 @@ def _modern(node: Any) -> Any:
 def _correct_openai(found: dict[str, Schema]) -> None:
     chunk = found["CreateChatCompletionStreamResponse"]["properties"]["choices"]["items"]["properties"]
     choice = found["CreateChatCompletionResponse"]["properties"]["choices"]["items"]["properties"]
-    # Not in any document: a choice whose engine failed, beside others that are whole.
+    # Not in any document: a choice whose engine failed, next to complete ones.
     for reason in (choice["finish_reason"], chunk["finish_reason"]["anyOf"][0]):
         reason["enum"].append("error")
     # Newer than this document: calls of custom tools.
@@ -127,7 +127,7 @@ def _correct_openai(found: dict[str, Schema]) -> None:
     lists = old["logprobs"]["anyOf"][0]["properties"]
     for part in ("token_logprobs", "top_logprobs"):
         lists[part]["items"] = {"anyOf": [lists[part]["items"], {"type": "null"}]}
-    # The messages of a stored completion are those of its request, whoever spoke.
+    # The messages of a stored completion are those of its request, of any role.
     said, stored = found["ChatCompletionResponseMessage"], found["ChatCompletionMessageList"]["properties"]
     anyone = {**said, "properties": {**said["properties"], "role": {"type": "string"}}}
     stored["data"]["items"]["allOf"][0] = anyone
@@ -152,7 +152,7 @@ def _correct_responses(found: dict[str, Schema]) -> None:
 
 
 def _correct_open_responses(found: dict[str, Schema]) -> None:
-    # A schema that is told back is an object; the document knows only null.
+    # A returned schema is an object; the document allows only null.
     found["JsonSchemaResponseFormat"]["properties"]["schema"] = {"type": ["object", "null"]}
 
 

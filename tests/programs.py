@@ -23,7 +23,7 @@ class Programs:
         self._out, self._err = folder / "stdout", folder / "stderr"
 
     async def ended(self, *command: str, **env: str) -> Ended:
-        """How a program ended: `command` are the arguments of Python, `env` is set beside the environment."""
+        """How a program ended: `command` are the arguments of Python, `env` is added to the environment."""
         assert self._runner.stdin is not None
         assert self._runner.stdout is not None
         for file in (self._out, self._err):

@@ -28,7 +28,7 @@ START_SECONDS = 600
 
 
 def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine:
-    """An engine that answers so many requests at a time; vLLM gets `more` arguments."""
+    """An engine for this number of simultaneous requests; vLLM gets `more` arguments."""
     if VLLM_MODEL:
         return Options(VLLM_MODEL, context=context, parallel=slots, vllm=(*VLLM_ARGUMENTS, *more)).build()
     options = llama_cpp.Options(context=context, parallel=slots, threads=1)
@@ -37,7 +37,7 @@ def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine
 
 @contextmanager
 def vllm_server(model: str, *arguments: str) -> Iterator[str]:
-    """The URL of vLLM's own server, with these arguments of the engine beside the usual ones."""
+    """The URL of vLLM's own server, with these arguments of the engine in addition to the usual ones."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("vllm")), "serve", model]

@@ -1,7 +1,7 @@
-"""What every stream of a response keeps, whatever the model, the client and the transport: `check` proves it.
+"""The invariants of every stream of a response, for any model, client and transport: `check` verifies them.
 
-The checker follows a stream as the strictest client would: it rebuilds the items
-from their events, and compares what it rebuilt with what the events say is whole.
+The checker follows a stream as the strictest client would: it rebuilds the items from their events, and
+compares them with the complete items in the events.
 """
 
 import json
@@ -58,7 +58,7 @@ _FIELDS = {
     "response.mcp_call_arguments.delta": ("response.mcp_call_arguments.done", "mcp_call", "arguments"),
 }
 _STAGES = {
-    # the item's type: what is told of it, in this order; it waits for an answer behind the last but one
+    # the item's type: its events, in this order; it waits for an answer after the last but one
     type_: [f"response.{type_}.{stage}" for stage in ("in_progress", at_work, "completed")]
     for type_, at_work in (
         ("code_interpreter_call", "interpreting"),
@@ -98,8 +98,8 @@ def read_events(body: bytes) -> list[bytes]:
 def check(payloads: Iterable[bytes], *, after: int = -1) -> Event:
     """Check a whole stream, and return the final response.
 
-    With `after`, the stream is the rest behind this sequence number, and only
-    its numbers and its end are checked.
+    With `after`, the stream is the rest after this sequence number, and only its numbers and its end are
+    checked.
     """
     events = [json.loads(payload) for payload in payloads]
     numbers = [event["sequence_number"] for event in events]
@@ -154,7 +154,7 @@ class _Item:
         self.stages: list[str] = []
         self.failed = False
         self.told = 0  # how many commands are whole
-        self.logs: str | None = None  # what a program has printed, where that is told
+        self.logs: str | None = None  # the streamed output of a program
 
     @property
     def waits(self) -> bool:
@@ -192,7 +192,7 @@ class _Item:
             self._check_done(event)
 
     def _is_run(self, event: Event) -> bool:
-        """Whether the event tells how its call is run."""
+        """Whether the event is about running its call."""
         type_ = event["type"]
         if type_ in _STAGES.get(self.value["type"], ()):
             self.stages.append(type_)
@@ -205,7 +205,7 @@ class _Item:
         return True
 
     def check_final(self, final: Event) -> None:
-        """It ended as it was told."""
+        """Its end matches its events."""
         assert self.part is None, "a part never ended"
         for name in (
             "id",
@@ -259,7 +259,7 @@ class _Item:
             self.whole.add("logs")
 
     def _check_logs(self, final: Event) -> None:
-        """What was told of its logs is all of them."""
+        """The streamed logs are all of them."""
         if self.logs is not None:
             assert "logs" in self.whole, "its logs never ended"
             assert final["outputs"][:1] == [{"type": "logs", "logs": self.logs}], "logs were not streamed"

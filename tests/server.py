@@ -43,7 +43,7 @@ from antiphon.tools.tool import ServerTool
 JOBS = 8
 NO_TRACING = NoTracing()
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that speak plain HTTP: without one, each reads all certificates of the system first."""
+"""For clients of plain HTTP: without one, each reads all certificates of the system first."""
 compiled_once = cache(ChatTemplateRenderer)
 """Renders with what another server made of the same template: compiling one is most of a start."""
 
@@ -74,7 +74,7 @@ class PromptServer(uvicorn.Server):
 
 
 class Running(Struct):
-    """A server that answers at `url`, the engine behind it, all that its handlers use, and its worker."""
+    """A server that answers at `url`, its engine, the dependencies of its handlers, and its worker."""
 
     url: str
     engine: Any
@@ -87,7 +87,7 @@ class Running(Struct):
         return self.app.models
 
     async def stop(self) -> None:
-        """Stop all answers, as a server does that is told to stop; other requests are still answered."""
+        """Stop all answers, as a server does when it stops; other requests are still answered."""
         await self.worker.release()
         await self.models.stop()
 

@@ -113,7 +113,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 def stream(*events: bytes, size: int = 10**9, end: bytes = b"0\r\n\r\n") -> Reply:
-    """A chunked answer, cut into pieces of `size` bytes whatever they hold."""
+    """A chunked answer, cut into pieces of `size` bytes regardless of their content."""
     text = b"".join(events)
     cuts = [text[at : at + size] for at in range(0, len(text), size)]
     return [HEAD, *(b"%x\r\n%b\r\n" % (len(cut), cut) for cut in cuts), end]

@@ -1,4 +1,4 @@
-"""What `antiphon demo` tells people to try shows what it says."""
+"""The suggestions of `antiphon demo` show what they say."""
 
 import json
 import shlex

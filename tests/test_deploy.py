@@ -41,7 +41,7 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 MARGIN = 15
 """Seconds for last events, and for the engine and the store to end."""
 PYTHON = os.environ.get("ANTIPHON_TEST_IMAGE")
-"""The folder of a Python that stands for that of the image, /usr/local."""
+"""The folder of a Python that represents that of the image, /usr/local."""
 
 
 # antiphon.toml
@@ -172,7 +172,7 @@ def image() -> list[tuple[str, str]]:
 
 
 def health_check() -> list[str]:
-    """The command that tells whether the server of the image is up."""
+    """The command that checks whether the server of the image is up."""
     [value] = [value for instruction, value in image() if instruction == "HEALTHCHECK"]
     command: list[str] = json.loads(value.partition(" CMD ")[2])
     return command
@@ -208,7 +208,7 @@ def test_the_configuration_in_the_manifests_can_be_used(serve: Serve, tmp_path: 
 
 
 def test_servers_have_ended_before_they_are_killed() -> None:
-    """Whoever starts them gives them more time than their answers may take to end."""
+    """They get more time than their answers may take to end."""
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     server = compose["services"]["antiphon-1"]
     assert server["stop_grace_period"] == "5m"
@@ -264,7 +264,7 @@ kill $! && wait $! && echo ended
 
 
 class Stage:
-    """A stage of an image: what stands in its folders, its variables, and the folder that steps are run in."""
+    """A stage of an image: the content of its folders, its variables, and its working folder."""
 
     def __init__(self, folder: Path) -> None:
         self.opt, self.data, self.src = (folder / name for name in ("opt", "data", "src"))

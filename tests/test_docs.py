@@ -86,7 +86,7 @@ def page(name: str) -> str:
 
 
 def section(name: str, heading: str) -> str:
-    """What stands under a heading of a page, up to the next one."""
+    """The text under a heading of a page, up to the next one."""
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", page(name), re.DOTALL | re.MULTILINE)
     assert found is not None, f"{name} has no section '{heading}'"
     return found[1]
@@ -127,7 +127,7 @@ def test_every_example_is_linked() -> None:
 
 @pytest.mark.parametrize("package", ["run", "app", "http"])
 def test_every_module_is_in_the_architecture(package: str) -> None:
-    """For the packages whose files have tables there; and no table has a file that is gone."""
+    """For the packages whose files have tables there; and no table has a file that does not exist."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     table = re.search(rf"^### `{package}/`\n(.*?)(?=^##)", text, re.DOTALL | re.MULTILINE)
     assert table is not None
@@ -275,7 +275,7 @@ def listed(opening: str) -> set[str]:
 
 
 def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
-    """A keyword is enforced if a schema of it leaves nothing to be checked."""
+    """A keyword is enforced if nothing of its schema is left to check."""
     enforced = {
         keyword
         for keyword, sample in SAMPLES.items()

@@ -128,7 +128,7 @@ def table() -> Iterator[Row]:
 
 
 class Asker:
-    """A client that asks once. `told` is what it was told in the end, in the page's words."""
+    """A client with one request. `told` is its end, in the page's words."""
 
     def __init__(self, server: Running, way: Way) -> None:
         self.server = server
@@ -329,7 +329,7 @@ class Case:
 
     def __init__(self, world: World, server: Running, store: Outage, way: Way, continued: str) -> None:
         self.world = world
-        self.continued = continued  # what becomes of an answer that another server goes on with
+        self.continued = continued  # the outcome of an answer that another server continues
         self.server = server
         self.store = store
         self.way = way
@@ -607,7 +607,10 @@ GOES_ON = (
     "the store stays unavailable",
     "the disk of the store is full in the middle",
 )
-"""Where an answer goes on from what was written. A server of chats cannot do that: the answer fails."""
+"""Answers that are continued from their text so far.
+
+A server of conversations cannot do that: the answer fails.
+"""
 
 
 @pytest.mark.parametrize(

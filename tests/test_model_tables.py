@@ -1,4 +1,4 @@
-"""`[[models]]` in the TOML file: what it says, and how what is wrong is told."""
+"""`[[models]]` in the TOML file: its values, and errors in it."""
 
 import os
 import sys

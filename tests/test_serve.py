@@ -538,7 +538,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, scripted: tuple[str, ...]
             server.send(signal.SIGINT)
             assert server.ended() == 130
             *_, error, end = payloads
-            assert "engine_not_ready" in error  # and the client can tell that its answer was cut
+            assert "engine_not_ready" in error  # and the client can see that its answer was cut
             assert end == "[DONE]"
 
         assert server.stderr == ""

@@ -10,7 +10,7 @@ from simulation.faults import FAULTS, ROOT, SEEDS, environment, finding, plant, 
 from tests.programs import Ended, Programs, programs_after
 
 SOUND = 60
-"""So many seeds are tried each time."""
+"""The number of seeds that are tried each time."""
 NEW_SECONDS = 3
 LIBRARIES = (
     "alembic.command",
@@ -20,7 +20,7 @@ LIBRARIES = (
     "structlog",
     "uvicorn",
 )
-"""What a simulation imports, beside what is simulated: that may have a fault."""
+"""Imports of a simulation, besides the simulated code, which may have a fault."""
 
 
 @pytest.fixture(scope="module")

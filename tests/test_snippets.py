@@ -1,4 +1,4 @@
-"""What the documents show works as it stands there: JSON and TOML can be read, commands are answered, Python runs."""
+"""The examples in the documents work: JSON and TOML can be parsed, commands are answered, Python runs."""
 
 import asyncio
 import json

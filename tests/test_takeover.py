@@ -167,7 +167,7 @@ def events(server: Process, response_id: str, **query: Any) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The story as a server tells it that nobody disturbs."""
+    """The story of a server without interruptions."""
     with ExitStack() as stack:
         server = Servers(tmp_path_factory.mktemp("whole"), stack).start("memory")
         return check(asking(server, "a story", background=True).ended())

@@ -16,7 +16,7 @@ _SIZE, _PATCH, _WIDTH, _INNER, _BLOCKS, _POOLED = 64, 16, 32, 64, 2, 2
 
 
 def write(path: Path, width: int) -> Path:
-    """Write the file, for a language model whose embeddings have so many numbers."""
+    """Write the file, for a language model whose embeddings have this number of dimensions."""
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", "gemma3")

@@ -160,7 +160,7 @@ ANYTHING: list[Any] = [
     {"type": "thinking", "thinking": "Well", "signature": "x"},
     {"required": True, "prefixItems": True, "enum": 1, "$ref": "#"},
 ]
-"""What stands where the wire types say nothing: items, tools, formats, and a schema that is none."""
+"""Values that the wire types do not describe: items, tools, formats, and an invalid schema."""
 
 
 class Case(Struct, frozen=True):
@@ -210,7 +210,7 @@ class Cases:
         return quote(text, safe="", errors="surrogatepass")
 
     def _form(self) -> Case:
-        """One with a file, and with what it should have beside it, or not."""
+        """A form with a file, with its required fields, or not."""
         rng, edge = self._rng, "edge"
         lines = []
         for _ in range(rng.choice((0, 1, 2, 3, 120))):
@@ -323,6 +323,6 @@ class Cases:
 
 
 def cases(seed: int, number: int, ids: Mapping[str, str]) -> list[Case]:
-    """So many requests; `ids` are those of what is there, see `MADE`."""
+    """A number of requests; `ids` are those of existing objects, see `MADE`."""
     made = Cases(seed, ids)
     return [made.case() for _ in range(number)]

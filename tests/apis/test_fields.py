@@ -85,7 +85,7 @@ def refused(api: Any, **more: Any) -> RequestError:
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_known_parameter_has_a_place_in_every_api(api: Any, name: str) -> None:
-    """Whatever its value, it is acted on, or wrong, or a hint, or refused: never ignored."""
+    """With any value, it is used, or invalid, or a hint, or refused: never silently ignored."""
     names = ParameterNames()
     body = {"model": "m", **APIS[api], name: {"a": 1}}
     try:

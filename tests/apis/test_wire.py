@@ -1,4 +1,4 @@
-"""What a client is told when its JSON does not fit: always the parameter, always in JSON's words."""
+"""Errors for JSON with wrong types: they always name the parameter, in JSON's terms."""
 
 import json
 from typing import Any

@@ -46,10 +46,10 @@ class Killed(Exception):
 
 
 class Outage:
-    """A store as one server sees it: it can be taken `away`, or be `full`, and calls of it can be `held`.
+    """A store as one server sees it: it can be `away`, or `full`, and its calls can be `held`.
 
-    Of those that are `unsure`, the first is made, and its success is not told.
-    `calls` are those that came to it, `made` the ids of what was created.
+    The first of the calls in `unsure` is made, and its success is not reported. `calls` are the calls,
+    `made` the ids of created objects.
     """
 
     def __init__(self, store: Store) -> None:
@@ -66,7 +66,7 @@ class Outage:
         return _Part(self, name, part) if name in ("responses", "log", "jobs", "completions") else part
 
     async def close(self) -> None:
-        """Whoever made the store closes it: several servers may share it."""
+        """Nothing: several servers may share the store, and the owner closes it."""
 
 
 class _Part:
@@ -288,7 +288,7 @@ class Reader(Client):
 
 
 async def read(writer: LogWriter, name: str = "resp_1", after: int = -1, owner: str = OWNER) -> list[bytes]:
-    """The lines of a log behind `after`, up to its end."""
+    """The lines of a log after number `after`, up to its end."""
     reader = Reader()
     await Driver(LogSource(writer, owner, name, after), LogProjection(encode_stream_error)).run(reader)
     return reader.lines

@@ -1,4 +1,4 @@
-"""Indexing across the end of servers: a job goes on, whoever was at it."""
+"""Indexing continues when a server crashes."""
 
 import asyncio
 import signal

@@ -183,7 +183,7 @@ async def test_a_store_that_stays_away_is_an_error(
 
 
 async def test_what_is_not_in_the_log_has_no_end(store: Outage, writer: LogWriter) -> None:
-    """The source has ended when it turns out that its events cannot be stored: nothing can be behind them."""
+    """The source has ended when its events turn out not to be storable: no end can follow them."""
     store.held["log.append"] = asyncio.Event()
     diary = Diary()
     journal = StreamJournal(writer, diary, stored_input(writer))

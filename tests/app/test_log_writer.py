@@ -1,4 +1,4 @@
-"""What is written of an answer while it is given: all of it, once, in order, whatever the database does meanwhile."""
+"""The log of a running answer: all of it, once, in order, with any failures of the database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def writer(store: Outage) -> AsyncIterator[LogWriter]:
 
 
 class Answer:
-    """A streamed response: what is said is projected and recorded, `told` is what its client got."""
+    """A streamed response: `told` is what its client got."""
 
     def __init__(self, writer: LogWriter, name: str = "resp_1", **changes: Any) -> None:
         self.diary = Diary()
@@ -228,7 +228,7 @@ async def test_a_database_that_stays_away_stops_the_work(
     with pytest.raises(StoreError):
         await answer.end()
     store.away = False
-    other = await begun(writer, "resp_2")  # the writer goes on
+    other = await begun(writer, "resp_2")  # the writer continues
     other.say("a")
     await until_written(store, 1, "resp_2")
 
@@ -307,7 +307,7 @@ ACTIONS = st.lists(
 @settings(max_examples=examples(60))
 @given(ACTIONS, st.integers(0, 5))
 async def test_the_log_is_what_was_said(actions: list[str], known: int) -> None:
-    """Law: whatever happens in between, the log has every line, once, in order."""
+    """Law: with any failures in between, the log has every line, once, in order."""
     real = await open_store("memory")
     store = Outage(real)
     try:

@@ -1,4 +1,4 @@
-"""Background responses are worked on by one worker at a time, to their end, whatever happens to the worker."""
+"""Each background response is run by one worker at a time, to its end, with any failures of workers."""
 
 import asyncio
 import json
@@ -219,7 +219,7 @@ async def test_a_log_that_cannot_be_read_fails(store: Outage) -> None:
 
 
 async def test_a_deadline_counts_from_the_request(store: Outage) -> None:
-    """Whoever worked on it before, and however long it waited. It is one line in the log, at most."""
+    """For any worker, after any time in the queue. It is at most one line in the log."""
     await queued(store, "endless")
     await asyncio.sleep(0.2)
     with capture_logs() as logs:
@@ -312,7 +312,7 @@ async def test_a_deleted_response_stops(store: Outage) -> None:
 
 
 async def test_the_end_of_an_answer_is_not_lost_to_a_cancel(store: Outage) -> None:
-    """Whoever is first wins, and the log says the same as the status."""
+    """The first one wins, and the log agrees with the status."""
     async with working(store):
         for number in range(10):
             name = await queued(store, "slow", f"resp_{number}")

@@ -42,7 +42,7 @@ class Environment(ABC):
         stamp = self.folder / "installed.txt"
         wanted = "\n".join(self.packages)
         CACHE.mkdir(exist_ok=True)
-        # One at a time. Installers hold the lock, too: one whose tests were killed goes on for a while.
+        # One at a time. Installers hold the lock, too: one whose tests were killed continues for a while.
         with (CACHE / f"{self.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if stamp.exists() and stamp.read_text() == wanted:
@@ -118,7 +118,7 @@ class Node(Environment):
         return steps
 
     def command(self, program: str) -> list[str]:
-        # A module is looked for beside the program that imports it.
+        # A module is searched in the folder of the program that imports it.
         return ["node", shutil.copy(PROGRAMS / f"{program}.mjs", self.folder)]
 
 

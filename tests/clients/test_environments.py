@@ -71,7 +71,7 @@ def test_what_was_whole_is_not_after_another_was_cut_off() -> None:
 
 
 def test_a_package_without_its_binary_is_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As npm leaves it when it could not fetch an optional dependency: it ends with 0."""
+    """As npm does when it could not fetch an optional dependency: it ends with 0."""
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, command[0] != "npm", "", "spawn claude ENOENT")

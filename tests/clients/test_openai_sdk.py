@@ -208,14 +208,14 @@ async def test_the_stream_helper_tells_what_happens(client: AsyncOpenAI) -> None
 
 
 class LastFirst(ScriptedEngine):
-    """The higher the seed, the sooner an answer begins: so the last choice is the first to speak."""
+    """The higher the seed, the sooner an answer begins: so the last choice begins first."""
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         return Later(0.2 - 0.05 * (request.sampling.seed or 0), partial(super().generate, request, receiver))
 
 
 class Later:
-    """Work that begins after so many seconds."""
+    """Work that begins after a number of seconds."""
 
     def __init__(self, seconds: float, begin: Callable[[], Work]) -> None:
         self._work: Work = asyncio.get_running_loop().call_later(seconds, self._begin)

@@ -130,7 +130,7 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "others": OTHERS,
         "image": SEEN,
     },
-    # It speaks the older version of the API.
+    # It uses the older version of the API.
     ("anthropic-python-0", ""): {
         "create": FULL,
         "stream": STREAMED,

@@ -1,4 +1,4 @@
-"""The real model, held to calls and schemas: whatever the seed, every whole answer is what was demanded."""
+"""The real model with constraints: with any seed, every complete answer meets its demands."""
 
 import asyncio
 import json
@@ -183,7 +183,7 @@ async def test_text_fits_its_schema(model: Model) -> None:
 
 
 async def test_a_call_that_may_come_is_held_once_it_begins_and_text_before_it_is_free(model: Model) -> None:
-    # One after the other: beside others an answer is computed otherwise, and rounds otherwise.
+    # In sequence: in a batch with others an answer is computed otherwise, and rounded otherwise.
     misfits, spoke, called = 0, 0, 0
     for seed in range(max(SEEDS, MAY)):
         held, free = await _answer(model, MAY_CALL, seed), await _answer(model, LOOSE, seed)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CONTEXT = 2048
 SLOTS = 2
 IDLE_SECONDS = 10
-"""A bound for a busy machine: an answer that nobody stops takes longer."""
+"""A bound for a busy machine: an answer that is not stopped takes longer."""
 EMOJI = "Repeat: 🎉🚀🌍🔥👋 日本語のテキスト"
 STORY = "Tell a long story about a fox."
 

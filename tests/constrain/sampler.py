@@ -22,7 +22,7 @@ _FAR = 10**9
 
 
 def samples(grammar_ir: GrammarIR, count: int) -> Iterator[str]:
-    """So many texts, the same ones each time."""
+    """A number of texts, the same ones each time."""
     sampler = Sampler(grammar_ir, Random(0))
     for seed in range(count):
         yield sampler.draw(Random(seed))
@@ -113,7 +113,7 @@ class Sampler:
     def _finish(
         self, found: AhoCorasick, state: int, way: tuple[str, Expr], depth: int, out: list[str]
     ) -> None:
-        """Write the marker, after a space if what stands there cannot be continued."""
+        """Write the marker, after a space if the text before it cannot be continued."""
         marker, then = way
         for written in (marker.removeprefix(found.begun[state]), " " + marker):
             if _completes(found, state, written) == marker:

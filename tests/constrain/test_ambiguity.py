@@ -129,7 +129,7 @@ HARD = [
 @pytest.mark.parametrize("pattern", HARD)
 def test_hard_patterns_are_made_easy(pattern: str) -> None:
     expr = matching(pattern, WorkBudget())
-    # In linear time, whatever the pattern.
+    # In linear time, for any pattern.
     found = validator_for({"pattern": f"^(?:{pattern})$"}, pattern_options=RegexOptions())
 
     assert disambiguated(expr, {}, WorkBudget()) == expr

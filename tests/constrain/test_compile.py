@@ -131,7 +131,7 @@ def test_arguments_that_refer_only_to_themselves_are_refused(dialect: str, circl
         )
     inner = {"c": {"$ref": "#/$defs/c"}}
     inside = {"type": "object", "properties": {"a": {"$ref": "#/$defs/c"}}, "$defs": inner}
-    with suppress(RequestError):  # a format that tells types apart never comes to it
+    with suppress(RequestError):  # a format that separates types has no such error
         compile_constraint(
             OutputRequirements((Function("h", None, inside),), REQUIRED), find(dialect).grammar
         )

@@ -1,4 +1,4 @@
-"""The table read the other way: whatever a constraint lets through, the dialect's decoder reads as what was asked for."""
+"""The dialect's decoder reads every text that a constraint allows, with the demanded result."""
 
 import json
 from typing import Any

@@ -337,7 +337,7 @@ JUNK = (
 
 @given(st.sampled_from([TAG, OLDER, SEQUENCE]), st.lists(st.tuples(st.integers(0, 99), JUNK), max_size=3))
 def test_a_structural_tag_is_read_or_refused(spec: Any, changes: list[tuple[int, Any]]) -> None:
-    """Whatever is changed in one, and in the message there is nothing of our own."""
+    """With any change, and the message contains nothing internal."""
     broken = copy.deepcopy(spec)
     for number, junk in changes:
         found = list(places(broken))

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.timeout(600)  # 40 s on a quiet machine
 
 TOKENS = 100
 MAX_CUT = 0.25
-"""UnitInterval of the answers that may be cut by the limit: a model that has nothing to say goes on with strings and lists."""
+"""The share of answers that may be cut by the limit: a small model may continue strings and lists
+endlessly."""
 
 TRIED = dict([*SCHEMAS.items()][:: 5 if CI else 1])
 """The bundled model takes half a second for each: CI tries some."""
@@ -131,7 +132,7 @@ def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(engine: Any)
 
 
 def test_a_token_that_holds_a_trigger_and_what_may_not_follow_it_is_not_drawn(engine: Any) -> None:
-    """llama.cpp looks for triggers in what was drawn: behind such a token it could only fail."""
+    """llama.cpp looks for triggers in generated text: after such a token it could only fail."""
     constraint = gbnf.write(GrammarIR(sequence("is Par", "k")), ("is Par",))
     asked = PROMPT.replace("Answer with a short JSON.", "What is the capital of France?")
     free, _ = answer(engine, Gbnf('root ::= "Par"', ("no such text",)), asked, temperature=0)

@@ -1,7 +1,7 @@
-"""What an answer is in which a tool of the server is called: in every API, in every mode, cut off and continued.
+"""Answers with calls of a server tool: in every API, in every mode, interrupted and continued.
 
-`ToolContract` inherits this, so a new tool is tried in all of it: the real tool, on a real server, called by a
-model that does as it is told.
+`ToolContract` inherits this, so a new tool is tested in all of it: the real tool, on a real server, called
+by a scripted model.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ BETA = ("mcp_tool_use", "mcp_tool_result")
 
 
 class Watched:
-    """A tool, and what goes on in it. One that `loses` results does what it is asked for, and never says so."""
+    """A tool, with its calls recorded. One that `loses` results runs its calls, and never returns."""
 
     def __init__(self, tool: ServerTool, *, loses: bool = False) -> None:
         self.type, self.aliases = tool.type, tool.aliases
@@ -177,7 +177,7 @@ class ToolAnswers:
     endless: Call
     telling: Call | None
     asked: Mapping[str, Any] = {}
-    """Settings of a request in which the model may make these calls, and nobody has to approve them."""
+    """Settings of a request with which the model may make these calls, without approvals."""
 
     @asynccontextmanager
     async def calling(self, watched: Watched, action: str, arguments: Any) -> AsyncIterator[Client]:

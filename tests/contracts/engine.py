@@ -149,7 +149,7 @@ def tokens_of(chunks: Sequence[Chunk]) -> list[Token]:
 
 
 def count_of(chunks: Sequence[Chunk]) -> int:
-    """How many tokens a generation has, as it tells."""
+    """The number of tokens of a generation, as it reports it."""
     count, finish = len(tokens_of(chunks)), finish_of(chunks)
     assert finish.completion_tokens in (None, count) or not count
     return count if finish.completion_tokens is None else finish.completion_tokens
@@ -181,7 +181,7 @@ class EngineContract:
     """Inherit, and give it an `engine`."""
 
     prompt: str
-    """Text that the engine goes on from for at least `LONG` tokens."""
+    """A text that the engine continues for at least `LONG` tokens."""
 
     others: Sequence[str]
     """Several more prompts, the answers to which differ."""
@@ -540,7 +540,7 @@ class EngineContract:
             pytest.skip("it decodes no images")
         with pytest.raises(RequestError):
             await generated(engine, await request_with_images(engine, self.prompt, (b"no image",)))
-        assert text_of(await chunks_of(engine, self.prompt, 3))  # it goes on
+        assert text_of(await chunks_of(engine, self.prompt, 3))  # it continues
 
     async def test_what_runs_and_what_waits_fails_at_stop(self, fresh: Engine) -> None:
         await fresh.start()
@@ -591,7 +591,7 @@ class EngineContract:
         await self.is_stopped(fresh)
 
     async def is_stopped(self, engine: Engine) -> None:
-        """Whoever asks a stopped engine for something is told so, and nothing runs."""
+        """A stopped engine refuses all requests, and nothing runs."""
         collected = Collected()
         work = engine.generate(GenerationRequest(Prompt("a", (1,)), 3), collected)
         assert collected.calls == 0

@@ -1,7 +1,7 @@
-"""What every model must do for the layers above: the protocol `antiphon.run.model.Model`.
+"""The contract of models for the layers above: the protocol `antiphon.run.model.Model`.
 
-A test module inherits `ModelContract`, and gives it `served`, which makes a model that says what a script says.
-Scripts are in the format of the dialect hermes, whoever decodes them.
+A test module inherits `ModelContract`, and defines `served`, which makes a model from a script. Scripts are
+in the format of the dialect hermes, for any decoder.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from tests.acting import PYTHON, ActingTool
 from tests.run.support import Heard, answered, fold, turn, until
 
 THINKING = {"enable_thinking": True}
-"""Some do not show reasoning that nobody asked for."""
+"""Some models show reasoning only on request."""
 TOOLS = (Function("f", parameters={"type": "object"}), Function("g", parameters={"type": "object"}))
 STARTS = (TextStarted, ReasoningStarted, CallStarted)
 ENDS = (TextEnded, ReasoningEnded, CallEnded)
@@ -65,7 +65,7 @@ SCRIPT: list[dict[str, Any]] = [
 
 
 class Served(Struct):
-    """A model, and the engine that plays the script behind it."""
+    """A model, and its engine, which plays the script."""
 
     model: Model
     engine: ScriptedEngine
@@ -75,7 +75,7 @@ Serving = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 def plain(item: Item) -> tuple[str, ...]:
-    """What is the same whatever made the item."""
+    """The parts of an item that do not depend on its origin."""
     match item:
         case FunctionCall():
             return "call", item.name, item.arguments, item.status
@@ -114,7 +114,7 @@ class ModelContract:
     """Inherit, and give it `served`."""
 
     goes_on: bool
-    """An answer that was interrupted goes on from what was written."""
+    """An interrupted answer is continued from its text so far."""
 
     @pytest.fixture
     def served(self) -> Serving:
@@ -226,7 +226,7 @@ class ModelContract:
             assert "42" in here.engine.seen[-1].prompt.text
 
     async def test_an_answer_is_repeated_as_it_was_recorded(self, served: Serving) -> None:
-        """Up to the result of a tool: from there on it goes on, with another generation."""
+        """Up to the result of a tool: then another generation follows."""
         tool, log = ActingTool(), ReplayLog()
         async with served(SCRIPT, tools=[tool]) as here:
             asked = turn("run it", tools=(PYTHON,))

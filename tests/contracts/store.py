@@ -83,7 +83,7 @@ class StoreContract(
 
     @pytest.fixture
     async def opened(self, url: str) -> AsyncIterator[Opener]:
-        """Opens stores, and closes them in the end. Whatever was done to them, what they count is there."""
+        """Opens stores, and closes them at the end. Then their counters must match their rows."""
         stores: list[Store] = []
 
         async def opened(**limits: Any) -> Store:
@@ -342,7 +342,7 @@ class SharedStoreContract(StoreContract):
         assert record.last_seq == log[-1].last
 
     async def test_both_count_the_same_owner(self, store: Store, other: Store) -> None:
-        """Whatever two servers store and delete at the same time: `opened` adds it up in the end."""
+        """With any concurrent writes of two servers: `opened` checks the counters at the end."""
 
         async def churn(server: Store, other: Store, name: str) -> None:
             for index in range(12):

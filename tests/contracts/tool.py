@@ -30,7 +30,7 @@ from tests.run.support import until
 from tests.search import examples
 
 MAX_CHARS = 40_000
-"""More characters than any tool tells the model at once."""
+"""More characters than any tool shows the model at once."""
 
 TEXT = st.text(max_size=20)
 SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
@@ -117,19 +117,19 @@ class ToolContract(ToolAnswers):
     """Something that it does quickly."""
 
     endless: Call
-    """Something that goes on until it is stopped."""
+    """A call that runs until it is stopped."""
 
     telling: Call | None = None
-    """Prints `begun`, and goes on until it is stopped. A tool that runs no programs has none."""
+    """Prints `begun`, and runs until it is stopped. A tool that runs no programs has none."""
 
     lengthy: Call
-    """Something of which it has more to tell than a model can read."""
+    """A call whose output is longer than a model may read."""
 
     sets: Call
-    """Leaves something in the session."""
+    """Sets a value in the session."""
 
     gets: Call
-    """Tells `left` of it, in the same session only."""
+    """Returns `left`, in the same session only."""
 
     left: str
 
@@ -140,7 +140,7 @@ class ToolContract(ToolAnswers):
     """Clients get more of a result than its text."""
 
     arguments: tuple[str, ...] = ()
-    """Names of arguments, beside those that the functions have."""
+    """Names of arguments, in addition to those of the functions."""
 
     settings: tuple[str, ...] = ()
     """Names of settings that it reads."""
@@ -151,7 +151,7 @@ class ToolContract(ToolAnswers):
 
     @pytest.fixture
     def harmless(self, tool: ServerTool) -> ServerTool:
-        """The tool, in a way that lets it do whatever chance has written."""
+        """The tool, in a form that can run any random input."""
         return tool
 
     @pytest.fixture

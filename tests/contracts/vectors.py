@@ -24,7 +24,7 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def near(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Beside others, whose tokens share its batches, rounding may differ."""
+    """In a batch with other texts, rounding may differ."""
     return cosine(one, other) > 0.9999
 
 

@@ -55,7 +55,7 @@ def test_what_was_reserved_is_settled(clock: Clock) -> None:
 
     account.settle(account.reserve(80), 30)
     assert account.tokens.left == 70
-    account.settle(account.reserve(10), 150)  # nobody said how long the answer would be
+    account.settle(account.reserve(10), 150)  # the length of the answer was unknown
     assert account.tokens.left == -80
     with pytest.raises(RateLimitError, match=r"'ann' may use 100 tokens per minute.*54 seconds") as refused:
         account.reserve(10)

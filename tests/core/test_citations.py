@@ -71,7 +71,7 @@ def test_all_else_is_text(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["【1†L1】", "【0:0†a.md】", "【", "】", "†L1", "word ", "👍"]), max_size=20))
 def test_citations_are_marks_in_their_order(pieces: list[str]) -> None:
-    """Law: each is a mark as it stands in the text, none overlap, and what is before it changes only its place."""
+    """Law: each is a mark of the text, none overlap, and earlier text changes only its position."""
     text = "".join(pieces)
     found = citations().find(text)
     assert {text[cited.start : cited.end] for cited in found} <= {"【1†L1】", "【0:0†a.md】"}

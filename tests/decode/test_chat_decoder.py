@@ -1,4 +1,4 @@
-"""Answers whose parts a server tells apart, in whatever order and however broken."""
+"""Answers whose parts a server separates, in any order, and malformed in any way."""
 
 import json
 from collections.abc import Iterable

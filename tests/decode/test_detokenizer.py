@@ -1,4 +1,4 @@
-"""Ids become text, a character at a time, whatever bytes stand behind them."""
+"""Ids become text, a character at a time, for any bytes."""
 
 import itertools
 

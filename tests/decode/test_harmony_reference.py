@@ -35,7 +35,7 @@ objects = st.dictionaries(texts, values, max_size=3)
 
 @st.composite
 def calls(draw: st.DrawFn) -> str:
-    """A call: its recipient beside the role or the channel, its type with a token, without or not at all."""
+    """A call: its recipient after the role or the channel, its type with a token, without or not at all."""
     recipient, channel = f" to=functions.{draw(names)}", draw(st.sampled_from(["commentary", "analysis"]))
     type_ = draw(st.sampled_from([" <|constrain|>json", " json", "", "<|constrain|>json"]))
     header = draw(st.sampled_from([f"{recipient}<|channel|>{channel}", f"<|channel|>{channel}{recipient}"]))

@@ -1,4 +1,4 @@
-"""Calls written as Python: literals become JSON, whatever the chunking."""
+"""Calls written as Python: literals become JSON, with any chunking."""
 
 import json
 

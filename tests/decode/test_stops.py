@@ -10,7 +10,7 @@ from antiphon.decode.stops import StopMatcher
 from tests.counting import lines
 
 END = "\0"
-"""Comes behind a text: nothing is waited for any more."""
+"""Appended to a text, so that nothing is held back."""
 
 
 def first(text: str, stops: Sequence[str]) -> tuple[str, str | None]:

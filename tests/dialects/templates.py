@@ -59,10 +59,10 @@ MADE_UP = chatml("""
 NAMED = chatml(
     "{{- '@do ' + call.function.name + ' with ' }}{{ call.function.arguments | tojson }}{{- ' @od' }}"
 )
-"""The name stands outside of the JSON."""
+"""The name is outside of the JSON."""
 
 TEACHING = chatml("").replace("or []", "and []")
-"""Tells of tools, and shows no calls."""
+"""Describes tools, and shows no calls."""
 
 THINKS = chatml("", THOUGHT, "<think>\\n", tools="").replace("or []", "and []")
 """Thinks, knows no tools."""

@@ -109,7 +109,7 @@ def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) ->
 def test_a_call_that_ends_anywhere_is_shown_only_with_arguments(
     dialect: Dialect, reason: FinishReason
 ) -> None:
-    """Behind its name and before its arguments there is nothing to show: it is text, or, if it was cut, gone."""
+    """After its name and before its arguments nothing is shown: it is text, or, if it was cut, dropped."""
     answer, table = answers(dialect.names[0])["single"], table_of(dialect.names[0])
     text, finish = answer["output"], Finish(reason)
     for end in range(len(text)):

@@ -1,4 +1,4 @@
-"""Patterns taken apart: into literals, and what stands between."""
+"""Patterns are split into literals, and the parts between them."""
 
 import re
 

@@ -87,7 +87,7 @@ EXPECTED = {
 """Without any name, from the template alone."""
 
 NAMED = {"LFM2-8B-A1B": "lfm2", "LFM2.5-Instruct": "lfm2"}
-"""These templates show no calls, and no marker of one: only the name of the model tells."""
+"""These templates show no calls, and no marker of one: only the name of the model indicates the dialect."""
 
 TAUGHT = {
     "HuggingFaceTB-SmolLM3-3B": "takes its tools from a variable of its own, `xml_tools`",
@@ -104,7 +104,7 @@ MADE = {
     "meetkai-functionary-medium-v3.1": "`<function=name>{…}</function>`",
     "upstage-Solar-Open-100B": "ids, names and arguments between tokens",
 }
-"""Nobody described their families: a dialect is made of what the template writes, and that is reported."""
+"""No dialect describes these families: one is derived from their templates, and that is reported."""
 
 MISSED = {"meetkai-functionary-medium-v3.2": "the prompt ends with the marker of the call"}
 """Nor could a dialect be made."""

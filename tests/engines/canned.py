@@ -66,7 +66,7 @@ class Canned(Struct):
             await writer.drain()
             await asyncio.sleep(0)
         if path in self.silent:
-            await reader.read()  # until the client leaves
+            await reader.read()  # until the client disconnects
             return False
         return path not in self.close
 

@@ -11,10 +11,10 @@ with suppress(ImportError):
     from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector
 
     class TellingConnector(ExampleConnector):
-        """Tells, as vLLM's NixlConnector does, what the vLLM needs that goes on."""
+        """Returns, as vLLM's NixlConnector does, the parameters for the vLLM that continues."""
 
         def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-            """What the answer tells."""
+            """The parameters in the answer."""
             if not (request.kv_transfer_params or {}).get("do_remote_decode"):
                 return False, None
             return False, {

@@ -206,7 +206,7 @@ async def test_the_largest_grammars_that_are_let_through_are_survived(engine):
 
 
 async def test_a_form_that_the_model_leaves_is_an_engine_error(engine):
-    # The token that holds the trigger goes on with what the grammar does not allow behind it.
+    # The token with the trigger continues with text that the grammar does not allow after it.
     grammar = Gbnf('root ::= "nsw" [0-9]', triggers=("nsw",))
     with pytest.raises(EngineError, match="matches the grammar"):
         await chunks_of(engine, chat("Is the sky blue?"), 10, constraint=grammar)
@@ -399,7 +399,7 @@ async def test_a_process_ends_though_nobody_stopped_the_engine():
     )
     async with asyncio.timeout(60):
         output, errors = await child.communicate()
-    assert output.endswith(b"running\n")  # behind the lines of its log
+    assert output.endswith(b"running\n")  # after the lines of its log
     assert child.returncode == 3, errors.decode()
 
 

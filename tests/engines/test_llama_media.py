@@ -100,7 +100,7 @@ async def test_each_image_takes_the_tokens_of_its_encoder(engine: UpstreamEngine
     one = await answer(engine, "It is ", RED, ". What?")
     two = await answer(engine, "It is ", RED, " and ", BLUE, ". What?")
 
-    # A joiner stands behind the beginning, and before the end.
+    # A joiner follows the first character, and precedes the last.
     assert [one[0].media_tokens, two[0].media_tokens] == [each + 2 * joiner, 2 * each + 2 * joiner]
 
 
@@ -124,7 +124,7 @@ async def test_no_text_of_a_client_becomes_a_special_token(engine: UpstreamEngin
 
 
 async def test_a_client_shows_an_image(tmp_path: Path) -> None:
-    """llama.cpp runs the model here, and its encoder is found beside it."""
+    """llama.cpp runs the model here, and finds its encoder in its folder."""
     model = tmp_path / "small.gguf"
     model.symlink_to(resolve(None))
     vision_encoder.write(tmp_path / "mmproj-small.gguf", EMBEDDING)

@@ -25,7 +25,7 @@ def generation(sampling=Sampling(), constraint=None, preserve=frozenset()):  # n
 
 
 def asked(*args, **options):
-    """What a request has beside what every request has."""
+    """The fields of a request, without those that all requests have."""
     request = msgspec.json.decode(request_of(generation(*args, **options)))
     assert {name: request.pop(name) for name in ALWAYS} == ALWAYS
     return request

@@ -47,7 +47,7 @@ STORY = "Ünce upon a time, 🎉 in 日本, there was a fox. "
 
 
 class Dying(ScriptedEngine):
-    """A scripted engine whose next generations fail after so many chunks each, and one that is unavailable.
+    """A scripted engine whose next generations fail after numbers of chunks, and one that is unavailable.
 
     `probes` counts.
     """
@@ -82,7 +82,7 @@ class Dying(ScriptedEngine):
 
 
 class _Failing:
-    """A receiver whose generation fails after so many chunks, unless it ends before."""
+    """A receiver whose generation fails after a number of chunks, unless it ends before."""
 
     work: Work
 
@@ -115,7 +115,7 @@ def up(pool: PoolEngine) -> list[bool]:
 
 
 class TestContract(EngineContract):
-    """A pool is an engine like any other. Which replica is served first is not told: one has all the slots."""
+    """A pool is an engine like any other. The first replica is not determined: one has all the slots."""
 
     prompt = "Tell a story."
     others = ("Say alpha.", "Say beta.", "Say gamma.")

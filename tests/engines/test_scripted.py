@@ -222,7 +222,7 @@ async def test_the_ids_of_the_script_are_known_for_ever_those_of_prompts_for_a_w
 
 
 class Noted(Collected):
-    """Notes in `log` that it got a chunk, and when the event loop goes on to something else."""
+    """Notes in `log` that it got a chunk, and when the event loop runs something else."""
 
     def __init__(self, log, name):
         super().__init__()

@@ -49,7 +49,7 @@ STORY = [
 
 
 class OverAntiphon(EngineContract):
-    """Antiphon has vLLM's API, so it stands in for it; and for any server with /v1/completions."""
+    """Antiphon has vLLM's API, so it represents it; and any server with /v1/completions."""
 
     prompt = "Tell a story."
     others = ("Say alpha.", "Say beta.", "Say gamma.")
@@ -375,7 +375,7 @@ async def test_a_stop_token_is_named():
 
 
 async def collected_of(answers, **options):
-    """What a receiver was told, and how it ended."""
+    """The chunks of a receiver, and its end."""
     collected = Collected()
     async with canned(answers, **options) as server:
         engine = await started(server, idle_seconds=0.3)
@@ -702,7 +702,7 @@ async def test_vllm_is_sent_images_beside_tokens():
         await engine.stop()
     assert text_of(chunks) == "Actions Script"
     assert [token.id for token in tokens_of(chunks)] == [43507, 11456]
-    assert [chunk.media_tokens for chunk in chunks if chunk.media_tokens] == [2]  # beside the placeholder
+    assert [chunk.media_tokens for chunk in chunks if chunk.media_tokens] == [2]  # besides the placeholder
     assert chunks[0].media_tokens == 2
     assert sum(chunk.cached_tokens for chunk in chunks) == 7
     assert finish_of(chunks).reason is FinishReason.LENGTH
@@ -714,7 +714,7 @@ async def test_vllm_is_sent_images_beside_tokens():
             "content_parts": [{"type": "image_url", "url": "data:image/png;base64,cG5n"}],
             "sampling_params": {
                 "max_tokens": 4,
-                "temperature": 0.6,  # what the server told
+                "temperature": 0.6,  # as reported by the server
                 "top_p": 0.5,
                 "logit_bias": {"9": 1.5},
                 "extra_args": {"a": 1},
@@ -802,7 +802,7 @@ NO_BIAS = {"error": {"message": "logit_bias must has keys in [0, 49151], got 214
 
 
 def generating(*events):
-    """The first answer of `/generate` tells the size of the vocabulary, by refusing a token."""
+    """The first answer of `/generate` reveals the size of the vocabulary, by refusing a token."""
     return {**SGLANG, "/generate": [answer(400, NO_BIAS)]}, {**SGLANG, "/generate": stream(*events, DONE)}
 
 
@@ -1125,7 +1125,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
 
 
 class Templated(UpstreamEngine):
-    """With a chat template, which this upstream does not tell."""
+    """With a chat template, which this upstream does not report."""
 
     @property
     def card(self):

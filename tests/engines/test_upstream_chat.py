@@ -725,7 +725,7 @@ class TestAnthropic:
         assert chunks[-1].cached_tokens == 5
 
     async def thinking_again(self, *blocks: dict[str, Any]) -> tuple[Any, Any]:
-        """What is asked behind a call, before and after an answer with these blocks came."""
+        """The requests after a call, before and after an answer with these blocks."""
         lines = [
             f"data: {json.dumps(each)}\n\n".encode()
             for each in (BEGIN, *blocks, self.stopped("tool_use"), END)

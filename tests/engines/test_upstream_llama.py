@@ -1,4 +1,4 @@
-"""llama-server behind the engine: llama.cpp's own HTTP server with a real model, in a process of its own."""
+"""llama-server as an upstream: llama.cpp's own HTTP server with a real model, in its own process."""
 
 import pytest
 import pytest_asyncio
@@ -34,7 +34,7 @@ def chat(text):
 
 
 EMOJIS = chat("Repeat: 🎉🎊🎉🎊") + "🎉🎊🎉🎊🎉"
-"""Characters of several tokens each, and the model goes on with them."""
+"""Characters of several tokens each, which the model continues."""
 
 
 @pytest.fixture(scope="module")

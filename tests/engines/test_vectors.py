@@ -47,7 +47,7 @@ async def over_http():
 
 
 class TestOverAntiphon(VectorContract):
-    """Antiphon has vLLM's API, so it stands in for it."""
+    """Antiphon has vLLM's API, so it represents it."""
 
     ranks = True
 

@@ -1,4 +1,4 @@
-"""The vLLM engine beside a vLLM that is played, see `fake_vllm.py`: what must be exact, and how it fails."""
+"""The vLLM engine with a fake vLLM, see `fake_vllm.py`: what must be exact, and how it fails."""
 
 import asyncio
 import os
@@ -556,7 +556,7 @@ async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(monkeypat
         receiver = Collected()
         engine.generate(await request_of(engine, "a", 200), receiver)
         await asyncio.sleep(2.5 * SILENCE_SECONDS)
-        assert engine.load.running == 1  # it is silent, and lives
+        assert engine.load.running == 1  # it is silent, but alive
         os.kill(worker if which == "worker" else core.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="failed to answer"):
             await receiver.whole()

@@ -1,4 +1,4 @@
-"""vLLM's own server behind the engine for upstreams, on a loopback port: `make test-vllm`."""
+"""vLLM's own server as an upstream, on a loopback port: `make test-vllm`."""
 
 import json
 import re

@@ -274,7 +274,7 @@ async def test_a_token_that_does_not_exist_is_refused(engine):
 
 
 def first_end(processes):
-    """When a bare waiter is told that one of these has ended."""
+    """When a bare waiter is notified that one of these has ended."""
     multiprocessing.connection.wait([process.sentinel for process in processes])
     return time.monotonic()
 

@@ -1,4 +1,4 @@
-"""A client of Responses and Conversations that checks whatever it is told: bodies, events, errors."""
+"""A client of Responses and Conversations that checks everything that it gets: bodies, events, errors."""
 
 import asyncio
 import json

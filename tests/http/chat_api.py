@@ -1,4 +1,4 @@
-"""A client of Chat Completions and Completions that checks whatever it is told: bodies, chunks, errors."""
+"""A client of Chat Completions and Completions that checks all that it gets: bodies, chunks, errors."""
 
 import json
 from collections.abc import AsyncIterator

@@ -36,12 +36,12 @@ TOOLS = ({"name": "get_weather", "parameters": WEATHER}, {"name": "now", "parame
 
 
 def written(*messages: str, end: str = "<|return|>") -> str:
-    """Messages as the model writes them, behind the prompt's `<|start|>assistant`."""
+    """Messages as the model writes them, after the prompt's `<|start|>assistant`."""
     return f"<|end|>{START}".join(messages) + end
 
 
 class Said(ScriptedEngine):
-    """Writes what it is told to."""
+    """Generates the given text."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__([], **more)
@@ -84,7 +84,7 @@ class Named(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """What a client asks for. `more` is written as it stands."""
+    """A request. `more` is sent unchanged."""
 
     content: str = "q"
     tools: tuple[Any, ...] = TOOLS

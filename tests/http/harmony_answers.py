@@ -57,7 +57,7 @@ UNOFFERED: dict[str, tuple[str, Answer]] = {
         Answer("", "", [("fly", "{}")], "tool_calls"),
     ),
 }
-"""Calls of what the request does not offer: what the model wants is told, for the client to run or to refuse."""
+"""Calls of functions that are not offered: they are shown, for the client to run or to refuse."""
 
 HEADERS = [
     f"{header}{type_}"

@@ -1,4 +1,4 @@
-"""A client of Messages that checks whatever it is told: bodies, events, errors."""
+"""A client of Messages that checks everything that it gets: bodies, events, errors."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

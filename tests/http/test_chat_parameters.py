@@ -253,7 +253,7 @@ class FaultyEngine(ScriptedEngine):
 
 
 class Breaking:
-    """A receiver that is told of a failure after two chunks."""
+    """A receiver that gets a failure after two chunks."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -497,7 +497,7 @@ async def test_padding_comes_only_if_asked_for(api: ChatApi) -> None:
     assert not any("obfuscation" in chunk for chunk in plain)
 
 
-# What is told back
+# Returned fields
 
 
 async def test_metadata_and_tier_are_told_back(api: ChatApi) -> None:

@@ -108,7 +108,7 @@ async def test_what_needs_tokens_is_refused_or_estimated(client: AsyncOpenAI) ->
 
 @pytest.mark.parametrize("kind", ["chat", "anthropic"])
 async def test_images_are_passed_on_where_they_stand(behind: Running, kind: str) -> None:
-    """In messages, and behind the result of a tool: the one may be in all servers, the other in few."""
+    """In messages, and after the result of a tool: all servers support the former, few the latter."""
     engine = UpstreamEngine(Options(behind.url, upstream_kind=kind))
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     red, wide = png(3, 2), png(56, 28)

@@ -36,7 +36,7 @@ def ids(text: str) -> list[int]:
 
 
 def collected(chunks: list[Any]) -> list[dict[str, Any]]:
-    """What the chunks of a stream add up to. A choice ends once, and nothing comes behind its end."""
+    """The sum of the chunks of a stream. A choice ends once, and nothing follows its end."""
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for part in chunk["choices"]:

@@ -234,7 +234,7 @@ async def test_requests_that_wait_on_a_connection() -> None:
     async with serving(pipelined=4) as server:
         answers = await sent(server, HEALTH * 3, HEALTH.replace(b"host: a", b"connection: close"))
         assert answers.count(b" 200 ") == 4
-        # The first is answered after it was read: those behind it are too many.
+        # The first is answered after it was read: the following ones are too many.
         assert (await sent(server, HEALTH * 50)).count(b" 200 ") < 50
 
 
@@ -298,7 +298,7 @@ class Pipe(asyncio.Transport):
 
 
 async def shaken(app: Any) -> tuple[Any, Pipe]:
-    """A WebSocket of a server with this application, behind the handshake's request."""
+    """A WebSocket of a server with this application, after the handshake's request."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", **protocols(Limits()))
     config.load()
     protocol, pipe = config.ws_protocol_class(config, ServerState(), {}), Pipe()

@@ -60,7 +60,7 @@ async def test_a_conversation_with_a_deleted_item(api: Api, server: Running) -> 
     body = await api.create("more", conversation=deleted["id"], tools=TOOLS)
 
     assert "one" not in prompt_of(server)
-    assert "sunny" in prompt_of(server)  # an output without its call stands by itself
+    assert "sunny" in prompt_of(server)  # an output without its call is shown
     assert body["conversation"] == {"id": deleted["id"]}
     error = (await api.delete(f"{path}/items/{items[0]['id']}", 404))["error"]
     assert items[0]["id"] in error["message"]

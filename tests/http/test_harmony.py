@@ -1,4 +1,4 @@
-"""Harmony through both APIs over a real socket: whatever a gpt-oss model writes, its clients can use."""
+"""Harmony through both APIs over a real socket: clients can use any output of a gpt-oss model."""
 
 from collections.abc import AsyncIterator
 
@@ -226,7 +226,7 @@ async def test_an_engine_is_held_to_what_is_wanted_in_the_format_of_its_model(
             assert [answer for answer in wrong if engine.lets(answer)] == []
 
 
-# What is told beside the answer
+# Further fields
 
 
 @every_way
@@ -265,7 +265,7 @@ async def test_the_tokens_of_thoughts_are_counted(client: httpx.AsyncClient, eng
          "completion_tokens_details"),
         ((await respond(client, Wish()))["usage"], "output_tokens_details"),
     ):  # fmt: skip
-        assert usage[details]["reasoning_tokens"] == 3  # with the marker behind their header
+        assert usage[details]["reasoning_tokens"] == 3  # with the marker after their header
         assert whole == usage.get("completion_tokens", usage.get("output_tokens"))
 
 

@@ -1,4 +1,4 @@
-"""What a gpt-oss model is told, through both APIs: the whole prompt, and what stays of earlier turns."""
+"""The prompts of a gpt-oss model, through both APIs: the whole prompt, and the rest of earlier turns."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -40,7 +40,7 @@ ENDS = frozenset({"<|return|>", "<|call|>"})
 
 
 class Tokens(Said):
-    """Speaks in the tokens of the gpt-oss models, a few in a chunk. The texts of `hidden` ones are not told.
+    """Generates tokens of the gpt-oss models, a few in a chunk. The texts of `hidden` ones are empty.
 
     Real engines hide the tokens that they stop at, or leave them out.
     """
@@ -139,7 +139,7 @@ def results(response: Any) -> list[Any]:
 
 
 def check_prompt(engine: Said) -> None:
-    """Each message begins once and has one body, whatever was said; the answer has begun, too."""
+    """Each message begins once and has one body, for any text; the answer has begun, too."""
     ids = [*engine.seen[-1].prompt.ids]
     starts, bodies = (ids.count(token_id(marker)) for marker in ("<|start|>", "<|message|>"))
     continued = not engine.prompt.endswith("<|start|>assistant")

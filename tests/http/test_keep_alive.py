@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_between_comments_stops_the_engine(api: ChatA
 
 
 async def test_a_queued_stream_is_kept_alive() -> None:
-    """Whoever waits for the engine hears something, too."""
+    """A client that waits for the engine gets comments, too."""
     async with chatting(SCRIPT, keep_alive=PATIENCE, parallel=1) as api:
         first = asyncio.create_task(said(api, CHAT, chat("slow")))
         while not api.server.engine.load.running:

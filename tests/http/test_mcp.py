@@ -325,7 +325,7 @@ ADD = {"name": "add", "inputSchema": {"type": "object"}}
 
 
 def lying(lists: Any = None, does: Any = None, other_id: bool = False) -> Any:
-    """A server that answers a listing, and calls, with whatever this is; with `other_id`, to nobody's request."""
+    """A server that answers a listing, and calls, with these values; with `other_id`, with an unknown id."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

@@ -60,7 +60,7 @@ async def test_health_says_whether_the_server_can_answer(path: str) -> None:
 
 
 class Ailing(ScriptedEngine):
-    """Works, or not, as it is told; `probe` says so, too."""
+    """Works, or not, as set; `probe` reports it, too."""
 
     up = True
 

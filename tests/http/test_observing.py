@@ -227,7 +227,7 @@ async def test_calls_of_tools_are_counted(lines: list[Line]) -> None:
 
 
 async def scraped(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
-    """What /metrics tells, by name and values of labels; buckets are left out."""
+    """The values at /metrics, by name and labels; buckets are left out."""
     response = await http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain"), response.text
     return {
@@ -269,7 +269,7 @@ async def test_histograms_count_what_is_below_each_bound(http: httpx.AsyncClient
 
 
 class HeldLoop:
-    """A loop that comes to its timers as late as it is told."""
+    """A loop whose timers are late by a given time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -415,7 +415,7 @@ def restored() -> Iterator[None]:
 async def test_lines_of_all_libraries_have_one_form(capsys: pytest.CaptureFixture[str]) -> None:
     configure("info", "json")
     structlog.get_logger().info("ours", number=1)
-    its_own = logging.StreamHandler(io.StringIO())  # leaves what it has written on the record
+    its_own = logging.StreamHandler(io.StringIO())  # keeps its output on the record
     logging.getLogger("another.library").addHandler(its_own)
     logging.getLogger("another.library").warning("theirs: %s", 2)
     logging.getLogger("another.library").removeHandler(its_own)

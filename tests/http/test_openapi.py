@@ -1,4 +1,4 @@
-"""The document at /openapi.json: it is valid, has every route, and what the server really says is as it tells."""
+"""The document at /openapi.json: it is valid, has every route, and the server's real answers match it."""
 
 import json
 from collections.abc import AsyncIterator

@@ -108,7 +108,7 @@ async def test_a_client_that_keeps_the_items_itself(api: Api, server: Running) -
     await api.create([*given, *second["output"], user("and more")], store=False)
     assert TALK not in prompt_of(server)
     assert "The user counts sheep." in prompt_of(server)
-    # What stands before a compaction may be left out by the client.
+    # The client may leave out items before a compaction.
     [compaction, message] = second["output"]
     await api.create([compaction, message, user("and more")], store=False)
     assert prompt_of(server).startswith(f"<|im_start|>user\n{SUMMARY_INTRODUCTION}The user")

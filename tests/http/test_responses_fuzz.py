@@ -1,4 +1,4 @@
-"""Requests that nobody would send: whatever comes, it is answered, or refused by its name, and never a failure."""
+"""Random requests are answered, or refused by name, and never a failure."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ def http() -> Iterator[httpx.Client]:
 
 
 def answered(http: httpx.Client, path: str, body: bytes) -> int:
-    """The status of an answer, which is whole, whatever it is."""
+    """The status of an answer, which is complete in any case."""
     response = http.post(path, content=body, headers={"content-type": "application/json"})
     assert response.status_code < 500, (body, response.text)
     if response.status_code != 200:

@@ -31,7 +31,7 @@ REQUIRED = {
     *("temperature", "reasoning", "usage", "max_output_tokens", "max_tool_calls", "store", "background"),
     *("service_tier", "metadata", "safety_identifier", "prompt_cache_key"),
 }
-"""What Open Responses requires of every response, whatever its status."""
+"""The fields that Open Responses requires of every response, in any status."""
 
 
 @pytest_asyncio.fixture
@@ -140,7 +140,7 @@ async def test_a_response_that_has_not_ended(api: Api) -> None:
 
 async def test_a_stream_that_has_not_ended_is_not_gone_on_with_either(api: Api) -> None:
     async with api.http.stream("POST", "/responses", json=ask("slow", stream=True)) as response:
-        lines = response.aiter_lines()  # left open: who stops reading leaves
+        lines = response.aiter_lines()  # left open: closing it disconnects
         created = await anext(line async for line in lines if line.startswith("data: "))
         response_id = json.loads(created.removeprefix("data: "))["response"]["id"]
         await api.refused("more", previous_response_id=response_id)

@@ -295,7 +295,7 @@ async def test_what_a_coding_agent_sends(api: Api, server: Running) -> None:
     [call] = items_of(response, "custom_tool_call")
     assert call["input"] == PATCH
 
-    # It sends everything again, with what was told, and the result.
+    # It sends everything again, with the output, and the result.
     result = {
         "type": "custom_tool_call_output",
         "call_id": call["call_id"],

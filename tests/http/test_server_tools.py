@@ -1,4 +1,4 @@
-"""The server's own tools over HTTP: a model that calls them, and goes on with what they say, in one response."""
+"""Server tools over HTTP: a model calls them, and continues with their results, in one response."""
 
 import asyncio
 import json

@@ -84,7 +84,7 @@ async def turn(socket: ClientConnection, given: Any, **more: Any) -> Event:
 
 
 async def refused(socket: ClientConnection) -> Event:
-    """The error that is told, in the terms of all specifications."""
+    """The error, in the terms of all specifications."""
     [payload] = await heard(socket)
     validate("WebSocketErrorEvent", payload, OPEN_RESPONSES)
     validate_event(payload, OPENAI_RESPONSES)

@@ -251,7 +251,7 @@ async def test_without_the_extra(http: httpx.AsyncClient, monkeypatch: pytest.Mo
 
 
 class Meaning(ScriptedEngine):
-    """It knows that felines are cats, and canines dogs. `away`: it is not ready so many times."""
+    """Its embeddings relate felines to cats, and canines to dogs. `away`: it is not ready this many times."""
 
     words = (("feline", "cat"), ("canine", "dog"))
 

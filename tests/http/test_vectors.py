@@ -48,7 +48,7 @@ def engine(*tasks: Task, name: str, embedding: tuple[str, ...] = ()) -> Scripted
 
 
 class Waiting(ScriptedEngine):
-    """It never has a vector, and says when nobody wants one any more."""
+    """It never returns a vector, and notices when none is wanted any more."""
 
     def __init__(self) -> None:
         able = Capabilities(tasks=frozenset({Task.EMBED}))
@@ -336,7 +336,7 @@ async def test_the_tokens_of_a_key_are_counted() -> None:
     app = App(models, Storage(lambda: open_store("memory"), 30.0), Sealer(("s",)), Options())
     await vectors.embeddings(app, EmbeddingsRequest(model="plain", input=CAT))
     assert account.tokens is not None
-    assert 9 <= account.tokens.left < 9.5  # three of twelve are gone
+    assert 9 <= account.tokens.left < 9.5  # three of twelve are used
     with pytest.raises(RequestError) as never:
         await vectors.embeddings(app, EmbeddingsRequest(model="plain", input="a" * 60))
     assert never.value.param == "input"

@@ -10,12 +10,12 @@ DATE = "2025-06-28"
 
 
 def reference_tokens(case: Case) -> list[int]:
-    """The prompt of a conversation, the reasoning left out that the case leaves out."""
+    """The prompt of a conversation, without the reasoning that the case leaves out."""
     return _tokens(case, [pair.written for pair in case.pairs if pair.shown and pair.written])
 
 
 def reference_tokens_of_its_choice(case: Case) -> list[int]:
-    """The prompt of a conversation, the reasoning left out that the reference leaves out itself."""
+    """The prompt of a conversation, without the reasoning that the reference leaves out."""
     return _tokens(case, [pair.written for pair in case.pairs if pair.written], auto_drop_analysis=True)
 
 

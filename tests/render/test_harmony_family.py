@@ -62,7 +62,7 @@ async def is_native(model: Model) -> bool:
         (OTHERS, None, False),  # another maker's model, that greets in its own name
         (CHATML, None, True),  # of another format than the dialect that was named
         (TEMPLATE, OTHERS, False),
-        (TEMPLATE, TEMPLATE, False),  # a user's template is used, whatever it says
+        (TEMPLATE, TEMPLATE, False),  # a user's template has precedence
     ],
 )
 async def test_a_template_counts_only_if_it_says_something_else(

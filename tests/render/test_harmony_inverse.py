@@ -1,4 +1,4 @@
-"""Decoding is the inverse of rendering, and begins where the prompt leaves off."""
+"""Decoding is the inverse of rendering, and begins at the end of the prompt."""
 
 import json
 from typing import Any

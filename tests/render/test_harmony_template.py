@@ -1,4 +1,4 @@
-"""Harmony beside the chat template that the gpt-oss models come with: where they agree, where not, and why."""
+"""Harmony compared with the chat template of the gpt-oss models: where they agree, where not, and why."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What tests of answers share: turns, chunks, engines that push what they are told to, and what keeps events."""
+"""Common parts of tests of answers: turns, chunks, engines that push them, outputs that keep events."""
 
 import asyncio
 from collections import deque
@@ -40,7 +40,7 @@ def turn(text: str = "Hi", **options: Any) -> Turn:
 
 
 def chunk(text: str, *ids: int, finish: Finish | None = None, **more: Any) -> Chunk:
-    """A chunk with these tokens, of which the last stands for the text; without any, one of its own."""
+    """A chunk with these tokens, of which the last has the text; without any, one of its own."""
     ids = ids or (sum(map(ord, text)),)
     tokens = (*(Token(token, "") for token in ids[:-1]), Token(ids[-1], text))
     return Chunk(text, tokens, finish, **more)
@@ -64,7 +64,7 @@ def fold(events: Iterable[Event]) -> Output:
 
 
 def raw(events: Iterable[Event]) -> str:
-    """The model's text behind these events."""
+    """The model's text of these events."""
     return "".join(event.raw for event in events)
 
 
@@ -183,9 +183,9 @@ async def served(engine: Engine) -> TokenModel:
 
 
 class Heard:
-    """An output that keeps what is pushed: `batches` as they came. `hold` and `resume` as a client does.
+    """An output that keeps its events: `batches` in their order. `hold` and `resume` as a client does.
 
-    `leave_after` is the number of events after which the one who listens has heard enough.
+    `leave_after` is the number of events after which it stops the answer.
     """
 
     def __init__(self, leave_after: float = float("inf")) -> None:
@@ -251,7 +251,7 @@ async def answered(
     context: ReplayContext = ReplayContext(),  # noqa: B008 (frozen)
     leave_after: float = float("inf"),
 ) -> Heard:
-    """What comes of these turns. Who hears so many events leaves then."""
+    """The result of these turns. The output stops the answer after this number of events."""
     heard = Heard(leave_after)
     turns = [asked] if isinstance(asked, Turn) else asked
     running = asyncio.create_task(AnswerSource(turns, model, context).run(heard))

@@ -1,4 +1,4 @@
-"""Work in processes of its own: it ends, whatever it does, and no client has all of it."""
+"""Work in separate processes: it ends in any case, and no client has all of them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The driver: what comes when, what is held back, and which end an answer has, told and stored."""
+"""The driver: the order of events, held events, and the end of an answer, as sent and stored."""
 
 import asyncio
 import gc
@@ -153,7 +153,7 @@ class Notes:
 
 
 class Viewer(Client):
-    """A client that keeps what it is shown. It leaves, or stops to read, when told to."""
+    """A client that keeps its lines. It disconnects, or stops reading, on request."""
 
     def __init__(self, *, gone: bool = False) -> None:
         self.started = False
@@ -334,7 +334,7 @@ async def test_a_client_that_left_before_anything_began_stops_it_all() -> None:
 
 
 async def test_a_stop_of_a_source_that_does_not_wait_ends_it_and_nothing_else() -> None:
-    """Neither the journal nor whoever runs the driver is cancelled in its place."""
+    """Neither the journal nor the caller of the driver is cancelled in its place."""
     task = asyncio.current_task()
     assert task is not None
     for steps in (("a",), (RequestError("nobody is told"),)):
@@ -476,7 +476,7 @@ async def test_in_the_background_a_failure_is_stored_also_before_the_first_event
 
 
 async def test_what_was_not_made_again_is_not_closed() -> None:
-    """The log of an answer that is continued holds more than was made again: nothing fits behind it."""
+    """The log of a continued answer has more events than were replayed: nothing can follow it."""
     notes = Notes(background=True, replaying=True)
     with pytest.raises(EngineError):
         await Driver(Steps("a", EngineError(), closing="open items"), Words(), notes).run()
@@ -669,7 +669,7 @@ async def test_a_failure_is_told_after_what_a_client_did_not_read() -> None:
 
 
 async def test_a_projection_that_fails_ends_its_own_answer_only() -> None:
-    """The engine goes on with the others, in the same step."""
+    """The engine continues with the others, in the same step."""
 
     class Broken(Texts):
         def push(self, choice: int, events: list[Event]) -> list[bytes]:

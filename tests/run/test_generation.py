@@ -291,7 +291,7 @@ async def test_unknown_tokens_are_played_too() -> None:
 
 
 async def paused(most: int = 16) -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
-    """A generation whose listener has heard `a`, and does not listen any more; `most` chunks wait for it."""
+    """A generation whose client has got `a`, and does not read any more; `most` chunks are held for it."""
     engine, heard = Handheld(), Heard()
     run = generation(engine, pool=BoundedPool(Limits(unread_chunks=most)))
     running = asyncio.create_task(run.run(heard, 0))
@@ -336,7 +336,7 @@ async def test_much_that_was_held_back_comes_in_pieces_and_in_order() -> None:
     for _ in range(3):
         engine.receivers[0].push([chunk("b")] * (PIECE - 1))
     heard.resume()
-    asyncio.get_running_loop().call_soon(engine.receivers[0].push, [chunk("c")])  # behind all of it
+    asyncio.get_running_loop().call_soon(engine.receivers[0].push, [chunk("c")])  # after all of it
     assert [len(event.tokens) for _, [event] in heard.batches[before:]] == [PIECE]
     heard.hold()  # it has enough for now
     for _ in range(3):
@@ -474,7 +474,7 @@ async def test_reasoning_is_limited_also_in_what_was_held_back() -> None:
     heard.hold()
     for each in (chunk("<think>"), *map(chunk, "Hmmm")):
         engine.receivers[0].push([each])
-    engine.receivers[0].fail(EngineError())  # that of what nobody wants any more
+    engine.receivers[0].fail(EngineError())  # that of a cancelled generation
     heard.resume()
     await until(lambda: len(engine.receivers) == 2)
     heard.hold()

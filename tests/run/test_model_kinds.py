@@ -1,4 +1,4 @@
-"""The contract of models, on a model that continues prompts, and on one behind a server of chats."""
+"""The contract of models, for a model that continues prompts, and for one on a server of conversations."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager

@@ -264,7 +264,7 @@ async def test_adapters_come_and_go() -> None:
     assert engine.adapters == {"sql": "/two"}
     with pytest.raises(RequestError, match="takes no adapters"):
         await models.load_adapter("x", "/two", "a", again=False)
-    models.default = "b"  # answers requests for models that nobody has, which this is not
+    models.default = "b"  # answers requests for unknown models, which this is not
     with pytest.raises(NotFoundError, match="'nobody' does not exist") as raised:
         await models.load_adapter("x", "/two", "nobody", again=False)
     assert raised.value.param == "base_model_name"

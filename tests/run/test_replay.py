@@ -1,4 +1,4 @@
-"""What was recorded is played again the same, and the engine goes on after it."""
+"""A recorded answer is replayed unchanged, and the engine continues after it."""
 
 import json
 from random import Random
@@ -210,7 +210,7 @@ async def test_the_rest_is_counted_as_part_of_the_whole() -> None:
 
     output = await went_on(log, engine)
 
-    assert [each.cached_tokens for each in log.chunks] == [2, 0, 0]  # of the prompt, the first chunk told
+    assert [each.cached_tokens for each in log.chunks] == [2, 0, 0]  # the first chunk had those of the prompt
     assert log.chunks[-1].finish == Finish(FinishReason.STOP, None, 4)
     assert (output.usage.completion_tokens, output.usage.cached_tokens) == (4, 2)
 
@@ -281,7 +281,7 @@ async def test_the_generation_that_goes_on_is_held_to_the_rest() -> None:
 @settings(max_examples=examples(30))
 @given(st.integers(0, 100), st.sampled_from(["stop", "length"]))
 async def test_the_wire_events_of_a_replayed_log_are_the_same_bytes(cut: int, finish: str) -> None:
-    """Law: interrupt an answer anywhere, and who goes on with it makes the same bytes."""
+    """Law: interrupt an answer anywhere, and the server that continues it makes the same bytes."""
     output = '<think>Let me see.</think>Well: é\U0001f600\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     wire = {
         "model": "scripted",

@@ -1,4 +1,4 @@
-"""The tool loop: what the model is told of the tools it called, and when the answer ends."""
+"""The tool loop: what the model gets of its calls, and when the answer ends."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -315,7 +315,7 @@ async def test_other_calls_run_alone_and_in_order() -> None:
 
 
 class Printing(ActingTool):
-    """Prints what `press` says, until it is `done`. What it prints then nobody hears any more."""
+    """Prints the arguments of `press`, until it is `done`. Later output is ignored."""
 
     def __init__(self) -> None:
         super().__init__(results=[ToolResult("abcd", ProgramDetails("abcd"))])
@@ -440,7 +440,7 @@ async def test_a_tool_that_does_not_let_go_of_a_call_does_not_keep_the_answer(
     await asyncio.sleep(0)
 
 
-# Outcomes that nobody knows
+# Unknown outcomes
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -548,7 +548,7 @@ async def test_thoughts_are_limited_over_all_generations() -> None:
     for limit, closed in ((100, False), (40, True)):
         model, engine = await model_of(f"{thought}{RUN}", f"{thought}So.", tool=ActingTool())
         await said(asking(reasoning_limit=limit), model, leave_after=len(f"{thought}{RUN}") + 30)
-        assert (len(engine.seen) > 2) == closed  # an engine goes on after a thought that was closed
+        assert (len(engine.seen) > 2) == closed  # an engine continues after closed reasoning
 
 
 async def test_a_stop_string_ends_the_answer_and_no_call_before_it_is_run() -> None:

@@ -19,7 +19,7 @@ async def interleaved(
     read: Callable[[], Awaitable[Found]],
     change: Callable[[], Awaitable[Any]],
 ) -> AsyncIterator[Found]:
-    """What is found, None for nothing, when the change is committed behind the first statement, the second, …
+    """The results, None for nothing, when the change is committed after the first statement, the second, …
 
     Each time everything is prepared anew.
     """
@@ -38,7 +38,7 @@ async def interleaved(
 
 @contextmanager
 def _behind(count: int, change: Callable[[], Awaitable[Any]]) -> Any:
-    """Have the change made behind so many statements of whoever reads. What is given is not empty if it was."""
+    """Make the change after this number of statements of a read. The result is not empty if it was made."""
     loop, seen, done = asyncio.get_running_loop(), list[str](), list[str]()
 
     async def make() -> None:

@@ -96,10 +96,10 @@ def response_end(name: str = "resp_1", worker: str | None = "w", **changes: Any)
 
 
 async def woken(waiting: Any) -> bool:
-    """Whether a watch tells of a change; it has long enough to."""
+    """Whether a watch reports a change; it has long enough to."""
     return bool(await waiting.changed(TIMEOUT))
 
 
 async def quiet(waiting: Any) -> bool:
-    """Whether a watch has nothing to tell."""
+    """Whether a watch reports nothing."""
     return not await waiting.changed(0)

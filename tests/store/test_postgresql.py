@@ -72,7 +72,7 @@ async def test_a_server_that_goes_away_and_comes_back(postgresql_server: Any, st
     with store.watch(events_of("resp_1")) as waiting:
         await asyncio.to_thread(postgresql_server.stop)
         try:
-            assert await waiting.changed(30)  # whoever waits looks again, and learns it
+            assert await waiting.changed(30)  # a waiting reader checks again
             for _ in range(2):
                 with pytest.raises(StoreError):
                     await store.responses.get(OWNER, "resp_1")

@@ -1,4 +1,4 @@
-"""Whatever workers try, in whatever order: a store does what a dict with the same rules does."""
+"""For any order of actions, a store behaves like a dict with the same rules."""
 
 import asyncio
 from typing import Any

@@ -16,7 +16,7 @@ SECRET = "s3cr3t-of-the-client"  # noqa: S105 - a test's
 
 
 class Serving(Struct):
-    """A server at `url`, and what it was told."""
+    """A server at `url`, and the requests that it got."""
 
     url: str
     told: Told

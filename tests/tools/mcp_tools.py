@@ -36,7 +36,7 @@ def encoded(data: bytes) -> str:
 
 
 class Told(Struct):
-    """What a server was told: the names of the tools that were called, and the headers of its requests."""
+    """The requests that a server got: the names of the tools that were called, and the headers."""
 
     calls: list[str]
     headers: list[dict[str, str]]
@@ -111,7 +111,7 @@ def server(told: Told | None = None) -> MCPServer:  # noqa: C901 - a list of too
 
     @made.tool()
     def environment(name: str) -> str:
-        """Tells a variable."""
+        """Returns a variable."""
         return os.environ.get(name, "(none)")
 
     @made.tool()

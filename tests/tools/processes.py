@@ -1,4 +1,4 @@
-"""The processes of this machine, for tests that look for those that should be gone."""
+"""The processes of this machine, for tests that look for those that should have ended."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import subprocess
 from msgspec import Struct
 
 PATIENCE = 30.0
-"""Seconds until a process that must be gone counts as there."""
+"""Seconds until a process that must have ended counts as running."""
 
 
 class Process(Struct, frozen=True):
@@ -39,7 +39,7 @@ def running(words: str) -> list[Process]:
 
 
 async def until_there_are(count: int, words: str) -> None:
-    """Wait until so many processes run that have this command."""
+    """Wait until this number of processes with this command run."""
     async with asyncio.timeout(PATIENCE):
-        while len(running(words)) != count:  # other processes tell nobody when they end
+        while len(running(words)) != count:  # other processes give no notice of their end
             await asyncio.sleep(0.01)

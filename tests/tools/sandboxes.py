@@ -45,7 +45,7 @@ class Figure:
 pyplot = types.SimpleNamespace(get_fignums=lambda: [1], figure=lambda number: Figure(), close=lambda what: None)
 sys.modules["matplotlib.pyplot"] = pyplot
 """
-"""Leaves a figure open, with what stands for matplotlib, which is not everywhere."""
+"""Keeps a figure open, with a replacement for matplotlib, which is not everywhere."""
 
 ATTEMPTS = {
     "a file of the machine": "open('/etc/passwd').read(); print('O' 'UT')",

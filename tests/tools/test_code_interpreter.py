@@ -335,7 +335,7 @@ def test_code_that_is_too_long_to_look_at_runs_as_it_is() -> None:
 
 
 async def until_there_are(count: int) -> None:
-    """Wait until so many processes of this one run sandboxes."""
+    """Wait until this number of processes of this one run sandboxes."""
     async with asyncio.timeout(PATIENCE):
-        while len(children("monty")) != count:  # other processes tell nobody when they end
+        while len(children("monty")) != count:  # other processes give no notice of their end
             await asyncio.sleep(0.01)

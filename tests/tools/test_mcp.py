@@ -152,7 +152,7 @@ async def test_a_server_that_has_learned_something_is_listed_again(path: str) ->
 
 
 class Hanging:
-    """An application that does not answer so many requests: the check of its health, and one that may come before it."""
+    """An application that ignores some requests: the health check, and possibly one before it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

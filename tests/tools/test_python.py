@@ -97,7 +97,7 @@ class TestContract(ToolContract):
         await tool.close()
 
     async def test_a_session_goes_on_with_what_another_did(self, tool: ServerTool) -> None:
-        """Variables are lost with a server, and the model is told; what lasts has a test of its own."""
+        """Variables are lost with a server, and the model is told; files have another test."""
         first, second = own(tool), own(tool)
         await first.run(*self.sets)
         await second.recall(*self.sets, ToolResult("", ProgramDetails("")))

@@ -221,7 +221,7 @@ async def test_what_begins_while_its_call_is_cancelled_twice_ends_before_the_ser
 
     call = asyncio.create_task(process.start_process(beginning()))
     await begins.wait()
-    for _ in range(2):  # as by a client that leaves, and then by the server that stops
+    for _ in range(2):  # as by a client that disconnects, and then by the server that stops
         call.cancel()
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):

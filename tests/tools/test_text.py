@@ -1,4 +1,4 @@
-"""Excerpts keep the beginning and the end, whatever the pieces."""
+"""Excerpts keep the beginning and the end, for any pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""`web_search` as models use it: they search, open, scroll and find, and are told what cannot be done."""
+"""`web_search` as models use it: they search, open, scroll and find, and get errors."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Chat completions without I/O: a stream adds up to the full answer, whatever the client wants to see."""
+"""Chat completions without I/O: a stream adds up to the full answer, for all options of its presentation."""
 
 import json
 from typing import Any

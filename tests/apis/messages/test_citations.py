@@ -1,4 +1,4 @@
-"""What of a request is cited: each citation says where its text stands, streamed or not."""
+"""Citations of parts of a request: each has the place of its text, streamed or not."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever a client sends: a turn, or an error that names a field. Nothing else is ever raised."""
+"""Any request gives a turn, or an error that names a field. Nothing else is ever raised."""
 
 import json
 from collections.abc import Iterator

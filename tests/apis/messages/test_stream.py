@@ -273,7 +273,7 @@ def test_of_a_cut_object_the_whole_members_are_shown(text: str) -> None:
 @settings(max_examples=examples(300))
 def test_a_cut_object_is_what_the_sdk_makes_of_it(value: dict[str, object], end: int, spaces: bool) -> None:
     text = json.dumps(value, indent=1 if spaces else None)[: end + 1]
-    whole = text.rstrip("0123456789-")  # where a number is cut, nobody knows
+    whole = text.rstrip("0123456789-")  # a number may be cut anywhere
 
     assert object_so_far(whole) == from_json(whole.encode(), partial_mode=True)
 

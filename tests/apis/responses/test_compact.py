@@ -1,4 +1,4 @@
-"""Compaction: what the model is asked, and what stands for the conversation afterwards."""
+"""Compaction: the request to the model, and the items that replace the conversation."""
 
 import json
 

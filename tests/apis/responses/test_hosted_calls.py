@@ -390,7 +390,7 @@ def test_what_a_program_prints_is_told_those_who_ask_for_it() -> None:
 def test_what_was_told_of_logs_is_how_they_begin(
     printed: tuple[str, ...], result: ToolResult, logs: str
 ) -> None:
-    """Also where the server was lost that told it: what came of the call begins a line then."""
+    """Also if the server that streamed it has crashed: then the result begins on a new line."""
     events = [*(ToolPrinted("a", text) for text in printed), ToolResultReceived("a", result), *TEXT, STOP]
 
     payloads, item = told(*events, **TOLD)
@@ -449,7 +449,7 @@ def test_the_tokens_of_a_call_are_those_of_its_item() -> None:
     first, second, output = answering.items
     assert unpack(first.tokens) == (0, 1, 2, 3, 4)
     assert unpack(output.tokens) == ()
-    # The thoughts are hidden, so what was written last is what they stand behind.
+    # The reasoning is hidden, so its tokens belong to the item before it.
     assert unpack(second.tokens) == (5, 6, 7, 8, 9, 10, *range(13, 18))
 
 

@@ -45,7 +45,7 @@ from tests.search import examples
 
 OUTCOMES = st.sampled_from([PRINTED, SEARCHED, OPENED, FOUND, RAN, TIMED_OUT, BROKEN, ToolResult("")])
 PRINTED_TEXT = st.sampled_from(["", "4", "42\n", "a", "\n", "é"])
-"""What programs print: some results begin so, of others the server was lost that told it."""
+"""Output of programs: some results begin with it, the server that streamed the others has crashed."""
 SAID = st.sampled_from(
     [TEXT, THOUGHT, [Markup("~")], [TextStarted("commentary"), TextDelta("é", "é"), TextEnded()]]
 )

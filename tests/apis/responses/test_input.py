@@ -455,7 +455,7 @@ def test_arguments_come_in_all_shapes(given_: Any, text: str) -> None:
 
 
 class Whole(str):
-    """A text that nobody may take to pieces."""
+    """A text that must not be iterated or sliced."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What holds for every stream, whatever the model wrote: the answers of all dialects, cut anywhere."""
+"""Laws of all streams, for any output of models: the answers of all dialects, cut anywhere."""
 
 import json
 from collections.abc import Sequence

@@ -198,7 +198,7 @@ class BlobsContract:
         assert await store.sweep(NOW) == SweepResult(0, 0, 1)
 
     async def test_one_that_is_cut_off_expires(self, store: Store) -> None:
-        """As if the server had died: nobody abandons it."""
+        """As if the server had crashed: it is not abandoned explicitly."""
         waiting = asyncio.Event()
 
         async def slow() -> AsyncIterator[bytes]:

@@ -56,7 +56,7 @@ class JobsContract:
         await store.jobs.claim("w", NOW, 10, 1)
         await store.log.append(append(entry(0, 4)))
         assert await store.jobs.claim("v", NOW + 9, 10, 1) == []
-        # Late, but nobody was there before: it is still the holder's.
+        # Late, but no other worker has claimed it: it is still the holder's.
         assert await store.log.append(append(entry(5))) == [Verdict.ACCEPTED]
         (taken,) = await store.jobs.claim("v", NOW + 10, 10, 1)
         assert (taken.lease, taken.last_seq) == (Lease("v", NOW + 20), 5)

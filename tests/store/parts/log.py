@@ -1,4 +1,4 @@
-"""What every store does with logs, and how it tells of changes."""
+"""The contract of logs, and of notifications of changes."""
 
 import asyncio
 

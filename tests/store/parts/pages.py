@@ -24,7 +24,7 @@ def expected_page(ids: Sequence[str], paging: Paging) -> Page[str]:
 async def check_pages(
     read: Callable[[Paging], Awaitable[Page[Any]]], ids: Sequence[str], most: int = 100
 ) -> None:
-    """Every page of a list is what it must be; no page has more than so many entries."""
+    """Every page of a list is correct; no page has more than this number of entries."""
     for order in ("asc", "desc"):
         for after in (None, *ids):
             for before in (None, *ids):

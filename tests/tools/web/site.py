@@ -1,4 +1,4 @@
-"""A small web for tests, on loopback: pages, redirects, and a search engine that speaks SearXNG's JSON."""
+"""A small web for tests, on loopback: pages, redirects, and a search engine with SearXNG's JSON."""
 
 import asyncio
 import gzip
@@ -128,5 +128,5 @@ def _hang(site: Site) -> Callable[[Request], Response]:
 
 
 def bomb(size: int) -> Callable[[Request], Response]:
-    """A page that is small on the wire, and has so many bytes."""
+    """A page that is small on the wire, and has this number of bytes."""
     return page(gzip.compress(b"<p>word " * (size // 8)), **{"Content-Encoding": "gzip"})

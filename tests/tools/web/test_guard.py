@@ -1,4 +1,4 @@
-"""Nothing of the server's own network can be opened, by whatever name."""
+"""Nothing in the server's own network can be opened, by any name."""
 
 import asyncio
 import ssl
@@ -84,7 +84,7 @@ async def test_one_private_address_among_public_ones_is_enough_to_refuse() -> No
 
 
 async def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
-    """The name is looked up once: nobody else knows `site.test`."""
+    """The name is looked up once: only this lookup knows `site.test`."""
     names = Names("127.0.0.1")
     async with web() as site:
         port = site.url.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""HTML becomes the lines that a reader would see, whatever it is made of."""
+"""HTML becomes the lines that a reader would see, for any markup."""
 
 import pytest
 from hypothesis import given

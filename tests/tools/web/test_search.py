@@ -1,4 +1,4 @@
-"""Searches are answered by a server that speaks SearXNG's JSON, as its documentation has it."""
+"""Searches are answered by a server with SearXNG's JSON, as in its documentation."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The settings of OpenAI's tools are read, and what is wrong is told by its name."""
+"""The settings of OpenAI's tools are parsed, and errors name them."""
 
 from typing import Any
 
