@@ -12,7 +12,7 @@ from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseSta
 from antiphon.store.responses import record_of
 from antiphon.store.schema import RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
-from antiphon.store.transaction import Transaction, Values
+from antiphon.store.transaction import PreparedStatement, Transaction, Values
 
 Condition = ColumnElement[bool] | TextClause
 
@@ -35,8 +35,14 @@ _ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam
 _HELD = and_(
     responses.c.id.in_(bindparam("ids", expanding=True)), RUNNING, responses.c.worker == bindparam("holder")
 )
-_RENEW = update(responses).where(_HELD).values(lease_until=bindparam("until"))
-_KEPT = select(responses.c.id, responses.c.cancel_requested).where(_HELD)
+_MINE = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
+_RENEW = PreparedStatement(
+    update(responses).where(_MINE).values(lease_until=bindparam("until")),
+    [responses.c.lease_until, responses.c.id, responses.c.worker],
+)
+_KEPT = PreparedStatement(
+    select(responses.c.id, responses.c.cancel_requested).where(_MINE), [responses.c.id, responses.c.worker]
+)
 _RELEASE = update(responses).where(_HELD).values(worker=None, lease_until=bindparam("until"))
 
 
@@ -82,8 +88,9 @@ def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRe
 
 @one_by_one
 def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
-    transaction.execute(_RENEW, {**holding.held, "until": holding.lease.until})
-    wanted = {row.id: row.cancel_requested for row in transaction.execute(_KEPT, holding.held)}
+    lease, ids = holding.lease, sorted(holding.ids)  # the same order in all writers avoids deadlocks
+    transaction.each(_RENEW, [(lease.until, response_id, lease.worker) for response_id in ids])
+    wanted = dict(transaction.find(_KEPT, [(response_id, lease.worker) for response_id in ids]))
     cancelled = frozenset(response_id for response_id, cancel in wanted.items() if cancel)
     return Heartbeat(holding.ids.difference(wanted), cancelled)
 

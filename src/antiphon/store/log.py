@@ -5,7 +5,6 @@ allowed, and performs those in a few statements for all of them.
 """
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -110,9 +109,12 @@ class ResponseState(Struct):
 
 
 def _in_a_row(entries: Sequence[LogEntry]) -> bool:
-    return all(entry.first <= entry.last for entry in entries) and all(
-        one.last + 1 == next_one.first for one, next_one in pairwise(entries)
-    )
+    expected = entries[0].first
+    for entry in entries:
+        if not entry.first == expected <= entry.last:
+            return False
+        expected = entry.last + 1
+    return True
 
 
 def lock(transaction: Transaction, ids: Collection[str]) -> dict[str, ResponseState]:
@@ -147,7 +149,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         # Stored in spite of the limit: the verdict stops the answer, and what was generated before it is
         # kept.
         over = "response_bytes" if at.size > room.limits.response else room.exceeded(at.owner)
-        return Verdict(over or verdict)
+        return Verdict(over) if over else verdict
 
     verdicts = [[take(append) for append in appends] for appends in calls]
     transaction.each(_ADVANCE, changes)
