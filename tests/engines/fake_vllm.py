@@ -341,7 +341,7 @@ class Socket:
 
 
 class EngineCore:
-    """Yields a token for each request per step. `script` replaces that, `held` pauses, `dies` and `end` end it.
+    """Yields a token for each request per step. `script` replaces that; `held` pauses, `dies` and `end` end it.
 
     `processes` are those of the next one, if it has any.
     """

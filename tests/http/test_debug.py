@@ -1,4 +1,4 @@
-"""The insides of answers: GET /v1/debug, in every API; what stays, for whom; and that nothing else changes."""
+"""The records of answers: GET /v1/debug, in every API; what stays, for whom; and that nothing else changes."""
 
 import asyncio
 import json

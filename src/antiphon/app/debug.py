@@ -126,8 +126,8 @@ class ShownGeneration(Struct, kw_only=True):
     verdicts: list[str]
 
 
-class Inside(Struct, tag_field="object", tag="debug.answer"):
-    """The inside of an answer."""
+class ShownRecord(Struct, tag_field="object", tag="debug.answer"):
+    """The record of an answer."""
 
     id: str
     request_id: str | None
@@ -216,7 +216,7 @@ async def _prompt_texts(app: App, request: GenerationRequest, observation: Obser
 
 
 async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | None:
-    """The inside of a stored response whose chunks are in its log. Raises AntiphonError."""
+    """The record of a stored response whose chunks are in its log. Raises AntiphonError."""
     store = app.storage.store
     row = await store.responses.get(owner, response_id)
     if row is None:
@@ -254,7 +254,7 @@ def _encoded(
 ) -> bytes:
     observation = record.observation
     return msgspec.json.encode(
-        Inside(
+        ShownRecord(
             observation.answer or answer_id,
             observation.request_id or None,
             record.created_at,

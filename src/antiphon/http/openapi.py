@@ -249,7 +249,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /": Operation(media_type="text/html"),
     "GET /page/{path}": Operation(media_type="application/octet-stream"),
     "GET /v1/debug": Operation(answer=debug.KeptAnswers),
-    "GET /v1/debug/{answer_id}": Operation(answer=debug.Inside),
+    "GET /v1/debug/{answer_id}": Operation(answer=debug.ShownRecord),
     "GET /v1/status": Operation(answer=debug.ServerNow),
 }
 """Types of the routes that have any. The WebSocket of /v1/responses has no place in OpenAPI."""

@@ -39,7 +39,7 @@ def build(template: str | None) -> Dialect:
     """The dialect for a `response_template`, which is JSON text. Raises EngineError if there is none."""
     if template is None:
         raise EngineError(
-            f"The dialect '{NAME}' is built from a `response_template`, and no tokenizer_config.json beside "
+            f"The dialect '{NAME}' is built from a `response_template`, and no tokenizer_config.json next to "
             f"the model has one. {_REMEDY}"
         )
     try:
