@@ -110,6 +110,7 @@ class ResponseProjection:
         self._ends_at: int | None = None  # number of the first of its last wire events
         self._completed_at: int | None = None
         self._error: ResponseError | None = None
+        self._body: bytes | None = None  # once it has ended
         # One entry for each item in the output
         self._output: list[StoredItem | None] = []  # None while it is open
         self._tokens: list[list[tuple[Token, ...]]] = []  # that it was written with
@@ -136,7 +137,7 @@ class ResponseProjection:
 
     def body(self) -> bytes:
         """The response object in its current state, with the finished items."""
-        return encode(self._response())
+        return self._body or encode(self._response())
 
     # Before the first event
 
@@ -160,8 +161,9 @@ class ResponseProjection:
         """The model gets to work."""
         lines = self.queue() if self._queued and not self.status else []
         created, self.status = bool(self.status), "in_progress"
-        lines += [] if created else [self._response_event(wire.Created)]
-        lines.append(self._response_event(wire.InProgress))
+        response = Raw(encode(self._response()))
+        events = (wire.InProgress,) if created else (wire.Created, wire.InProgress)
+        lines += [self._numbers.encode(event, response) for event in events]
         if self._compaction is not None:
             lines += self._add("compaction", self._compaction)
         for listing in self._accepted.tools.listings:
@@ -416,7 +418,8 @@ class ResponseProjection:
 
     def _terminal_event(self, status: str, event: wire.Event) -> bytes:
         self.status = status
-        return self._response_event(event)
+        self._body = encode(self._response())
+        return self._numbers.encode(event, Raw(self._body))
 
     def _response_event(self, event: wire.Event) -> bytes:
         return self._numbers.encode(event, self._response())
