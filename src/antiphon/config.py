@@ -282,7 +282,7 @@ class Settings:
     {workspace} in it is replaced by a folder that is made for each answer."""
 
     media_fallback: Literal["error", "note"] = "error"
-    """How images, audio and video are treated that the model does not take: an error, or a note in their
+    """What to do with images, audio and video that the model does not take: an error, or a note in their
     place, so that long conversations can be continued. A request may set another value."""
 
     media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False)] = ()
@@ -308,10 +308,10 @@ class Settings:
     """End every chat stream with its usage, whether it was requested or not."""
 
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
-    """Seconds of silence after which a stream sends a comment."""
+    """Seconds without an event after which a stream sends a comment."""
 
     stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
-    """Seconds after which a client that does not read its stream is cut off."""
+    """Seconds after which a client that does not read its stream is disconnected."""
 
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
     """The most seconds that an answer may take. Without it, there is no limit."""

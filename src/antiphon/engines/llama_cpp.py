@@ -99,12 +99,12 @@ class Options:
     """How many tokens are predicted at a time. Without it, llama.cpp's default."""
 
     mmproj: Annotated[str | None, Located(file_or_name)] = None
-    """What makes the model see, or hear: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
-    with mmproj in its name that lies beside the model, where there is one of each."""
+    """The encoder of images or audio: a GGUF file, hf:ORG/REPO:FILE.gguf, or none. Without it, the file
+    with mmproj in its name in the folder of the model, if that has one model and one such file."""
 
     task: Task | None = None
     """What the model is for: generate, embed or rank. Without it, what its file says: models that embed or
-    rank say how vectors of tokens become one; with embed, the mean of one that does not say so."""
+    rank have a pooling type in it; with embed, the mean is used if there is none."""
 
     def build(self, limits: Limits = DEFAULTS) -> "LlamaCppEngine":
         """Find the files, which may have to be downloaded."""
