@@ -1,7 +1,8 @@
-"""A real engine held to schemas: SmolLM2-135M, from the wheel that the test setup installs. It answers what fits, or is cut."""
+"""A real engine held to schemas: SmolLM2-135M, mostly with few of its layers. It answers what fits, or is cut."""
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -26,16 +27,26 @@ MAX_CUT = 0.25
 endlessly."""
 
 TRIED = dict([*SCHEMAS.items()][:: 5 if CI else 1])
-"""The bundled model takes half a second for each: CI tries some."""
+"""Each takes a while: CI tries some."""
 
 PLAIN, HERMES = find("plain").grammar, find("hermes").grammar
 PROMPT = "<|im_start|>user\nAnswer with a short JSON.<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
-def engine() -> Any:
+def engine(shallow_model: Path) -> Any:
+    return started(shallow_model)
+
+
+@pytest.fixture(scope="module")
+def able() -> Any:
+    """Its model answers what it is asked."""
+    return started(resolve(None))
+
+
+def started(model: Path) -> Any:
     params = xllamacpp.CommonParams()
-    params.model.path = str(resolve(None))
+    params.model.path = str(model)
     params.n_ctx, params.n_parallel, params.warmup = 2048, 1, False
     params.cpuparams.n_threads = 1  # two wait for each other where tests run side by side
     return xllamacpp.Server(params)
@@ -117,26 +128,26 @@ def test_a_call_that_must_come_comes(engine: Any, dialect: str) -> None:
     assert "Rome" in text or "Oslo" in text
 
 
-def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(engine: Any) -> None:
+def test_text_before_a_trigger_is_free_and_a_call_behind_it_is_held(able: Any) -> None:
     compiled = compile_constraint(OutputRequirements(TOOLS, ToolChoice(parallel=False)), HERMES)
     assert compiled.grammar_ir is not None
     constraint = gbnf.write(compiled.grammar_ir, compiled.triggers)
     assert constraint.triggers == ("<",)
-    said, _ = answer(engine, constraint)
+    said, _ = answer(able, constraint)
     assert said
     forced, whole = answer(
-        engine, constraint, PROMPT + "Let me look.\n", logit_bias=[["<", 8.0], ["tool", 5.0]]
+        able, constraint, PROMPT + "Let me look.\n", logit_bias=[["<", 8.0], ["tool", 5.0]]
     )
     assert forced
     assert whole or "<tool_call>" not in forced
 
 
-def test_a_token_that_holds_a_trigger_and_what_may_not_follow_it_is_not_drawn(engine: Any) -> None:
+def test_a_token_that_holds_a_trigger_and_what_may_not_follow_it_is_not_drawn(able: Any) -> None:
     """llama.cpp looks for triggers in generated text: after such a token it could only fail."""
     constraint = gbnf.write(GrammarIR(sequence("is Par", "k")), ("is Par",))
     asked = PROMPT.replace("Answer with a short JSON.", "What is the capital of France?")
-    free, _ = answer(engine, Gbnf('root ::= "Par"', ("no such text",)), asked, temperature=0)
+    free, _ = answer(able, Gbnf('root ::= "Par"', ("no such text",)), asked, temperature=0)
     assert "Paris" in free
-    said, _ = answer(engine, constraint, asked, temperature=0)
+    said, _ = answer(able, constraint, asked, temperature=0)
     assert said.partition("is ")[0] == free.partition("is ")[0]
     assert "Paris" not in said

@@ -13,7 +13,6 @@ from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 from antiphon.engines import llama_cpp
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.upstreams.kind import WORD_JOINER
 from antiphon.run.inspect_upstream import Feature, inspect_upstream
@@ -31,9 +30,9 @@ BEGIN, END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory, shallow_model: Path) -> Iterator[str]:
     file = vision_encoder.write(tmp_path_factory.mktemp("encoder") / "mmproj.gguf", EMBEDDING)
-    with llama_http.serving(resolve(None), slots=2, context=512, encoder=file) as url:
+    with llama_http.serving(shallow_model, slots=2, context=512, encoder=file) as url:
         yield url
 
 
@@ -123,10 +122,10 @@ async def test_no_text_of_a_client_becomes_a_special_token(engine: UpstreamEngin
     assert unsealed[0].media_tokens == none[0].media_tokens
 
 
-async def test_a_client_shows_an_image(tmp_path: Path) -> None:
+async def test_a_client_shows_an_image(tmp_path: Path, shallow_model: Path) -> None:
     """llama.cpp runs the model here, and finds its encoder in its folder."""
     model = tmp_path / "small.gguf"
-    model.symlink_to(resolve(None))
+    model.symlink_to(shallow_model)
     vision_encoder.write(tmp_path / "mmproj-small.gguf", EMBEDDING)
     engine = llama_cpp.Options(str(model), context=512, parallel=1, threads=1).build()
     async with (

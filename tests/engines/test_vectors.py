@@ -16,7 +16,6 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Task
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.llama_cpp import Options as LlamaOptions
-from antiphon.engines.models import resolve
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -69,8 +68,8 @@ class TestReplicas(VectorContract):
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def smollm():
-    engine = LlamaCppEngine(resolve(None), LlamaOptions(context=64, parallel=2, threads=1, task=Task.EMBED))
+async def smollm(shallow_model):
+    engine = LlamaCppEngine(shallow_model, LlamaOptions(context=64, parallel=2, threads=1, task=Task.EMBED))
     await engine.start()
     yield engine
     await engine.stop()
