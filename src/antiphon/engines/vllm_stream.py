@@ -279,13 +279,18 @@ class OutputReader:
         scores = iter(rows)
         for left, token in enumerate(ids, 1 - len(ids)):
             self._begun.append(self._score(token, next(scores, None)))
-            text = self._ending(token) if ended and left == 0 else self._shown.get(token)
+            text = self._ending(token) if ended and left == 0 else self._known_text(token)
             if text is None:
                 text = self._step(token)
             if text is None and len(self._begun) >= MOST_OF_A_CHARACTER:
                 text = self._given_up()
             if text is not None:
                 yield from self._completed(text)
+
+    def _known_text(self, token: int) -> str | None:
+        """The text of the last token that has begun; None if it depends on those before it."""
+        inside = len(self._begun) > 1  # of a character
+        return self._shown.get(token) if inside else self._seen[token]
 
     def _ending(self, token: int) -> str:
         """The text of the token that ended the answer: hidden, but for the model's own markers."""
