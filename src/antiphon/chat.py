@@ -160,7 +160,7 @@ class ChatClient:
                 raise ChatError(_refusal(response))
             yield response
         except (OSError, HTTPException) as error:
-            raise ChatError(f"the connection to {self.url.netloc} broke: {error!r}.") from error
+            raise ChatError(f"the connection to {self.url.netloc} was lost: {error!r}.") from error
         finally:
             connection.close()
 

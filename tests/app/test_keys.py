@@ -150,8 +150,11 @@ def test_a_key_of_both_options_is_for_both() -> None:
         ('[[keys]]\nname = "a"\nvalue = "v"\nconcurrent = 0', "concurrent"),
         ('[[keys]]\nname = "a"\nvalue = "v"\nexpires = "soon"', "write 2026-12-31"),
         ('[[keys]]\nname = "a"\nvalue = "v"\n[[keys]]\nname = "a"\nvalue = "w"', "two keys"),
-        ('[[keys]]\nname = "a"\nvalue = "v"\n[[keys]]\nname = "b"\nvalue = "v"', "that of another key"),
-        ('[[keys]]\nname = "a"\nvalue = "option"', "that of another key"),
+        (
+            '[[keys]]\nname = "a"\nvalue = "v"\n[[keys]]\nname = "b"\nvalue = "v"',
+            "also a value of another key",
+        ),
+        ('[[keys]]\nname = "a"\nvalue = "option"', "also a value of another key"),
         ("keys = ", "Invalid value"),
     ],
 )

@@ -216,10 +216,10 @@ async def test_what_an_engine_cannot_do(api: ChatApi, fields: dict[str, Any], pa
 @pytest.mark.parametrize(
     ("path", "model", "body", "says"),
     [
-        (EMBEDDINGS, "talker", {"input": "a"}, "makes no embeddings"),
-        (EMBEDDINGS, "ranker", {"input": "a"}, "makes no embeddings"),
-        (RERANK, "talker", {"query": "a", "documents": ["b"]}, "ranks nothing"),
-        (SCORE, "talker", {"text_1": "a", "text_2": "b"}, "ranks nothing"),
+        (EMBEDDINGS, "talker", {"input": "a"}, "does not make embeddings"),
+        (EMBEDDINGS, "ranker", {"input": "a"}, "does not make embeddings"),
+        (RERANK, "talker", {"query": "a", "documents": ["b"]}, "does not rank"),
+        (SCORE, "talker", {"text_1": "a", "text_2": "b"}, "does not rank"),
         ("/v1/completions", "plain", {"prompt": "a"}, "gives no answers"),
         (
             "/v1/chat/completions",

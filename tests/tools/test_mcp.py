@@ -117,7 +117,7 @@ async def test_one_that_does_not_start_is_left_alone_for_a_while(monkeypatch: py
     assert first is not None
     assert second is not None
     assert first.error
-    assert second.error == "It does not run, and is started again soon."
+    assert second.error == "It is not running. It will be started again soon."
     assert [log["again_in"] for log in logs if log["event"] == "an MCP server does not start"] == [30.0]
 
 

@@ -74,7 +74,7 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
         until = self.expires
         if until is not None and not isinstance(until, date):
             raise ValueError(
-                f'expires of the key "{self.name}" is no date: write 2026-12-31, without quotes.'
+                f'expires of the key "{self.name}" is not a date: write 2026-12-31, without quotes.'
             )
         if until is not None and not isinstance(until, datetime):
             until = datetime.combine(until, time())
@@ -180,7 +180,7 @@ class KeyTable:
             named[entry.name] = identity[:OWNER], entry.rules()
             for hashed in hashes:
                 if hashed in found or hashed in self._fixed:
-                    raise ValueError(f'a value of the key "{entry.name}" is that of another key, too.')
+                    raise ValueError(f'a value of the key "{entry.name}" is also a value of another key.')
                 found[hashed] = entry.name
         if not named:
             raise ValueError("there are none.")

@@ -82,7 +82,7 @@ def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Hand
 
     async def handle(request: Request) -> Response:
         read = [await reader(request) for reader in readers]
-        _log_ignored(sorted(request.query_params.keys() - asked_of(request)))
+        _log_ignored(sorted(request.query_params.keys() - query_names(request)))
         ids = request.path_params.values()
         return json_response(await use_case(app_of(request), owner_of(request), *ids, *read))
 
@@ -184,33 +184,33 @@ def _log_ignored(names: Sequence[str]) -> None:
         log.info("unknown parameters ignored", names=[name[:LONGEST_NAME] for name in names[:MOST_NAMES]])
 
 
-def asked_of(request: Request) -> set[str]:
-    """The names of the query parameters of a request that were looked for."""
-    asked: set[str] = request.scope.setdefault("state", {}).setdefault("asked", set())
-    return asked
+def query_names(request: Request) -> set[str]:
+    """The names of the query parameters of a request that the route has read."""
+    names: set[str] = request.scope.setdefault("state", {}).setdefault("query_names", set())
+    return names
 
 
 def query_of(request: Request) -> "Query":
     """The query parameters of a request."""
-    return Query(request.query_params, asked_of(request))
+    return Query(request.query_params, query_names(request))
 
 
 class Query:
-    """The query parameters of one request. `asked` collects the names that are read."""
+    """The query parameters of one request. `names` collects those that are read."""
 
-    def __init__(self, given: Mapping[str, str], asked: set[str] | None = None) -> None:
-        self._given = given
-        self._asked = set() if asked is None else asked
+    def __init__(self, values: Mapping[str, str], names: set[str] | None = None) -> None:
+        self._values = values
+        self._names = set() if names is None else names
 
     def _get(self, name: str) -> str | None:
-        self._asked.add(name)
-        return self._given.get(name)
+        self._names.add(name)
+        return self._values.get(name)
 
     def text(self, name: str) -> str | None:
         """The parameter as text; None if it is missing or empty."""
         value = self._get(name)
         if value and "\0" in value:  # PostgreSQL refuses texts with it
-            raise _wrong(name, "No text holds U+0000 here.")
+            raise _wrong(name, "Leave U+0000 out: it cannot be stored.")
         return value or None
 
     def flag(self, name: str) -> bool:
@@ -243,10 +243,10 @@ class Query:
         """The parameters of the form `prefix[KEY]`, by key."""
         found = {
             name: value
-            for name, value in self._given.items()
+            for name, value in self._values.items()
             if name.startswith(f"{prefix}[") and name.endswith("]")
         }
-        self._asked.update(found)
+        self._names.update(found)
         return {name[len(prefix) + 1 : -1]: value for name, value in found.items()}
 
 

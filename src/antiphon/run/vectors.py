@@ -39,7 +39,7 @@ async def embed(engine: Engine, request: EmbeddingRequest) -> Embeddings:
     """The vectors that the engine returns. Raises RequestError for unsupported parameters, EngineError."""
     able = engine.card.capabilities
     if Task.EMBED not in able.tasks or not isinstance(engine, Embedder):
-        raise _unable(engine.card, "makes no embeddings", "Name one that does")
+        raise _unable(engine.card, "does not make embeddings", "Name one that does")
     wanted = {
         "ids": ("input", not all(isinstance(each, str) for each in request.inputs)),
         "dimensions": ("dimensions", request.dimensions is not None),
@@ -61,7 +61,7 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     if Task.RANK in tasks and isinstance(engine, Reranker):
         return await engine.score(pairs)
     if Task.EMBED not in tasks:
-        raise _unable(engine.card, "ranks nothing", "Name one that ranks, or embeds")
+        raise _unable(engine.card, "does not rank", "Name one that ranks, or embeds")
     texts = {text: place for place, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
     found = await embed(engine, EmbeddingRequest((*texts,)))
     scores = []
@@ -76,7 +76,7 @@ def transcribe(engine: Engine, audio: TranscriptionRequest) -> AsyncIterator[byt
     """A transcription, as the body of an answer. Raises RequestError, EngineError."""
     if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
         raise _unable(
-            engine.card, "transcribes nothing", "Name one that does, or send the file in a conversation"
+            engine.card, "does not transcribe", "Name one that does, or send the file in a conversation"
         )
     return engine.transcribe(audio)
 

@@ -165,7 +165,7 @@ class McpConnections:
                 return kept.connection
             if time.monotonic() < kept.retry_at:
                 raise FailureError(
-                    RemoteFailure("protocol", -32000, "It does not run, and is started again soon.")
+                    RemoteFailure("protocol", -32000, "It is not running. It will be started again soon.")
                 )
             await self._open(server, owner, kept)
             assert kept.connection is not None

@@ -158,7 +158,7 @@ def _headers(given: _RequestSettings, where: str) -> dict[str, str]:
         raise invalid_setting(f"{where}.headers", f"Send at most {MAX_HEADERS}.")
     if given.authorization is not None:
         if any(name.lower() == "authorization" for name in headers):
-            raise invalid_setting(f"{where}.authorization", "It is among the headers, too. Send one of them.")
+            raise invalid_setting(f"{where}.authorization", "'headers' contains it, too. Send one of them.")
         if not _HEADER_VALUE.match(given.authorization) or len(given.authorization) > MAX_HEADER:
             raise invalid_setting(f"{where}.authorization", "Expected a token.")
         headers["Authorization"] = f"Bearer {given.authorization.removeprefix('Bearer ')}"

@@ -127,7 +127,7 @@ def _bubblewrap(python: str, limits: Limits) -> list[str]:
         raise ToolError(f"There is no Python {python}. Give --python the path of one.")
     if shutil.which("bwrap") is None:
         raise ToolError(
-            "Python needs a sandbox, and Bubblewrap is not there. Install it (the package `bubblewrap`), "
+            "Python needs a sandbox, and Bubblewrap is not installed. Install it (the package `bubblewrap`), "
             "or give another with --python-sandbox."
         )
     words = (
