@@ -23,6 +23,9 @@ from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import GenerationRequest
 
+SHORT = 4096
+"""Chunks of an answer that are prepared before it is played. Others may have any number."""
+
 SCORED = 4096
 """Chunks with log probabilities that are remembered."""
 
@@ -95,8 +98,9 @@ class ScriptedAnswer(Struct, frozen=True):
         length = min(limit, wanted)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
-        # A list: the step of a real engine does not go through iterators of iterators for each token either.
-        return iter([*islice(chunks, length - 1), _ended(reason, next(chunks))])
+        played = chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
+        # The step of a real engine does not go through iterators of iterators for each token either.
+        return iter([*played]) if length <= SHORT else played
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """The chunks after a beginning, repeated, and their number until the end."""
