@@ -51,10 +51,10 @@ def essence(events: Iterable[Event]) -> list[Event]:
     return [replace(e, usage=None) if isinstance(e, Finished) else e for e in plain]
 
 
-def check(table: Table, text: str, cuts: Sequence[int] = (), **options: object) -> list[Event]:
-    """Decode `text` whole, by characters and cut at `cuts`; check every law; return the merged events."""
+def check(table: Table, text: str, *cuts: Sequence[int], **options: object) -> list[Event]:
+    """Decode `text` whole, by characters, and with each of the cuts; check every law; return the merged events."""
     whole = decode(table, [text], **options)
-    for pieces in (list(text), cut(text, cuts)):
+    for pieces in (list(text), *(cut(text, each) for each in cuts or [()])):
         events = decode(table, pieces, **options)
         assert essence(events) == essence(whole)
         assert "".join(event.raw for event in events) == text

@@ -99,9 +99,8 @@ def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) ->
         return  # the test above says whether it may be so
     table, text = table_of(dialect.names[0]), answer["output"]
     rng = random.Random(text)
-    for _ in range(3):
-        places = [rng.randrange(1000) for _ in range(6)]
-        check(table, text, places, tools=TOOLS, state=answer.get("state"))
+    places = [[rng.randrange(1000) for _ in range(6)] for _ in range(3)]
+    check(table, text, *places, tools=TOOLS, state=answer.get("state"))
 
 
 @pytest.mark.parametrize("dialect", [d for d in DIALECTS if "output" in answers(d.names[0])["single"]])
