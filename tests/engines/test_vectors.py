@@ -217,12 +217,12 @@ TOO_LARGE = (
 @pytest.mark.parametrize(
     ("status", "body", "error", "says"),
     [
-        (404, {"detail": "Not Found"}, RequestError, "does not do this"),
+        (404, {"detail": "Not Found"}, RequestError, "does not support this"),
         (
             501,
             {"error": {"code": 501, "message": "This server does not support embeddings."}},
             RequestError,
-            "does not do this",
+            "does not support this",
         ),
         (400, {"error": {"message": "Too long for sk-1."}}, RequestError, "Too long for …"),
         (
