@@ -31,7 +31,6 @@ from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work
-from antiphon.http.delivery import READY, UNTYPED, Framing
 from antiphon.run.drive import Client, DeltaEncoder, DeltaWriter, Driver, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
@@ -103,20 +102,20 @@ def payloads(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """The bytes that a stream sends in each of an engine's steps, then the rest."""
     accepted = accept(request, "bench")
     stream = ChatCompletionStream(_envelope(request), 1, accepted.presentation)
-    return _drive(accepted.turn, stream, chunks, _Client(UNTYPED)).sent
+    return _drive(accepted.turn, stream, chunks, _Client()).sent
 
 
 def answer(request: ChatRequest, chunks: list[Chunk]) -> bytes:
     """The body of the full answer."""
     accepted = accept(request, "bench")
-    return _drive(accepted.turn, ChatCompletionBuilder(_envelope(request), 1), chunks, _Client(UNTYPED)).body
+    return _drive(accepted.turn, ChatCompletionBuilder(_envelope(request), 1), chunks, _Client()).body
 
 
 def messages(request: ChatRequest, chunks: list[Chunk]) -> list[bytes]:
     """The bytes of a stream of Anthropic's API for the same request."""
     accepted = accept_message(_message(request), MessageContext("bench"))
     stream = MessageStream(_envelope(request), accepted.presentation, str)
-    return _drive(accepted.turn, stream, chunks, _Client(READY)).sent
+    return _drive(accepted.turn, stream, chunks, _Client()).sent
 
 
 def _message(request: ChatRequest) -> CreateMessage:
@@ -135,21 +134,20 @@ def _message(request: ChatRequest) -> CreateMessage:
 class _Client(Client):
     """Keeps its events, as server-sent events."""
 
-    def __init__(self, framing: Framing) -> None:
-        self._framing = framing
+    def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.body = b""
 
     def write(self, lines: list[bytes]) -> None:
-        self.sent.append(self._framing.many(lines))
+        self.sent.append(b"".join(lines))
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
-        keep, frame = self.sent.append, self._framing.one
-        return lambda text, tokens: keep(frame(encode(text, tokens)))
+        keep = self.sent.append
+        return lambda text, tokens: keep(encode(text, tokens))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         if lines:
-            self.sent.append(self._framing.many(lines))
+            self.sent.append(b"".join(lines))
         self.body = body()
 
 

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.apis.completion_body import CompletionUsage, total
 from antiphon.apis.envelope import PresentationOptions, RenderedPrompt, UsageReports
+from antiphon.apis.framing import untyped_event
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event, ReasoningDelta, Usage
 
@@ -28,9 +29,6 @@ Piece = Callable[[str, Tokens], bytes]
 Usages = CompletionUsage | UnsetType | None
 """The usage in a chunk: absent, null before it is known, or its value."""
 
-DONE = b"[DONE]"
-"""The payload after the last chunk."""
-
 PADDED_LENGTH = 32
 """Pieces of a padded stream are longer than an empty one by a multiple of this number of bytes."""
 
@@ -38,6 +36,10 @@ _MARK = secrets.token_hex(16)  # in no name that a client or a server may choose
 _ENCODED_MARK = msgspec.json.encode(_MARK)
 _encode = msgspec.json.Encoder().encode
 _UNUSED = Usage()
+
+
+def _event(chunk: Any) -> bytes:
+    return untyped_event(_encode(chunk))
 
 
 class DeltaKind(Enum):
@@ -89,7 +91,7 @@ class Chunks(Generic[P]):
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """A single chunk, which is not a piece."""
-        return _encode(self._factory.chunk((part,), self._usage, prompt))
+        return _event(self._factory.chunk((part,), self._usage, prompt))
 
     def echo(self, part: P, text: str) -> bytes:
         """The chunk with a text that the client wrote."""
@@ -99,7 +101,7 @@ class Chunks(Generic[P]):
         """The chunk after the last choice, if it was requested."""
         if self._presentation.usage is UsageReports.NONE:
             return []
-        return [_encode(self._factory.chunk((), total(self._prompt_tokens, usages), None))]
+        return [_event(self._factory.chunk((), total(self._prompt_tokens, usages), None))]
 
     def note(self, choice: int, event: Event) -> None:
         """The model wrote something that no chunk shows."""
@@ -173,7 +175,7 @@ class DetailedChunks(Chunks[P]):
             usage = total(self._prompt_tokens, self._used.values())
         chunk = self._factory.chunk((part,), usage, prompt)
         chunk.obfuscation = padding
-        return _encode(chunk)
+        return _event(chunk)
 
 
 def chunks_for(factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int) -> Chunks[P]:

@@ -1,6 +1,6 @@
-"""Payloads of wire events → server-sent events with a type.
+"""Payloads of wire events → server-sent events, with a type or, in OpenAI's older APIs, without.
 
-Every payload begins with its `type`, so the `event:` line, which equals it, can be copied from it.
+Every payload with a type begins with it, so the `event:` line, which equals it, can be copied from it.
 Obfuscation is added here and not when payloads are made: a stored event has none, and each reader may
 request it.
 """
@@ -25,13 +25,18 @@ def event_type(payload: bytes) -> bytes:
     return payload[_TYPE : payload.index(b'"', _TYPE)]
 
 
+def untyped_event(payload: bytes) -> bytes:
+    """A payload as a server-sent event without a type."""
+    return b"data: %b\n\n" % payload
+
+
 def event(payload: bytes) -> bytes:
-    """A payload as a server-sent event."""
+    """A payload as a server-sent event with its type."""
     return b"event: %b\ndata: %b\n\n" % (event_type(payload), payload)
 
 
 def frame(payloads: Iterable[bytes]) -> bytes:
-    """Payloads as server-sent events."""
+    """Payloads as server-sent events with their types."""
     parts: list[bytes] = []
     for payload in payloads:  # as `event` has them, but copied once: some have megabytes
         parts += b"event: ", event_type(payload), b"\ndata: ", payload, b"\n\n"

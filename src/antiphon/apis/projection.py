@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from antiphon.apis.chunks import DONE
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.errors import encode_error
+from antiphon.apis.framing import DONE, untyped_event
 from antiphon.core.accumulator import Output, output_of
 from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
@@ -59,11 +59,11 @@ class _Enveloped:
 
 
 class StreamProjection(_Enveloped):
-    """A stream of payloads, which has no body."""
+    """A stream of server-sent events, which has no body."""
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """The last events of a stream that failed."""
-        return [encode_error(error), DONE]
+        return [untyped_event(encode_error(error)), DONE]
 
     def cancel(self) -> list[bytes]:
         """The last events of a cancelled stream."""

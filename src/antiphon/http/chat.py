@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.app import chat
-from antiphon.http.delivery import UNTYPED, EventStream, FullAnswer
+from antiphon.http.delivery import EventStream, FullAnswer
 from antiphon.http.request import app_of, json_response, owner_of, query_of, read_request, request_id_of
 from antiphon.store.records import CompletionFilter
 
@@ -16,7 +16,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
     app, wire = app_of(request), await read_request(request, ChatRequest)
     driver = await chat.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
-        return EventStream(driver, app.options, UNTYPED)
+        return EventStream(driver, app.options)
     return FullAnswer(driver, app.options)
 
 

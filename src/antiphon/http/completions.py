@@ -10,7 +10,7 @@ from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
-from antiphon.http.delivery import UNTYPED, EventStream, FullAnswer
+from antiphon.http.delivery import EventStream, FullAnswer
 from antiphon.http.request import (
     app_of,
     decode_body,
@@ -28,7 +28,7 @@ async def create(request: Request) -> EventStream | FullAnswer:
     app, wire = app_of(request), await read_request(request, CompletionRequest)
     driver = await completions.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
-        return EventStream(driver, app.options, UNTYPED)
+        return EventStream(driver, app.options)
     return FullAnswer(driver, app.options)
 
 
@@ -36,7 +36,7 @@ async def infill(request: Request) -> EventStream | FullAnswer:
     """Fill the gap between two texts, as llama-server does."""
     app, wire = app_of(request), await read_request(request, InfillRequest)
     driver = await completions.infill(app, wire, owner_of(request), request_id_of(request))
-    return EventStream(driver, app.options, UNTYPED) if wire.stream else FullAnswer(driver, app.options)
+    return EventStream(driver, app.options) if wire.stream else FullAnswer(driver, app.options)
 
 
 async def tokenize(request: Request) -> Response:

@@ -37,10 +37,13 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
-    """Payload of `one` event, or of `many`, → server-sent events."""
+    """Wire event, or `many`, → server-sent events. `one` is None if each wire event is one already."""
 
-    one: Callable[[bytes], bytes]
+    one: Callable[[bytes], bytes] | None
     many: Callable[[list[bytes]], bytes]
+
+
+READY = Framing(None, b"".join)
 
 
 class DirectConnection:
@@ -218,7 +221,7 @@ class FullAnswer(_Delivery):
 
 
 class EventStream(_Delivery):
-    """Server-sent events. `framing` makes them from payloads, `after` is sent after the last."""
+    """Server-sent events. `framing` makes them from wire events, `after` is sent after the last."""
 
     # Slots, because every token looks up some of them.
     __slots__ = (
@@ -241,7 +244,7 @@ class EventStream(_Delivery):
         self,
         driver: Driver,
         options: Options,
-        framing: Framing,
+        framing: Framing = READY,
         after: bytes = b"",
     ) -> None:
         super().__init__(driver, options)
@@ -279,14 +282,13 @@ class EventStream(_Delivery):
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        # A function with variables of its own would touch more memory for each token.
-        return partial(self._write_delta, self._framing.one, encode)
+        # Functions with variables of their own would touch more memory for each token.
+        frame = self._framing.one
+        return partial(self._write_delta, encode if frame is None else partial(_framed, frame, encode))
 
-    def _write_delta(
-        self, frame: Callable[[bytes], bytes], encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]
-    ) -> None:
+    def _write_delta(self, encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]) -> None:
         self._silent = False
-        self._out(frame(encode(text, tokens)))
+        self._out(encode(text, tokens))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
@@ -362,11 +364,7 @@ def _discard(body: bytes) -> None:
     """Ignore the data: a closed transport raises when it is written to."""
 
 
-def _frame(payloads: list[bytes]) -> bytes:
-    return b"data: %b\n\n" % b"\n\ndata: ".join(payloads)
-
-
-UNTYPED = Framing(b"data: %b\n\n".__mod__, _frame)
-"""Server-sent events without a type."""
-READY = Framing(bytes, b"".join)
-"""The payloads are server-sent events."""
+def _framed(
+    frame: Callable[[bytes], bytes], encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]
+) -> bytes:
+    return frame(encode(text, tokens))

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import PING
 from antiphon.app import messages
-from antiphon.http.delivery import READY, EventStream, FullAnswer
+from antiphon.http.delivery import EventStream, FullAnswer
 from antiphon.http.request import app_of, json_response, owner_of, read_request, request_id_of
 
 
@@ -24,7 +24,7 @@ async def create(request: Request) -> MessageEvents | FullAnswer:
     app, wire = app_of(request), await read_request(request, CreateMessage)
     driver = await messages.create(app, wire, owner_of(request), request_id_of(request))
     if wire.stream:
-        return MessageEvents(driver, app.options, READY)
+        return MessageEvents(driver, app.options)
     return FullAnswer(driver, app.options)
 
 

@@ -61,12 +61,22 @@ def streamed(
 ) -> list[bytes]:
     """The payloads of the stream of one choice, without the end mark."""
     stream, numbered = ChatCompletionStream(envelope, 1, presentation), Accumulator().extend(events)
-    payloads = stream.begin()
+    sent = stream.begin()
     for start in range(0, len(events), batch):
-        payloads += stream.push(0, numbered[start : start + batch])
-    *rest, end = stream.finish()
+        sent += stream.push(0, numbered[start : start + batch])
+    *sent, end = payloads_of(sent + stream.finish())
     assert end == b"[DONE]"
-    return payloads + rest
+    return sent
+
+
+def payloads_of(events: Iterable[bytes]) -> list[bytes]:
+    """The payloads of server-sent events without types."""
+    payloads = []
+    for event in events:
+        assert event.startswith(b"data: ")
+        assert event.find(b"\n") == len(event) - 2
+        payloads.append(event[len(b"data: ") : -2])
+    return payloads
 
 
 def answered(

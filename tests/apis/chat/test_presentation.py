@@ -13,7 +13,7 @@ from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, FinishReason, Token
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded, TextStarted, Usage
-from tests.apis.chat.support import ENVELOPE, accumulated, answered, said, streamed
+from tests.apis.chat.support import ENVELOPE, accumulated, answered, payloads_of, said, streamed
 from tests.counting import lines
 from tests.openai_schema import validate
 
@@ -196,7 +196,7 @@ def test_usage_of_a_chunk_counts_every_choice() -> None:
     stream = ChatCompletionStream(ENVELOPE, 2, PresentationOptions(usage=UsageReports.EACH))
     stream.begin()
     stream.push(0, [TextDelta("a", "a", (Token(1, "a"),))])
-    [chunk] = stream.push(1, [TextDelta("b", "b", (Token(2, "b"),))])
+    [chunk] = payloads_of(stream.push(1, [TextDelta("b", "b", (Token(2, "b"),))]))
 
     assert json.loads(chunk)["usage"]["completion_tokens"] == 2
 
@@ -223,7 +223,7 @@ def test_padding_hides_lengths() -> None:
     for stream in streams:
         stream.begin()
 
-    padded, plain = [stream.push(0, events) for stream in streams]
+    padded, plain = [payloads_of(stream.push(0, events)) for stream in streams]
 
     assert [json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in padded] == texts
     assert len({len(chunk) for chunk in padded}) == 1

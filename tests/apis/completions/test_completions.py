@@ -30,7 +30,7 @@ from antiphon.core.turn import Sampling, Turn
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 from antiphon.dialects.plain import PLAIN
-from tests.apis.chat.support import with_error
+from tests.apis.chat.support import payloads_of, with_error
 from tests.laws import cut, cuts
 from tests.openai_schema import validate
 from tests.search import examples
@@ -89,13 +89,13 @@ def streamed(
     """The chunks of a stream, one event at a time, choice after choice."""
     stream = CompletionStream(ENVELOPE, layout, presentation)
     stream.prompted(PROMPTS)
-    payloads = stream.begin()
+    sent = stream.begin()
     for index, events in enumerate(choices):
         for event in Accumulator().extend(events):
-            payloads += stream.push(index, [event])
-    *rest, end = stream.finish()
+            sent += stream.push(index, [event])
+    *payloads, end = payloads_of(sent + stream.finish())
     assert end == b"[DONE]"
-    return [json.loads(payload) for payload in payloads + rest]
+    return [json.loads(payload) for payload in payloads]
 
 
 def accumulated(chunks: list[dict[str, Any]], presentation: PresentationOptions) -> list[dict[str, Any]]:

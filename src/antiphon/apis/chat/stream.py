@@ -14,9 +14,10 @@ from msgspec import UNSET
 from antiphon.apis.chat.answer import Annotations, token_logprobs
 from antiphon.apis.chat.calls import encoder_of, reason_shown
 from antiphon.apis.chat.resource import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
-from antiphon.apis.chunks import DONE, DeltaKind, Piece, Tokens, Usages, chunks_for
+from antiphon.apis.chunks import DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
+from antiphon.apis.framing import DONE
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import FinishReason
@@ -101,7 +102,7 @@ class _ChatChunkFactory:
 
 
 class ChatCompletionStream(StreamProjection):
-    """Projects the events of an answer to the payloads of server-sent events."""
+    """Projects the events of an answer to server-sent events."""
 
     def __init__(
         self, envelope: Envelope, choices: int, presentation: PresentationOptions = DEFAULT_PRESENTATION

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.errors import encode_error
+from antiphon.apis.framing import untyped_event
 from antiphon.apis.projection import BodyProjection, ChoiceResult, StreamProjection
 from antiphon.apis.request import Request
 from antiphon.core.accumulator import Output
@@ -144,9 +145,10 @@ class InfillStream(StreamProjection):
         for event in events:
             if type(event) is TextDelta:
                 self._text.append(event.text)
-                out.append(_encoded(Infill(0, event.text, stop=False), None))
+                out.append(untyped_event(_encoded(Infill(0, event.text, stop=False), None)))
             elif isinstance(event, Finished) and event.reason is not FinishReason.ERROR:
-                out.append(_encoded(_last(self._envelope, "", "".join(self._text), event), self._fields))
+                last = _last(self._envelope, "", "".join(self._text), event)
+                out.append(untyped_event(_encoded(last, self._fields)))
         return out
 
     def delta_encoder(self, choice: int, delta: type[Event]) -> None:
@@ -160,4 +162,4 @@ class InfillStream(StreamProjection):
 
     def fail(self, error: AntiphonError) -> list[bytes]:
         """The last event of a stream that failed."""
-        return [encode_error(error)]
+        return [untyped_event(encode_error(error))]

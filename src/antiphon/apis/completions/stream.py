@@ -5,12 +5,13 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.apis.chunks import DONE, DeltaKind, Piece, Tokens, Usages, chunks_for
+from antiphon.apis.chunks import DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import ChoiceLayout
 from antiphon.apis.completions.answer import EncodedToken, completion_logprobs, echoed, shown_tokens
 from antiphon.apis.completions.resource import Completion, CompletionChoice
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
+from antiphon.apis.framing import DONE
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Event, Finished, ReasoningDelta, TextDelta, Usage
@@ -59,7 +60,7 @@ class _CompletionChunkFactory:
 
 
 class CompletionStream(StreamProjection):
-    """Projects the events of an answer to the payloads of server-sent events."""
+    """Projects the events of an answer to server-sent events."""
 
     def __init__(
         self,
