@@ -9,7 +9,6 @@ transport (see `protocol.py`); under any other ASGI server, by `send`.
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -231,10 +230,10 @@ class EventStream(_Delivery):
         "_last",
         "_loop",
         "_opening",
-        "_out",
-        "_silent",
         "_stall",
         "_timer",
+        "out",
+        "silent",
     )
 
     silence = _COMMENT
@@ -251,10 +250,12 @@ class EventStream(_Delivery):
         self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
-        self._out: Callable[[bytes], object] = self._begin
+        self.out: Callable[[bytes], object] = self._begin
+        """Where events go now."""
         self._opening: asyncio.Task[None] | None = None
         self._last: bytes | None = None
-        self._silent = True
+        self.silent = True
+        """Nothing was sent since the last look."""
         self._stall: asyncio.TimerHandle | None = None
 
     async def _deliver(self) -> None:
@@ -276,19 +277,14 @@ class EventStream(_Delivery):
 
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
-        self._silent = False
+        self.silent = False
         self.started = True
-        self._out(self._framing.many(lines))
+        self.out(self._framing.many(lines))
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        # Functions with variables of their own would touch more memory for each token.
         frame = self._framing.one
-        return partial(self._write_delta, encode if frame is None else partial(_framed, frame, encode))
-
-    def _write_delta(self, encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]) -> None:
-        self._silent = False
-        self._out(encode(text, tokens))
+        return _DeltaWriter(self, encode if frame is None else _FramedDelta(frame, encode).encode).write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
@@ -311,21 +307,21 @@ class EventStream(_Delivery):
         out = await self._connection.open(start)
         if self._connection.gone:
             return
-        self._out = out
+        self.out = out
         if self._early:
-            self._out(b"".join(self._early))
+            self.out(b"".join(self._early))
 
     def _tick(self) -> None:
         """Send a comment, if nothing was sent since the last call."""
-        if self._silent and self._stall is None:  # a client that does not read needs no comments
+        if self.silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
-            self._out(self.silence)
-        self._silent = True
+            self.out(self.silence)
+        self.silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""
-        self._out = _discard
+        self.out = _discard
         super().on_disconnect()
 
     def on_pause(self) -> None:
@@ -357,14 +353,41 @@ class LogStream(EventStream):
         """See `Client`."""
         super().attach(driver)
         self.started = True
-        self._out(_COMMENT)
+        self.out(_COMMENT)
 
 
 def _discard(body: bytes) -> None:
     """Ignore the data: a closed transport raises when it is written to."""
 
 
-def _framed(
-    frame: Callable[[bytes], bytes], encode: DeltaEncoder, text: str, tokens: tuple[Token, ...]
-) -> bytes:
-    return frame(encode(text, tokens))
+class _DeltaWriter:
+    """Writes the deltas of one item to a stream.
+
+    Methods of small objects: functions with variables of their own touch more memory for each token.
+    """
+
+    __slots__ = ("_encode", "_stream")
+
+    def __init__(self, stream: EventStream, encode: DeltaEncoder) -> None:
+        self._stream = stream
+        self._encode = encode
+
+    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """See `DeltaWriter`."""
+        stream = self._stream
+        stream.silent = False
+        stream.out(self._encode(text, tokens))
+
+
+class _FramedDelta:
+    """Encodes the deltas of one item as server-sent events."""
+
+    __slots__ = ("_encode", "_frame")
+
+    def __init__(self, frame: Callable[[bytes], bytes], encode: DeltaEncoder) -> None:
+        self._frame = frame
+        self._encode = encode
+
+    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
+        """See `DeltaEncoder`."""
+        return self._frame(self._encode(text, tokens))

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
-from functools import partial
 from http import HTTPStatus
 from time import time
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -44,12 +43,20 @@ SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
 
-def _write_part(transport: WriteTransport, body: bytes) -> None:
-    """Write a part of a body as a chunk."""
-    if len(body) < LARGE_PART:
-        transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-    else:
-        transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+class _ChunkWriter:
+    """Writes parts of a body as chunks."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: WriteTransport) -> None:
+        self._transport = transport
+
+    def write(self, body: bytes) -> None:
+        """Write a part."""
+        if len(body) < LARGE_PART:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        else:
+            self._transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
 
 
 class DateHeader:
@@ -353,7 +360,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def writer(self) -> Callable[[bytes], None]:
         """A function that writes parts of the body of the current response."""
-        return partial(_write_part, self.transport)
+        return _ChunkWriter(self.transport).write
 
     def abort(self) -> None:
         """Close the connection, with data unread."""
