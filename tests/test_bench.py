@@ -70,6 +70,6 @@ def test_calls_are_counted_from_the_engine_to_the_transport():
     assert {target["name"][:2] for target in report["targets"]} == {"5:"}
     for row in rows:
         called = {function.function: function for function in row.functions}
-        assert {"GenerationRun.push", "_write_part"} <= called.keys()
+        assert {"GenerationRun.push", "_ChunkWriter.write"} <= called.keys()
         assert row.files == len({function.file for function in row.functions})
         assert 0.9 <= called["GenerationRun.push"].calls <= 1.1, "a step was not one token"
