@@ -245,9 +245,9 @@ ERROR = {"error": {"message": "No such model: m.", "type": "not_found_error", "p
         (stream(chunk(content="a"), b'data: {"choices": 3}\n\n'), "Chat Completions"),
         (stream(chunk(content="a")), "middle of the answer"),
         (stream(chunk(content="a"), end=b""), "middle of the answer"),
-        (stream(chunk(content="a"), end=b"40\r\ndata: {"), "broke"),
-        ([b"SSH-2.0-OpenSSH\r\n"], "broke"),
-        ([], "broke"),
+        (stream(chunk(content="a"), end=b"40\r\ndata: {"), "was lost"),
+        ([b"SSH-2.0-OpenSSH\r\n"], "was lost"),
+        ([], "was lost"),
     ],
 )
 def test_errors_are_one_line(
