@@ -640,6 +640,8 @@ async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: b
             if row.engine == STOPPED:
                 await until(lambda: not server.engine.load.running)
                 engine = STOPPED
+            if row.stored(way) != NOTHING:
+                await until(lambda: store.made)  # which may be after the engine has stopped
             assert (told, await case.stored()) == (row.told(way), row.stored(way))
             assert engine == row.engine
             if row.stored(way) in ("failed", "cancelled") and "store" not in row.ending:
