@@ -178,6 +178,17 @@ async def test_what_cannot_be_done_before_the_model_is_ready_is_done_later(store
         assert await status_of(store) == "completed"
 
 
+async def test_jobs_are_claimed_again_after_any_failure_of_the_store(store: Outage) -> None:
+    async with working(store) as server:
+        await until(lambda: "jobs.any_background" in server.store.calls)  # there are none
+        server.store.calls.clear()
+        server.store.away = RuntimeError("It broke.")
+        await queued(store)
+        await until(lambda: "jobs.any_background" in server.store.calls)
+        server.store.away = False
+        assert await status_of(store) == "completed"
+
+
 async def test_what_a_busy_engine_does_not_take_is_done_later(store: Outage) -> None:
     class Busy(ScriptedEngine):
         refused = 0

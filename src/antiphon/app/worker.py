@@ -124,7 +124,8 @@ class Worker:
         """Seconds to wait for a notification. A lease that runs out does not notify."""
         try:
             leased = await self._app.storage.store.jobs.any_background()
-        except StoreError:
+        except Exception as error:  # the loop has to go on, whatever it is
+            _log_trouble(error)
             leased = True
         return self._lease / HEARTBEATS if leased else SWEEP
 
