@@ -171,7 +171,7 @@ async def test_an_interpreter_that_is_lost_is_told_and_begun_anew(
     assert "variables are gone" in result.text
     assert result.text.startswith("begun\n")
     after = await said(session, "print('x' in globals(), open('a').read())")
-    assert after == "[The interpreter was restarted: variables are gone, files are there.]\nFalse kept\n"
+    assert after == "[The interpreter was restarted: variables are lost, files are kept.]\nFalse kept\n"
     assert await said(session, "6 * 7") == "42\n"
     await tool.close()
 
@@ -240,7 +240,7 @@ async def test_a_container_outlasts_its_answer_and_its_server(storage: Storage) 
     second = PythonInterpreter(interpreters(storage))
     other = own(second, "resp_3", container=named)
     assert await said(other, "open('a').read()") == (
-        "[The interpreter was restarted: variables are gone, files are there.]\n'kept'\n"
+        "[The interpreter was restarted: variables are lost, files are kept.]\n'kept'\n"
     )
     # The first server has been overtaken: what its interpreter knows is old.
     assert "was restarted" in await said(later, "1")

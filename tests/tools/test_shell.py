@@ -188,7 +188,7 @@ async def test_when_the_time_is_up_all_is_killed(session: Session) -> None:
         await session.run(*commands("echo begun", f"{pause} &", f"{pause} & wait", timeout_ms=300))
     )
     assert result.details == CommandDetails("begun\n", "", None)
-    assert result.text == "begun\n[stopped after 0.3 seconds: the time was up]"
+    assert result.text == "begun\n[stopped after 0.3 seconds: this is the time limit]"
     await until_there_are(0, pause)
     assert not children("sh")
 
@@ -325,7 +325,9 @@ def test_a_command_that_is_none_is_an_error_at_once(command: str) -> None:
 async def test_the_model_is_told_that_earlier_files_are_lost(session: Session) -> None:
     await session.recall(*commands("touch a"), ToolResult("[exit code 0]", CommandDetails("", "", 0)))
     first = await session.run(*commands("ls"))
-    assert first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was made again."
+    assert (
+        first.text.splitlines()[0] == "The files of earlier commands are lost: the sandbox was created again."
+    )
     assert (await session.run(*commands("ls"))).text == "[exit code 0]"
 
 

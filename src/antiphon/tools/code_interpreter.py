@@ -65,9 +65,10 @@ MODULES = (
 FUNCTION = Function(
     ACTION,
     f"""\
-Runs Python code, and shows what it prints and the value of its last expression. Variables stay.
-It is a subset of Python in a sandbox: no files, no network, no packages. A call may take \
-{SECONDS:.0f} seconds. Classes cannot inherit and have no properties, and there are no generator functions.
+Runs Python code and shows what it prints and the value of its last expression. Later calls can use its \
+variables.
+It is a subset of Python in a sandbox, without files, network or packages. A call may take at most \
+{SECONDS:.0f} seconds. Inheritance, properties and generator functions are not supported.
 Modules: {", ".join(MODULES)}.""",
     {
         "type": "object",
@@ -77,14 +78,14 @@ Modules: {", ".join(MODULES)}.""",
     hosted=Hosted(TYPE, ACTION, idempotent=True),
 )
 
-_ANEW = "Its variables are gone: the next call starts a new one."
+_ANEW = "Its variables are lost. The next call starts a new interpreter."
 _TIMEOUT = f"The code was stopped: it took too long. {_ANEW}"
 _MEMORY = f"The code was stopped: it took more than {MEMORY >> 20} MiB of memory. {_ANEW}"
 _CRASH = f"The interpreter crashed. {_ANEW}"
 _BUSY = "Too many programs are running. Try again later, or continue without running code."
 _BROKEN = "Code cannot be run at the moment. Continue without it."
 _SILENT = "[Nothing was printed.]"
-_NO_CODE = "`code` is missing: give Python code as a text."
+_NO_CODE = "`code` is missing. Give Python code as a string."
 
 log = structlog.get_logger()
 

@@ -19,12 +19,12 @@ MAX_SECONDS = 600.0
 MAX_CHARS = 16_000
 """How many characters of each of its outputs the model gets."""
 
-_NO_COMMANDS = "`commands` is missing: give a list of command lines."
+_NO_COMMANDS = "`commands` is missing. Give a list of command lines."
 _LONGEST = f"Commands cannot run for more than {MAX_SECONDS:.0f} seconds."
 _IGNORED = {
-    "user": "`user` was ignored: there is one user.",
-    "session_name": "`session_name` was ignored: each call begins a new shell.",
-    "env": "Some of `env` was ignored: it takes names of variables, and texts.",
+    "user": "`user` was ignored: there is only one user.",
+    "session_name": "`session_name` was ignored: each call starts a new shell.",
+    "env": "Some of `env` was ignored: names must be valid names of variables, and values strings.",
 }
 
 

@@ -41,9 +41,10 @@ _READ = ("type", "vector_store_ids", "max_num_results", "filters", "ranking_opti
 FUNCTION = Function(
     "file_search",
     """\
-Searches the files that the user has provided, and shows the parts that fit best.
-A part begins with its mark, such as `【0:2†manual.pdf】`. Behind what you say from a part, put its mark.
-The search compares words: use those that the files would use, and search again with others if need be.""",
+Searches the files that the user has provided and shows the passages that match best.
+Each passage begins with its citation mark, such as `【0:2†manual.pdf】`. Put this mark after each statement \
+that you take from the passage.
+The search compares words: use words that the files probably contain, and try others if it finds nothing.""",
     {
         "type": "object",
         "properties": {

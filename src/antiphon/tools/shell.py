@@ -34,26 +34,26 @@ WORKSPACE = "{workspace}"
 FUNCTION = Function(
     TYPE,
     f"""\
-Runs commands in a shell in a sandbox, one after the other, and shows what they print and the exit code \
-of the last one. Each call begins a new shell. Files stay until the answer is given.
-A call may take {SECONDS:.0f} seconds, or `timeout_ms`, at most {MAX_SECONDS * 1000:.0f}.""",
+Runs commands one after the other in a shell in a sandbox, and shows their output and the exit code of the \
+last one. Each call starts a new shell. Files are kept until your answer is complete.
+A call may take {SECONDS:.0f} seconds, or `timeout_ms` milliseconds, at most {MAX_SECONDS * 1000:.0f}.""",
     {
         "type": "object",
         "properties": {
             "commands": {"type": "array", "items": {"type": "string"}, "description": "Command lines."},
-            "timeout_ms": {"type": "number", "description": "How long they may take, in milliseconds."},
+            "timeout_ms": {"type": "number", "description": "The time limit in milliseconds."},
         },
         "required": ["commands"],
     },
     hosted=Hosted(TYPE, ACTION),
 )
 
-_LOST = "The files of earlier commands are lost: the sandbox was made again."
+_LOST = "The files of earlier commands are lost: the sandbox was created again."
 _BROKEN = "Commands cannot be run at the moment. Continue without them."
 
 _TRY = Commands("exit 0\n", 30.0, 1000)
 """The test of a sandbox at the start of the server: a script that does nothing, and its time limit."""
-_REMEDY = "Give the command that begins a shell which reads its script from standard input."
+_REMEDY = "Give a command that starts a shell which reads its script from standard input."
 
 log = structlog.get_logger()
 
@@ -178,7 +178,7 @@ def _result_text(executed: CommandDetails, commands: Commands) -> str:
     if executed.stderr:
         parts += ["[stderr]", executed.stderr.removesuffix("\n")]
     if executed.exit_code is None:
-        parts.append(f"[stopped after {commands.seconds:g} seconds: the time was up]")
+        parts.append(f"[stopped after {commands.seconds:g} seconds: this is the time limit]")
     else:
         parts.append(f"[exit code {executed.exit_code}]")
     return "\n".join(filter(None, parts))

@@ -46,9 +46,9 @@ READERS = 2
 _LINES_BEFORE = 4
 """How far above a match its page is opened."""
 
-_LOST = WebPage("A page that cannot be shown again", [""])
+_LOST = WebPage("A page that can no longer be shown", [""])
 _NUMBER = {"type": "integer"}
-_CURSOR = {**_NUMBER, "description": "The cursor of a page that was shown; by default that of the last one."}
+_CURSOR = {**_NUMBER, "description": "The cursor of the page; by default the page shown last."}
 
 
 def _function(
@@ -64,36 +64,36 @@ FUNCTIONS = (
     _function(
         "search",
         """\
-Searches the web and shows the results. Use it for what you do not know, or what may have changed.
-Each display begins with its cursor in brackets, such as `[0]`, and its lines are numbered: `L0: …`.
-A link looks like this: `【3†text†domain】`; 3 is its id. Open the results that look useful with `web_open`.
-Cite a page that you use, with its cursor and lines, behind what it says: `【1†L8-L11】` or `【1†L8】`.""",
+Searches the web and shows the results. Use it for facts that you do not know or that may have changed.
+Each shown page begins with its cursor in brackets, such as `[0]`, and its lines are numbered: `L0: …`.
+A link looks like this: `【3†text†domain】`; 3 is its id. Open useful results with `web_open`.
+Cite each page that you use, with its cursor and lines, after the statement: `【1†L8-L11】` or `【1†L8】`.""",
         ["query"],
         query={"type": "string", "description": "What to search for."},
-        topn={**_NUMBER, "description": "How many results to show, at most."},
+        topn={**_NUMBER, "description": "The maximum number of results."},
     ),
     _function(
         "open",
         """\
 Opens a link of a page that was shown, or a URL, and shows the page from line `loc` on.
-Without `id` it shows another part of a page that is open already.""",
+Without `id` it shows another part of an open page.""",
         [],
         id={"type": ["integer", "string"], "description": "The id of a link, or a full URL."},
         cursor={
             **_CURSOR,
-            "description": "The cursor of the page that the link is on; by default the last one.",
+            "description": "The cursor of the page with the link; by default the page shown last.",
         },
-        loc={**_NUMBER, "description": "The line to begin with."},
+        loc={**_NUMBER, "description": "The first line to show."},
         num_lines={
             **_NUMBER,
-            "description": "How many lines to show; by default as many as there is room for.",
+            "description": "The number of lines to show; by default as many as fit.",
         },
     ),
     _function(
         "find",
-        "Finds a text in an open page, and shows the places where it stands. Upper and lower case are one.",
+        "Finds a text in an open page and shows the lines that contain it. Case is ignored.",
         ["pattern"],
-        pattern={"type": "string", "description": "The text to find, word for word."},
+        pattern={"type": "string", "description": "The exact text to find."},
         cursor=_CURSOR,
     ),
 )
@@ -244,7 +244,7 @@ class Browser:
         page = await self._history.page(call.cursor)
         doing.details = FindDetails(page.url, call.pattern)
         if page.url is None:
-            raise ToolError("Results cannot be searched for a text. Open one of them first.")
+            raise ToolError("A text cannot be found in search results. Open one of them first.")
         return self._show(matches_page(page, call.pattern), doing)
 
     async def _link(self, call: Open) -> Link | None:
@@ -256,7 +256,7 @@ class Browser:
         page = await self._history.page(call.cursor)
         if call.target >= len(page.links):
             raise ToolError(
-                f"There is no link {call.target} on that page: it has {len(page.links)}, from 0 on."
+                f"There is no link {call.target} on that page: it has {len(page.links)}, numbered from 0."
             )
         return page.links[call.target]
 

@@ -63,7 +63,7 @@ def text_of(part: types.ContentBlock) -> str:  # noqa: PLR0911 - a table
             return text
         case types.EmbeddedResource(resource=types.BlobResourceContents(uri=uri, blob=data, mime_type=kind)):
             return f"{_named('file', kind or 'unknown type', data)} {uri}"
-    return "[Something that cannot be shown.]"
+    return "[Content that cannot be shown.]"
 
 
 def _named(what: str, kind: str, data: str) -> str:

@@ -191,8 +191,8 @@ class Interpreter:
                 code = await self._process.wait()
         self._take()
         if code in _CPU_ENDED:
-            return InterpreterLostError("Its time on the processor is used up.")
-        return InterpreterLostError("The interpreter ended: by the code itself, or for lack of memory.")
+            return InterpreterLostError("Its CPU time is used up.")
+        return InterpreterLostError("The interpreter has ended: by the code itself, or for lack of memory.")
 
     async def _send(self, request: dict[str, Any]) -> None:
         await self._write(msgspec.json.encode(request) + b"\n")

@@ -193,7 +193,7 @@ class Cells:
         unreachable = (errno.ENETUNREACH, errno.EHOSTUNREACH)
         memory, disk = settings["memory_bytes"] >> 20, settings["disk_bytes"] >> 20
         met = {
-            "Packages cannot be installed. There are the standard library" + settings["libraries"] + ".":
+            "Packages cannot be installed. Available: the standard library" + settings["libraries"] + ".":
                 isinstance(error, ModuleNotFoundError),
             f"A program may have {memory} MiB of memory. Work in smaller parts.":
                 isinstance(error, MemoryError) or number == errno.ENOMEM,

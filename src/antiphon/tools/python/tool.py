@@ -43,9 +43,9 @@ PICTURE_BYTES = 1024 * 1024
 """The most figures of a call that are shown, and the most bytes of each; others are files only."""
 
 _SILENT = "[Nothing was printed.]"
-_NO_CODE = "`code` is missing: give Python code as a text."
-_ANEW = "[The interpreter was restarted: variables are gone, files are there.]"
-_NEXT = "Its variables are gone, and files that this call has written: the next call starts again."
+_NO_CODE = "`code` is missing. Give Python code as a string."
+_ANEW = "[The interpreter was restarted: variables are lost, files are kept.]"
+_NEXT = "Its variables and the files of this call are lost. The next call starts a new interpreter."
 _BUSY = "Too many programs are running. Try again later, or continue without running code."
 _BROKEN = "Code cannot be run at the moment. Continue without it."
 _EXPIRED = "The container has expired, and its files with it. Continue without it."
@@ -346,14 +346,14 @@ class ContainerSession:
         notes = []
         if written and self._kept:
             notes.append(
-                f"[Written: {_some(written)}. The user gets those that the answer names, as sandbox:PATH.]"
+                f"[Written: {_some(written)}. The user gets those that your answer names as sandbox:PATH.]"
             )
         elif written:
-            notes.append(f"[Written: {_some(written)}. The user cannot see files: say what is in them.]")
+            notes.append(f"[Written: {_some(written)}. The user cannot see files: describe their content.]")
         left_out = [*ran.left_out, *files.refused]
         if left_out:
             notes.append(
-                f"[Not kept, for they are too many or too large: {_some(left_out)}. "
+                f"[Not kept, because they are too many or too large: {_some(left_out)}. "
                 f"A container has room for {self._limits.container_files} files.]"
             )
         return notes
@@ -444,10 +444,11 @@ def _function(sandbox: Sandbox, limits: Limits) -> Function:
     return Function(
         ACTION,
         f"""\
-Runs Python code, and shows what it prints and the value of its last expression. Variables stay.
-It is Python {version}{libraries}, in a sandbox without a network. Files are in {WORKSPACE}, and those \
-that are written there are kept. Figures of matplotlib are saved there by themselves. A call \
-may take {limits.python_seconds} seconds, and a program {limits.python_memory_bytes >> 20} MiB.""",
+Runs Python code and shows what it prints and the value of its last expression. Later calls can use its \
+variables.
+It is Python {version}{libraries}, in a sandbox without a network. The user's files are in {WORKSPACE}; \
+files that you write there are kept. Figures of matplotlib are saved there automatically. A call may take \
+at most {limits.python_seconds} seconds and {limits.python_memory_bytes >> 20} MiB of memory.""",
         {
             "type": "object",
             "properties": {"code": {"type": "string", "description": "The code to run."}},

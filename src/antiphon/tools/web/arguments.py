@@ -71,7 +71,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
         value = str(value)
     text = clean(value).strip() if isinstance(value, str) else ""
     if not text:
-        raise ToolError(f"`{name}` is missing: give a text.")
+        raise ToolError(f"`{name}` is missing. Give a string.")
     return text[:QUERY_CHARS]
 
 

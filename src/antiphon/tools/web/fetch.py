@@ -114,7 +114,7 @@ class Fetcher:
                 if not response.has_redirect_location:
                     return await read(response)
                 url = parse(response.headers["Location"], url)
-        raise ToolError(f"There are too many redirects. The last one led to {_short(str(url))}.")
+        raise ToolError(f"There are too many redirects. The last one was to {_short(str(url))}.")
 
 
 class Downloader:
@@ -147,7 +147,7 @@ def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
     if url.scheme not in ("http", "https") or not url.raw_host or len(str(url)) > URL_CHARS:
         raise ToolError(f"'{_short(text)}' is not the URL of a web page.")
     if url.userinfo:
-        raise ToolError("A URL with a user name or password is not opened.")
+        raise ToolError("URLs with a user name or password are not opened.")
     return url
 
 
@@ -180,7 +180,7 @@ async def _read(response: httpx2.Response) -> FetchedDocument:
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if not _readable(kind):
         raise ToolError(
-            f"{_short(url)} is {kind}, which cannot be read: only HTML and text can. Try another page."
+            f"{_short(url)} has the type {kind}. Only HTML and text can be read. Try another page."
         )
     body, cut = await read_body(response)
     return FetchedDocument(url, decode(body, response.charset_encoding), kind in _HTML, cut)

@@ -70,7 +70,7 @@ class FolderPages:
             raise ToolError(f"{address.host} is not among the domains that may be opened here.")
         file = self._files.get(_key(address))
         if file is None:
-            raise ToolError("There is no such page here: only those that a search finds. Try another one.")
+            raise ToolError("This page does not exist here. Only pages that a search finds can be opened.")
         return await asyncio.to_thread(_document, str(address), file)
 
     async def close(self) -> None:
