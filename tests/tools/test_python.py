@@ -151,8 +151,8 @@ async def test_what_is_not_allowed_is_told_in_words_and_no_failure(
     [
         ("while True: pass", "more than 1 seconds"),
         ("while True: print('x' * 1000)", "more than 1 seconds"),
-        ("import os; os.kill(os.getpid(), 9)", "interpreter ended"),
-        ("import os; os._exit(0)", "interpreter ended"),
+        ("import os; os.kill(os.getpid(), 9)", "interpreter has ended"),
+        ("import os; os._exit(0)", "interpreter has ended"),
         ("import os; os.write(4, b'mine\\n')", "an unexpected answer"),
         ("import os; os.write(4, b'x' * 2**21)", "an unexpected answer"),
         ("import os; os.write(4, b'{\"ran\":true}\\n{\"file\":\"a\",\"size\":9999999999}\\n')", "an unexpected answer"),
@@ -168,7 +168,7 @@ async def test_an_interpreter_that_is_lost_is_told_and_begun_anew(
     await said(session, "x = 1; open('a', 'w').write('kept')")
     result = await session.run(*code(f"print('begun')\nimport os\n{text}"))
     assert words in failure(result)
-    assert "variables are gone" in result.text
+    assert "variables are lost" in result.text
     assert result.text.startswith("begun\n")
     after = await said(session, "print('x' in globals(), open('a').read())")
     assert after == "[The interpreter was restarted: variables are lost, files are kept.]\nFalse kept\n"
@@ -208,7 +208,7 @@ async def _bytes(content: bytes) -> AsyncIterator[bytes]:
 async def test_what_is_too_much_is_not_kept_and_told(tool: PythonInterpreter) -> None:
     session = own(tool)
     text = await said(session, "for i in range(9): open(f'{i}', 'w').write('x')")
-    assert "[Not kept, for they are too many or too large: " in text
+    assert "[Not kept, because they are too many or too large: " in text
     result = await session.run(*code("import os; os.symlink('/etc/passwd', 'l'); os.mkfifo('p')"))
     assert isinstance(result.details, ProgramDetails)
     assert result.details.files == ()

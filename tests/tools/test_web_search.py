@@ -180,7 +180,7 @@ async def test_what_cannot_be_done_is_said(world: Web) -> None:
     assert "There is no link 7 on that page: it has 3" in failure(await browser.run("open", {"id": 7}))
     assert "There is no page with cursor 4" in failure(await browser.run("open", {"cursor": 4}))
     assert "`pattern` is missing" in failure(await browser.run("find", {}))
-    assert "Results cannot be searched" in failure(await browser.run("find", {"pattern": "x"}))
+    assert "A text cannot be found in search results" in failure(await browser.run("find", {"pattern": "x"}))
     missing = await browser.run("open", {"id": f"{url}/nowhere"})
     assert "answered 404 Not Found" in failure(missing)
     assert missing.details == OpenDetails(f"{url}/nowhere")
@@ -285,7 +285,7 @@ async def test_an_unsound_page_is_bounded() -> None:
             assert not shown.failed
             assert len(shown.text) < VIEW_CHARS + 1000
         assert "too many redirects" in failure(await browser.run("open", {"id": f"{world.site.url}/loop"}))
-        assert "application/pdf, which cannot be read" in failure(
+        assert "has the type application/pdf" in failure(
             await browser.run("open", {"id": f"{world.site.url}/pdf"})
         )
 

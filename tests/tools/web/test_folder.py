@@ -55,7 +55,7 @@ async def test_pages_are_read_by_their_urls(folder: Path, url: str) -> None:
     ],
 )
 async def test_nothing_else_is_read(folder: Path, url: str) -> None:
-    with pytest.raises(ToolError, match="no such page"):
+    with pytest.raises(ToolError, match="This page does not exist here"):
         await FolderPages(folder).fetch(url, Domains())
 
 

@@ -1,4 +1,4 @@
-// How the page speaks with the server: its key, its errors, and streams.
+// Requests to the server: the API key, errors, and streams.
 
 const KEY = "antiphon.key";
 
@@ -7,8 +7,8 @@ export const key = {
   set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
 };
 
-// The server refused: `status` is that of HTTP, `code` the API's.
-export class Refused extends Error {
+// The server has answered with an error: `status` is that of HTTP, `code` is that of the API.
+export class RequestError extends Error {
   constructor(status, error) {
     super(error?.message ?? `The server answered ${status}.`);
     this.status = status;
@@ -29,8 +29,8 @@ export async function request(path, { body, method, signal } = {}) {
   });
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  if (response.status === 401) dispatchEvent(new Event("antiphon-key-wanted"));
-  throw new Refused(response.status, answer?.error);
+  if (response.status === 401) dispatchEvent(new Event("antiphon-key-required"));
+  throw new RequestError(response.status, answer?.error);
 }
 
 export const json = async (path, options) => (await request(path, options)).json();

@@ -1,9 +1,9 @@
-// The page: a conversation, its settings, and what the server makes of them.
+// The page: its views, the settings of a request, and a conversation.
 
-import { html, render, useEffect, useRef, useState, useKept, Markdown } from "./html.js";
+import { html, render, useEffect, useRef, useState, useStored, Markdown } from "./html.js";
 import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
-import { events, json, key, Refused, request } from "./api.js";
-import { Inside } from "./inside.js";
+import { events, json, key, RequestError, request } from "./api.js";
+import { AnswerRecord } from "./record.js";
 import { Background, Server } from "./server.js";
 
 const VIEWS = { chat: "Chat", background: "Background", server: "Server" };
@@ -14,7 +14,7 @@ const DEFAULTS = {
 const WIDE = matchMedia("(min-width: 901px)").matches; // on a small screen the conversation comes first
 const EXAMPLE_TOOL = JSON.stringify({
   name: "get_weather",
-  description: "The weather in a city, now.",
+  description: "The current weather in a city.",
   parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false },
 }, null, 2);
 const EXAMPLE_SCHEMA = JSON.stringify({
@@ -26,30 +26,30 @@ const EXAMPLE_SCHEMA = JSON.stringify({
 
 function App() {
   const [view, setView] = useState("chat");
-  const [settings, setSettings] = useKept("settings", DEFAULTS);
+  const [settings, setSettings] = useStored("settings", DEFAULTS);
   const [models, setModels] = useState(null);
-  const [trouble, setTrouble] = useState(null);
-  const [inside, setInside] = useState(null);
+  const [loadError, setLoadError] = useState(null);
+  const [recordId, setRecordId] = useState(null);
   const [turns, setTurns] = useState([]);
   const change = (fields) => setSettings({ ...DEFAULTS, ...settings, ...fields });
   const load = async () => {
     try {
       const { data } = await json("v1/models?limit=1000");
       setModels(data);
-      setTrouble(null);
+      setLoadError(null);
       if (!data.some((each) => each.id === settings.model)) change({ model: data[0]?.id ?? "" });
     } catch (error) {
-      setTrouble(error);
+      setLoadError(error);
     }
   };
   useEffect(() => void load(), []);
   const opener = useRef(null);
-  const openInside = (id) => {
+  const openRecord = (id) => {
     opener.current = document.activeElement;
-    setInside(id);
+    setRecordId(id);
   };
-  const closeInside = () => {
-    setInside(null);
+  const closeRecord = () => {
+    setRecordId(null);
     opener.current?.focus();
   };
   return html`
@@ -61,18 +61,18 @@ function App() {
       <${Key} changed=${load} />
       <${Theme} />
     </header>
-    ${trouble && trouble.status !== 401 && html`<p class="error" role="alert">${trouble.message} <button onClick=${load}>Try again</button></p>`}
-    <div class=${`body${inside ? " with-inside" : ""}`}>
+    ${loadError && loadError.status !== 401 && html`<p class="error" role="alert">${loadError.message} <button onClick=${load}>Try again</button></p>`}
+    <div class=${`body${recordId ? " with-record" : ""}`}>
       <main><div id="main" tabindex="-1" role="tabpanel" aria-labelledby=${`tab-${view}`}>
         <div class="chat-view" hidden=${view !== "chat"}>
           <${Settings} settings=${{ ...DEFAULTS, ...settings }} change=${change} models=${models} />
           <${Conversation} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${turns} setTurns=${setTurns}
-            openInside=${openInside} toBackground=${() => setView("background")} />
+            openRecord=${openRecord} toBackground=${() => setView("background")} />
         </div>
         ${view === "server" && html`<${Server} />`}
-        ${view === "background" && html`<${Background} openInside=${openInside} />`}
+        ${view === "background" && html`<${Background} openRecord=${openRecord} />`}
       </div></main>
-      ${inside && html`<${Inside} id=${inside} close=${closeInside} />`}
+      ${recordId && html`<${AnswerRecord} id=${recordId} close=${closeRecord} />`}
     </div>`;
 }
 
@@ -93,7 +93,7 @@ function Tabs({ view, choose }) {
 
 function Theme() {
   const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  const [theme, setTheme] = useKept("theme", null);
+  const [theme, setTheme] = useStored("theme", null);
   const now = theme ?? preferred;
   useEffect(() => void (document.documentElement.dataset.theme = now), [now]);
   const other = now === "dark" ? "light" : "dark";
@@ -103,29 +103,29 @@ function Theme() {
 function Key({ changed }) {
   const dialog = useRef(null);
   const [value, setValue] = useState(key.get());
-  const [wanted, setWanted] = useState(false);
+  const [required, setRequired] = useState(false);
   useEffect(() => {
     const ask = () => {
-      setWanted(true);
+      setRequired(true);
       if (!dialog.current.open) dialog.current.showModal();
     };
-    addEventListener("antiphon-key-wanted", ask);
-    return () => removeEventListener("antiphon-key-wanted", ask);
+    addEventListener("antiphon-key-required", ask);
+    return () => removeEventListener("antiphon-key-required", ask);
   }, []);
   const save = (event) => {
     event.preventDefault();
     key.set(value.trim());
     dialog.current.close();
-    setWanted(false);
+    setRequired(false);
     changed();
   };
   return html`<button onClick=${() => dialog.current.showModal()}>${key.get() ? "Key ✓" : "Key"}</button>
     <dialog ref=${dialog} aria-labelledby="key-title">
       <form onSubmit=${save}>
         <h2 id="key-title">API key</h2>
-        <p>${wanted ? "This server wants a key." : "The key that requests are sent with."} It stays in this tab, until it is closed.</p>
+        <p>${required ? "This server requires a key." : "The key that is sent with requests."} It is kept until this tab is closed.</p>
         <label>Key <input type="password" autocomplete="off" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
-        <div class="bar"><button type="button" onClick=${() => dialog.current.close()}>Cancel</button><button class="main">Use it</button></div>
+        <div class="bar"><button type="button" onClick=${() => dialog.current.close()}>Cancel</button><button class="main">Save</button></div>
       </form>
     </dialog>`;
 }
@@ -175,29 +175,29 @@ function Settings({ settings, change, models }) {
     <${Area} label="System message" value=${settings.system} change=${(system) => change({ system })} rows=${2} />
     <${Slider} label="Temperature" min=${0} max=${messages ? 1 : 2} step=${0.05} initial=${1} value=${settings.temperature} change=${(temperature) => change({ temperature })} />
     <${Slider} label="Top p" min=${0.05} max=${1} step=${0.05} initial=${1} value=${settings.top_p} change=${(top_p) => change({ top_p })} />
-    <${Slider} label="Most tokens" min=${16} max=${Math.min(context, 32768)} step=${16} initial=${1024} value=${settings.max_tokens} change=${(max_tokens) => change({ max_tokens })} />
+    <${Slider} label="Max tokens" min=${16} max=${Math.min(context, 32768)} step=${16} initial=${1024} value=${settings.max_tokens} change=${(max_tokens) => change({ max_tokens })} />
     <label>Reasoning effort <select value=${settings.effort} onChange=${(event) => change({ effort: event.target.value })}>
       <option value="">the model's default</option>${["none", "low", "medium", "high"].map((each) => html`<option key=${each}>${each}</option>`)}
     </select></label>
     <${Area} label="Tools as JSON" value=${settings.tools} change=${(tools) => change({ tools })} example=${EXAMPLE_TOOL} check=${readTools} />
     <${Area} label="Schema of the answer" value=${settings.schema} change=${(schema) => change({ schema })} example=${EXAMPLE_SCHEMA} check=${readSchema} />
-    ${settings.api === "responses" && html`<label class="check"><input type="checkbox" checked=${settings.background} onChange=${(event) => change({ background: event.target.checked })} /> in the background</label>`}
+    ${settings.api === "responses" && html`<label class="check"><input type="checkbox" checked=${settings.background} onChange=${(event) => change({ background: event.target.checked })} /> In the background</label>`}
   </form></details>`;
 }
 
-function Conversation({ settings, models, turns, setTurns, openInside, toBackground }) {
+function Conversation({ settings, models, turns, setTurns, openRecord, toBackground }) {
   const [text, setText] = useState("");
   const [images, setImages] = useState([]);
   const [running, setRunning] = useState(null);
-  const [said, setSaid] = useState("");
+  const [announcement, setAnnouncement] = useState("");
   const box = useRef(null);
   const end = useRef(null);
   const model = models?.find((each) => each.id === settings.model);
-  const sees = model?.input_modalities?.includes("image");
+  const takesImages = model?.input_modalities?.includes("image");
   const last = turns[turns.length - 1];
-  const calling = !running && last?.role === "assistant" && last.calls.length > 0;
+  const awaitingResults = !running && last?.role === "assistant" && last.calls.length > 0;
 
-  let wanted = null;
+  let draftBody = null;
   let wrong = null;
   const body = (list) => {
     const background = settings.background && settings.api === "responses";
@@ -205,7 +205,7 @@ function Conversation({ settings, models, turns, setTurns, openInside, toBackgro
   };
   const draft = text || images.length ? [...turns, { role: "user", text, images }] : turns;
   try {
-    wanted = body(draft);
+    draftBody = body(draft);
   } catch (error) {
     wrong = error.message;
   }
@@ -222,35 +222,35 @@ function Conversation({ settings, models, turns, setTurns, openInside, toBackgro
     }
     const stop = new AbortController();
     const api = APIS[settings.api];
-    const growing = { ...newAnswer(), api: settings.api, started: performance.now(), first: null };
+    const partial = { ...newAnswer(), api: settings.api, started: performance.now(), first: null };
     setRunning(stop);
-    setSaid("Answering.");
-    setTurns([...list, { ...growing }]);
+    setAnnouncement("Answering.");
+    setTurns([...list, { ...partial }]);
     let frame = 0;
     const show = () => {
       frame = 0;
-      growing.ended = performance.now();
-      setTurns([...list, { ...growing, calls: growing.calls.map((call) => ({ ...call })) }]);
+      partial.ended = performance.now();
+      setTurns([...list, { ...partial, calls: partial.calls.map((call) => ({ ...call })) }]);
     };
     try {
       for await (const event of events(await request(api.path, { body: body(list), signal: stop.signal }))) {
-        api.take(growing, event);
-        if (growing.first === null && (growing.text || growing.reasoning || growing.calls.length)) growing.first = performance.now();
+        api.take(partial, event);
+        if (partial.first === null && (partial.text || partial.reasoning || partial.calls.length)) partial.first = performance.now();
         frame ||= requestAnimationFrame(show);
       }
     } catch (error) {
-      if (stop.signal.aborted) growing.finish = "stopped";
-      else growing.error = error instanceof Refused || error instanceof Error ? error.message : String(error);
+      if (stop.signal.aborted) partial.finish = "stopped";
+      else partial.error = error instanceof RequestError || error instanceof Error ? error.message : String(error);
     }
     cancelAnimationFrame(frame);
     show();
     setRunning(null);
-    setSaid(growing.error ? `The answer failed: ${growing.error}` : growing.finish === "stopped" ? "Stopped." : "The answer is complete.");
+    setAnnouncement(partial.error ? `The answer failed: ${partial.error}` : partial.finish === "stopped" ? "Stopped." : "The answer is complete.");
     box.current?.focus();
   };
   const send = (event) => {
     event?.preventDefault();
-    if (running || wrong || calling || !(text.trim() || images.length) || !settings.model) return;
+    if (running || wrong || awaitingResults || !(text.trim() || images.length) || !settings.model) return;
     const list = [...turns, { role: "user", text, images }];
     setText("");
     setImages([]);
@@ -278,36 +278,36 @@ function Conversation({ settings, models, turns, setTurns, openInside, toBackgro
   return html`<section class="conversation" aria-label="Conversation">
     <div class="turns" role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
       ${!turns.length && html`<div class="empty"><p>Ask ${settings.model ? html`<b>${settings.model}</b>` : "a model"} something.</p>
-        <p>Enter sends, Shift+Enter begins a line, Escape stops. “Inside” shows what the model was given, what it wrote, and what became of it.</p></div>`}
-      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${running && index === turns.length - 1} openInside=${openInside} />`)}
-      ${calling && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => {
+        <p>Enter sends the message, Shift+Enter begins a new line, Escape stops the answer. “Details” shows the prompt, the raw text of the model, and the events decoded from it.</p></div>`}
+      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${running && index === turns.length - 1} openRecord=${openRecord} />`)}
+      ${awaitingResults && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => {
         const list = [...turns, { role: "tool", results }];
         setTurns(list);
         answer(list);
       }} />`}
       <div ref=${end}></div>
     </div>
-    <p class="sr-only" role="status">${said}</p>
+    <p class="sr-only" role="status">${announcement}</p>
     <form class="composer" onSubmit=${send}>
       ${images.length > 0 && html`<ul class="images">${images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Image ${index + 1}`} />
         <button type="button" onClick=${() => setImages(images.filter((_, at) => at !== index))} aria-label=${`Remove image ${index + 1}`}>×</button></li>`)}</ul>`}
       <label class="sr-only" for="message">Message</label>
-      <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${calling ? "Answer the calls first" : "Message"} disabled=${calling}
+      <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
       <div class="bar">
-        ${sees && html`<label class="file">Add images <input type="file" accept="image/*" multiple onChange=${attach} /></label>`}
+        ${takesImages && html`<label class="file">Add images <input type="file" accept="image/*" multiple onChange=${attach} /></label>`}
         <button type="button" onClick=${() => setTurns([])} disabled=${running || !turns.length}>New conversation</button>
         <span class="grow"></span>
         ${running
           ? html`<button type="button" class="stop" onClick=${() => running.abort()}>Stop</button>`
-          : html`<button class="main" disabled=${Boolean(wrong) || calling || !(text.trim() || images.length)}>Send</button>`}
+          : html`<button class="main" disabled=${Boolean(wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
       </div>
     </form>
-    <${Code} api=${settings.api} body=${wanted} wrong=${wrong} />
+    <${Code} api=${settings.api} body=${draftBody} wrong=${wrong} />
   </section>`;
 }
 
-function Turn({ turn, running, openInside }) {
+function Turn({ turn, running, openRecord }) {
   if (turn.role === "user")
     return html`<article class="turn user" aria-label="You"><div class="who">You</div>
       ${turn.images.map((url, index) => html`<img key=${index} src=${url} alt=${`Image ${index + 1}`} />`)}<div class="plain">${turn.text}</div></article>`;
@@ -318,7 +318,7 @@ function Turn({ turn, running, openInside }) {
   const rate = turn.usage?.output > 1 && seconds > 0.05 && !running ? `${((turn.usage.output - 1) / seconds).toFixed(1)} tokens/s` : null;
   const facts = [
     running && "answering …", turn.finish, turn.usage && !running && `${turn.usage.input} → ${turn.usage.output} tokens`,
-    turn.first && `first after ${Math.round(turn.first - turn.started)} ms`, rate,
+    turn.first && `first token after ${Math.round(turn.first - turn.started)} ms`, rate,
   ].filter(Boolean);
   return html`<article class="turn assistant" aria-label="Model"><div class="who">Model</div>
     ${turn.reasoning && html`<details class="reasoning" open=${Boolean(running) && !turn.text}><summary>Reasoning</summary><div class="plain">${turn.reasoning}</div></details>`}
@@ -327,7 +327,7 @@ function Turn({ turn, running, openInside }) {
     ${turn.error && html`<p class="error" role="alert">${turn.error}</p>`}
     <footer class="bar"><span class="facts-line">${facts.join(" · ")}</span>
       ${turn.text && !running && html`<button onClick=${() => navigator.clipboard.writeText(turn.text)}>Copy</button>`}
-      ${turn.id && html`<button onClick=${() => openInside(turn.id)}>Inside</button>`}
+      ${turn.id && html`<button onClick=${() => openRecord(turn.id)}>Details</button>`}
     </footer></article>`;
 }
 
@@ -339,7 +339,7 @@ function Results({ calls, send }) {
     event.preventDefault();
     send(calls.map((call, index) => ({ id: call.id, name: call.name, text: texts[index] })));
   };
-  return html`<form class="results" onSubmit=${submit} aria-label="Answer the calls">
+  return html`<form class="results" onSubmit=${submit} aria-label="Results of the calls">
     ${calls.map((call, index) => html`<label key=${call.id}>Result of <b>${call.name}</b>
       <textarea rows="2" ref=${index ? null : first} value=${texts[index]} onInput=${(event) => setTexts(texts.map((each, at) => (at === index ? event.target.value : each)))}></textarea></label>`)}
     <button class="main">Send the results</button>
@@ -348,7 +348,7 @@ function Results({ calls, send }) {
 
 function Code({ api, body, wrong }) {
   const [kind, setKind] = useState("curl");
-  if (wrong) return html`<p class="error" role="status">The request cannot be made: ${wrong}</p>`;
+  if (wrong) return html`<p class="error" role="status">The request is not valid: ${wrong}</p>`;
   const shown = { ...body };
   const code = kind === "curl" ? asCurl(api, shown, Boolean(key.get())) : asPython(api, shown, Boolean(key.get()));
   return html`<details class="code"><summary>This request as code</summary>

@@ -1,4 +1,4 @@
-// What all parts of the page share: markup without a build step, and text of models as safe markup.
+// Used by all modules of the page: templates without a build step, and Markdown of models as safe HTML.
 
 import { h, render, Fragment } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
@@ -16,11 +16,11 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
     node.setAttribute("target", "_blank");
     node.setAttribute("rel", "noopener noreferrer");
   }
-  if (node.tagName === "IMG" && !node.src.startsWith("data:")) node.replaceWith(node.alt || "[image]"); // it would tell others
+  if (node.tagName === "IMG" && !node.src.startsWith("data:")) node.replaceWith(node.alt || "[image]"); // loading it would tell its server of the conversation
   if (node.tagName === "PRE") node.setAttribute("tabindex", "0"); // it scrolls: the keyboard has to reach it
 });
 
-const MOST_MARKDOWN = 50000; // characters from which on text stays plain while it grows
+const MOST_MARKDOWN = 50000; // longer texts are not rendered: each delta would render all of it again
 
 export function Markdown({ text }) {
   const place = useRef(null);
@@ -31,8 +31,8 @@ export function Markdown({ text }) {
   return html`<div class="markdown" ref=${place}></div>`;
 }
 
-// A value that stays in this browser.
-export function useKept(name, initial) {
+// A state that is stored in this browser's local storage.
+export function useStored(name, initial) {
   const [value, set] = useState(() => {
     try {
       const kept = JSON.parse(localStorage.getItem(`antiphon.${name}`));

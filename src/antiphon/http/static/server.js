@@ -1,4 +1,4 @@
-// How the server is doing, and the responses that it answers in the background.
+// The views of the server's status, and of background responses.
 
 import { html, useEffect, useRef, useState, bytes } from "./html.js";
 import { events, json, request } from "./api.js";
@@ -43,12 +43,12 @@ export function Server() {
     ${status && html`<dl class="facts">
         <div><dt>health</dt><dd>${status.health}</dd></div>
         <div><dt>version</dt><dd>${status.version}</dd></div>
-        <div><dt>background responses under way</dt><dd>${status.background_running}</dd></div>
-        <div><dt>insides kept, per key</dt><dd>${status.debug_answers || "none (--debug-answers)"}</dd></div>
+        <div><dt>running background responses</dt><dd>${status.background_running}</dd></div>
+        <div><dt>answers kept with details, per key</dt><dd>${status.debug_answers || "none (--debug-answers)"}</dd></div>
       </dl>
       <div class="scroll" tabindex="0" role="region" aria-label="Models">
       <table>
-        <caption>Models. Tokens are counted when a request is over, but for the rate: that is of the last ${WINDOW} seconds.</caption>
+        <caption>Models. Tokens are counted when a request has ended. The rate is that of the last ${WINDOW} seconds.</caption>
         <thead><tr>${["Model", "State", "Slots", "Running", "Waiting", "Memory", "Prompt tokens", "Generated tokens", "Tokens per second"].map((each) => html`<th scope="col" key=${each}>${each}</th>`)}</tr></thead>
         <tbody>${status.models.map((model) => html`<tr key=${model.id}>
           <th scope="row">${model.names.join(", ") || "–"}</th><td>${model.loaded ? "loaded" : "not loaded"}</td>
@@ -63,7 +63,7 @@ const RUNNING = ["queued", "in_progress"];
 
 const LISTED = 20; // responses of a page of the list
 
-export function Background({ openInside }) {
+export function Background({ openRecord }) {
   const [listed, setListed] = useState(null);
   const [more, setMore] = useState(false);
   const [named, setNamed] = useState([]);
@@ -90,25 +90,25 @@ export function Background({ openInside }) {
     setWanted("");
   };
   const others = (listed ?? []).filter((each) => !named.includes(each.id));
-  const job = (id, known) => html`<${Job} key=${id} id=${id} known=${known} open=${chosen === id} choose=${() => setChosen(chosen === id ? null : id)} openInside=${openInside} />`;
+  const job = (id, known) => html`<${Job} key=${id} id=${id} known=${known} open=${chosen === id} choose=${() => setChosen(chosen === id ? null : id)} openRecord=${openRecord} />`;
   return html`<section class="view" aria-labelledby="background-title">
     <h2 id="background-title">Background responses</h2>
-    <p>All that are stored for this key, the newest first. “Responses” and “in the background” in the settings of the chat make them.</p>
+    <p>All that are stored for this key, newest first. To create one, choose “Responses” and “In the background” in the settings of the chat.</p>
     <form class="inline" onSubmit=${open}>
-      <label>Another, by its id <input value=${wanted} onInput=${(event) => setWanted(event.target.value)} placeholder="resp_…" /></label>
+      <label>Open by id <input value=${wanted} onInput=${(event) => setWanted(event.target.value)} placeholder="resp_…" /></label>
       <button>Open</button>
       <span class="grow"></span>
-      <button type="button" onClick=${() => read()}>Read the list again</button>
+      <button type="button" onClick=${() => read()}>Refresh</button>
     </form>
     ${error && html`<p class="error" role="alert">${error.message}</p>`}
     <ul class="jobs">${[...named.map((id) => job(id)), ...others.map((each) => job(each.id, each))]}</ul>
     ${listed && !listed.length && !named.length && html`<p>None yet.</p>`}
-    ${more && html`<button onClick=${() => read(listed[listed.length - 1].id)}>Older ones</button>`}
+    ${more && html`<button onClick=${() => read(listed[listed.length - 1].id)}>Show older</button>`}
   </section>`;
 }
 
-// `known` is what the list says of it: one that has ended is not read once more.
-function Job({ id, known, open, choose, openInside }) {
+// `known` is its entry in the list: a response that has ended is not requested again.
+function Job({ id, known, open, choose, openRecord }) {
   const [response, setResponse] = useState(known ?? null);
   const [error, setError] = useState(null);
   useEffect(() => {
@@ -138,7 +138,7 @@ function Job({ id, known, open, choose, openInside }) {
       <code class="id">${id}</code> <span class="tag">${error ? error.message : (response?.status ?? "…")}</span>
       <span class="grow"></span>
       ${RUNNING.includes(response?.status) && html`<button onClick=${cancel}>Cancel</button>`}
-      <button onClick=${() => openInside(id)}>Inside</button>
+      <button onClick=${() => openRecord(id)}>Details</button>
     </div>
     ${response && html`<p class="about">${response.model}, <time>${new Date(response.created_at * 1000).toLocaleString()}</time></p>`}
     ${open && html`<${Log} id=${id} ended=${() => json(`v1/responses/${id}`).then(setResponse, setError)} />`}

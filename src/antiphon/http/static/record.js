@@ -1,4 +1,4 @@
-// The inside of an answer: what the model was given, what it wrote, and what the decoder made of it.
+// The record of an answer: its prompt, the raw text of the model, and the events decoded from it.
 
 import { html, useEffect, useState } from "./html.js";
 import { json } from "./api.js";
@@ -6,11 +6,11 @@ import { json } from "./api.js";
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥");
 const inline = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
 
-// Of ten steps, from sure to surprised.
-const heat = (logprob) => (logprob === null ? "none" : Math.min(9, Math.floor((1 - Math.exp(logprob)) * 10)));
-const percent = (logprob) => (logprob === null ? "not known" : `${(Math.exp(logprob) * 100).toFixed(1)} %`);
+// The probability of a token as one of ten colours, from probable to improbable.
+const colour = (logprob) => (logprob === null ? "none" : Math.min(9, Math.floor((1 - Math.exp(logprob)) * 10)));
+const percent = (logprob) => (logprob === null ? "unknown" : `${(Math.exp(logprob) * 100).toFixed(1)} %`);
 
-export function Inside({ id, close }) {
+export function AnswerRecord({ id, close }) {
   const [found, setFound] = useState(null);
   const [error, setError] = useState(null);
   const load = () => {
@@ -21,22 +21,22 @@ export function Inside({ id, close }) {
     setFound(null);
     load();
   }, [id]);
-  return html`<aside class="inside" aria-labelledby="inside-title">
+  return html`<aside class="record" aria-labelledby="record-title">
     <header>
-      <h2 id="inside-title" tabindex="-1" ref=${(each) => each && !each.dataset.seen && ((each.dataset.seen = "1"), each.focus())}>Inside</h2>
+      <h2 id="record-title" tabindex="-1" ref=${(each) => each && !each.dataset.seen && ((each.dataset.seen = "1"), each.focus())}>Details</h2>
       <code class="id">${id}</code>
       <span class="grow"></span>
       <button onClick=${load}>Refresh</button>
-      <button onClick=${close} aria-label="Close the inside">Close</button>
+      <button onClick=${close} aria-label="Close the details">Close</button>
     </header>
     ${error && html`<p class="error" role="alert">${error.message}</p>`}
     ${!found && !error && html`<p role="status">Loading …</p>`}
-    ${found && html`<${Facts} found=${found} />
+    ${found && html`<${Summary} found=${found} />
       ${found.generations.map((each, index) => html`<${Generation} key=${index} each=${each} index=${index} many=${found.generations.length > 1} />`)}`}
   </aside>`;
 }
 
-function Facts({ found }) {
+function Summary({ found }) {
   const verdicts = [...found.generations.flatMap((each) => each.verdicts), ...found.unmet];
   const facts = { model: found.served_model ?? found.model, dialect: found.dialect, finish: found.finish, request: found.request_id };
   return html`<dl class="facts">
@@ -46,7 +46,7 @@ function Facts({ found }) {
       <h3>Verdicts</h3>
       ${verdicts.length
         ? html`<ul class="verdicts">${verdicts.map((each, index) => html`<li key=${index}>${each}</li>`)}</ul>`
-        : html`<p class="good">The dialect found nothing wrong, and all demands are met.</p>`}
+        : html`<p class="good">The markup has no errors, and all demands are met.</p>`}
     </section>`;
 }
 
@@ -54,16 +54,16 @@ function Generation({ each, index, many }) {
   return html`<section class="generation" aria-label=${`Generation ${index + 1}`}>
     ${many && html`<h3>Generation ${index + 1}, choice ${each.choice}</h3>`}
     <${Prompt} prompt=${each.prompt} />
-    <${Written} each=${each} />
+    <${RawText} each=${each} />
     <details open=${Boolean(each.constraint)}>
       <summary>Constraint ${each.constraint ? `(${each.constraint.type})` : "(none)"}</summary>
       ${each.constraint
         ? html`<pre tabindex="0">${each.constraint.text}</pre>
-          ${each.constraint.triggers?.length > 0 && html`<p>It holds from one of these on: ${each.constraint.triggers.map((text) => html`<code>${visible(text)}</code> `)}</p>`}`
-        : html`<p>The engine is free to write anything.</p>`}
+          ${each.constraint.triggers?.length > 0 && html`<p>It applies after the first of these texts: ${each.constraint.triggers.map((text) => html`<code>${visible(text)}</code> `)}</p>`}`
+        : html`<p>The engine may generate any text.</p>`}
     </details>
     <details>
-      <summary>What the engine was asked for, and how the answer is read</summary>
+      <summary>Parameters of the engine and of the decoder</summary>
       <pre tabindex="0">${JSON.stringify({ max_tokens: each.max_tokens, sampling: each.sampling, reading: each.reading }, null, 2)}</pre>
     </details>
   </section>`;
@@ -72,7 +72,7 @@ function Generation({ each, index, many }) {
 function Prompt({ prompt }) {
   if (prompt.messages)
     return html`<details open>
-      <summary>Conversation as the server of the model got it</summary>
+      <summary>Messages as they were sent to the server of the model</summary>
       <pre tabindex="0">${JSON.stringify(prompt.messages, null, 2)}</pre>
     </details>`;
   const count = prompt.tokens?.length;
@@ -99,7 +99,7 @@ function rows(each) {
       last.events[0] = { ...last.events[0], text: last.events[0].text + step.events[0].text, count: last.events[0].count + 1 };
       continue;
     }
-    // What the decoder holds back is in the row of the events that come of it.
+    // Text that the decoder holds back is in the row of the events that it becomes.
     const row = last?.events.length === 0 ? last : { delta, tokens: [], events: [] };
     if (row !== last) found.push(row);
     else row.delta = delta;
@@ -115,7 +115,7 @@ function rows(each) {
 
 const MOST_ROWS = 400;
 
-function Written({ each }) {
+function RawText({ each }) {
   const [token, setToken] = useState(null);
   const [all, setAll] = useState(false);
   const lines = rows(each);
@@ -129,8 +129,8 @@ function Written({ each }) {
   };
   let first = true;
   return html`<details open>
-    <summary>Raw text, token by token, and the events beside it</summary>
-    <p class="legend"><span>sure</span>${[0, 2, 4, 6, 8, 9].map((step) => html`<i key=${step} class=${`heat-${step}`}></i>`)}<span>surprised; a token shows what else was likely</span></p>
+    <summary>Raw text and events</summary>
+    <p class="legend"><span>probable</span>${[0, 2, 4, 6, 8, 9].map((step) => html`<i key=${step} class=${`heat-${step}`}></i>`)}<span>improbable; select a token to see its alternatives</span></p>
     <table class="steps" onKeyDown=${move}>
       <thead><tr><th scope="col">Raw text</th><th scope="col">Events</th></tr></thead>
       <tbody>
@@ -138,7 +138,7 @@ function Written({ each }) {
           <td>${row.tokens.map((each, index) => {
             const reached = first;
             first = false;
-            return html`<button key=${index} type="button" class=${`token heat-${heat(each.logprob)}${each.text ? "" : " hidden"}`}
+            return html`<button key=${index} type="button" class=${`token heat-${colour(each.logprob)}${each.text ? "" : " hidden"}`}
               tabindex=${reached ? 0 : -1} aria-label=${`${each.text || "hidden token"}, ${percent(each.logprob)}`}
               aria-pressed=${token === each} onFocus=${() => setToken(each)} onClick=${() => setToken(each)}>${inline(each.text) || "∅"}</button>`;
           })}</td>
@@ -156,9 +156,9 @@ function Written({ each }) {
 
 function EventLine({ event }) {
   const { type, count, text, raw, usage, ...rest } = event;
-  const said = Object.entries(rest).map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(" ");
+  const fields = Object.entries(rest).map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(" ");
   return html`<div class=${`event ${type}`}>
-    <b>${type}</b>${count > 1 && html` <span class="count">×${count}</span>`}${said && html` <span>${said}</span>`}
+    <b>${type}</b>${count > 1 && html` <span class="count">×${count}</span>`}${fields && html` <span>${fields}</span>`}
     ${text !== undefined && html` <q>${inline(text)}</q>`}
     ${text === undefined && raw && html` <code>${inline(raw)}</code>`}
   </div>`;
