@@ -168,7 +168,7 @@ async def test_an_interpreter_that_is_lost_is_told_and_begun_anew(
     await said(session, "x = 1; open('a', 'w').write('kept')")
     result = await session.run(*code(f"print('begun')\nimport os\n{text}"))
     assert words in failure(result)
-    assert "variables are lost" in result.text
+    assert "Its variables and the files of this call are lost" in result.text
     assert result.text.startswith("begun\n")
     after = await said(session, "print('x' in globals(), open('a').read())")
     assert after == "[The interpreter was restarted: variables are lost, files are kept.]\nFalse kept\n"
