@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 from msgspec import Meta, Struct
 
-from antiphon.core.located import file, file_or_name, placed
+from antiphon.core.located import file, file_or_name, with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import engine_for, options_of, owners_of
 
@@ -161,7 +161,7 @@ class _Table:
                 raise self._unknown(key, known, engine)
         found: list[EngineOptions] = []
         app = App(
-            config=(Dict(placed(given, options, self._folder), source=self._places.path),),
+            config=(Dict(with_absolute_paths(given, options, self._folder), source=self._places.path),),
             version_flags=(),
             **PARSING,
         )

@@ -30,7 +30,7 @@ from cyclopts import (
 from cyclopts.config import Dict, Env
 
 from antiphon.config import MCP_SERVERS, Settings, is_url, why_of
-from antiphon.core.located import placed
+from antiphon.core.located import with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of, owners_of
@@ -74,7 +74,7 @@ class ConfigFile:
                 if key.replace("-", "_") not in known:
                     raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, path))
             for table in (Settings, self._options):
-                data = placed(data, table, Path(path).absolute().parent)  # noqa: PLW2901
+                data = with_absolute_paths(data, table, Path(path).absolute().parent)  # noqa: PLW2901
             fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
             fill(app, commands, arguments)
 

@@ -22,7 +22,16 @@ from antiphon.core.errors import (
 from antiphon.core.events import Event, Finished, TextDelta
 from antiphon.core.turn import Sampling
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, Driver, in_turn, own_turn, pieces
+from antiphon.run.drive import (
+    CLIENT,
+    LARGE,
+    Client,
+    DeltaEncoder,
+    Driver,
+    call_in_turn,
+    pieces,
+    wait_for_turn,
+)
 from antiphon.run.endings import (
     ENDINGS,
     CancelRequestedError,
@@ -272,10 +281,10 @@ async def test_what_is_much_is_done_one_after_the_other_and_others_have_their_tu
 
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-    in_turn(lambda: done.append("first"))
-    in_turn(fail)
-    in_turn(lambda: done.append("third"))
-    await asyncio.gather(other(), own_turn())
+    call_in_turn(lambda: done.append("first"))
+    call_in_turn(fail)
+    call_in_turn(lambda: done.append("third"))
+    await asyncio.gather(other(), wait_for_turn())
     assert done == ["first", "other", "other", "third", "other"]
     assert [str(failure) for failure in failures] == ["one that fails"]
 

@@ -8,7 +8,7 @@ from antiphon.apis.projection import SilentProjection
 from antiphon.app.event_log import events_after
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
-from antiphon.run.drive import LARGE, Driver, own_turn, pieces
+from antiphon.run.drive import LARGE, Driver, pieces, wait_for_turn
 from antiphon.store.records import LogEntry, LogTail
 from antiphon.store.store import Watch, events_of
 
@@ -65,11 +65,11 @@ class LogSource:
         """Push these events, a batch in each turn, and wait until more can be taken."""
         for number, lines in enumerate(batches):
             if number:
-                await own_turn(output)
+                await wait_for_turn(output)
             self._after += len(lines)
             output.push(0, lines)
         if output.paused:
-            await own_turn(output)
+            await wait_for_turn(output)
 
     async def _changed(self, watch: Watch, within: float = POLL_INTERVAL) -> None:
         """Wait for a change, for at most `within` seconds. Several changes may be one notification."""

@@ -22,7 +22,7 @@ import structlog
 from antiphon.app.event_log import events_after
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
-from antiphon.run.drive import LARGE, own_turn
+from antiphon.run.drive import LARGE, wait_for_turn
 from antiphon.run.endings import LostError, OverLimitError
 from antiphon.store.records import Append, Lease, LogEntry
 from antiphon.store.store import Store
@@ -181,7 +181,7 @@ class LogWriter:
                 appends[journal] = append
                 size += sum(len(entry.events) + len(entry.chunks) for entry in append.entries)
             if size > LARGE:
-                await own_turn()
+                await wait_for_turn()
                 size = 0
         return appends
 

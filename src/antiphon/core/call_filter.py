@@ -9,13 +9,13 @@ from antiphon.core.turn import CallMode, ToolChoice
 
 
 class CallFilter:
-    """Filters the events of one generation. `over`: the allowed number of calls is reached."""
+    """Filters the events of one generation. `limit_reached`: the allowed number of calls is reached."""
 
     def __init__(self, choice: ToolChoice) -> None:
         self._names = frozenset() if choice.calling is CallMode.NONE else choice.names
         self._left = choice.most
-        self._hiding = False
-        self.over = False
+        self._hides_call = False
+        self.limit_reached = False
 
     def filter(self, events: list[Event]) -> list[Event]:
         """The remaining events. After the last call that is allowed, this is only the end."""
@@ -23,13 +23,13 @@ class CallFilter:
 
     def _filtered(self, event: Event) -> Event:
         # Markup instead of nothing: the raw text and the tokens of all events must stay those of the model.
-        if self.over and not isinstance(event, Finished):
+        if self.limit_reached and not isinstance(event, Finished):
             return Markup(event.raw, event.tokens)
         if isinstance(event, CallStarted):
-            self._hiding = self._names is not None and event.name not in self._names
-        if self._hiding and isinstance(event, CallStarted | ArgumentsDelta | CallEnded):
+            self._hides_call = self._names is not None and event.name not in self._names
+        if self._hides_call and isinstance(event, CallStarted | ArgumentsDelta | CallEnded):
             return Markup(event.raw, event.tokens)
         if isinstance(event, CallEnded) and self._left is not None:
             self._left -= 1
-            self.over = not self._left
+            self.limit_reached = not self._left
         return event

@@ -48,8 +48,8 @@ class Filter(Struct, frozen=True):
         if self.type in _ORDER:
             comparable = _kind(its) is _kind(self.value) and _kind(its) in (str, float)
             return comparable and _ORDER[self.type](its, self.value)
-        values = self.value if self.type in _LISTED else (_kinded(self.value),)
-        return (_kinded(its) in values) is (self.type in _POSITIVE)
+        values = self.value if self.type in _LISTED else (_with_kind(self.value),)
+        return (_with_kind(its) in values) is (self.type in _POSITIVE)
 
 
 _BRACKETS = str.maketrans("【】\n", "〖〗 ")
@@ -134,7 +134,7 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
     for each in values:
         if _kind(each) is None:
             raise _wrong(f"{where}.value", "Use texts, numbers, true or false.")
-    return Filter(type_, key, frozenset(map(_kinded, values)) if several else operand)
+    return Filter(type_, key, frozenset(map(_with_kind, values)) if several else operand)
 
 
 def _kind(value: Any) -> type | None:
@@ -144,7 +144,7 @@ def _kind(value: Any) -> type | None:
     return float if isinstance(value, int | float) else str if isinstance(value, str) else None
 
 
-def _kinded(value: Any) -> tuple[type | None, Any]:
+def _with_kind(value: Any) -> tuple[type | None, Any]:
     """A value with its kind: those of different kinds are never equal."""
     return _kind(value), value
 

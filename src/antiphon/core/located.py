@@ -46,17 +46,17 @@ def sqlite_file(value: str, folder: Path) -> str:
     return value if path in {value, ":memory:"} else _SQLITE + file(path, folder)
 
 
-def placed(data: Mapping[str, Any], options: type, folder: Path) -> dict[str, Any]:
+def with_absolute_paths(data: Mapping[str, Any], options: type, folder: Path) -> dict[str, Any]:
     """The values of these options from a file in `folder`, with absolute paths.
 
     Keys may be written with `-`.
     """
     hints = get_type_hints(options, include_extras=True)
-    return {key: _placed(value, hints.get(key.replace("-", "_")), folder) for key, value in data.items()}
+    return {key: _absolute(value, hints.get(key.replace("-", "_")), folder) for key, value in data.items()}
 
 
-def _placed(value: Any, hint: Any, folder: Path) -> Any:
-    place = _place(hint)
+def _absolute(value: Any, hint: Any, folder: Path) -> Any:
+    place = _absolute_path_of(hint)
     if place is None:
         return value
     if isinstance(value, list):
@@ -64,9 +64,9 @@ def _placed(value: Any, hint: Any, folder: Path) -> Any:
     return place(value, folder) if isinstance(value, str) else value
 
 
-def _place(hint: Any) -> Callable[[str, Path], str] | None:
+def _absolute_path_of(hint: Any) -> Callable[[str, Path], str] | None:
     """How a value of this type names a file, if it does."""
     if get_origin(hint) is Annotated:
         marks = [each for each in hint.__metadata__ if isinstance(each, Located)]
-        return marks[0].place if marks else _place(hint.__origin__)
-    return file if hint is Path or any(_place(each) is file for each in get_args(hint)) else None
+        return marks[0].place if marks else _absolute_path_of(hint.__origin__)
+    return file if hint is Path or any(_absolute_path_of(each) is file for each in get_args(hint)) else None

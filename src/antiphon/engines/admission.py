@@ -18,27 +18,27 @@ from antiphon.engines.engine import Load
 class Ticket:
     """A slot, or a place in the queue. `leave` gives it up, once."""
 
-    __slots__ = ("_admission", "_start", "client", "held", "left", "priority")
+    __slots__ = ("_admission", "_start", "admitted", "client", "priority", "released")
 
     def __init__(self, admission: "Admission", start: Callable[[], None], priority: int) -> None:
         self._admission = admission
         self._start: Callable[[], None] | None = start
         self.client = CLIENT.get()
         self.priority = priority
-        self.held = False
-        self.left = False
+        self.admitted = False
+        self.released = False
 
     def admit(self) -> None:
         """The slot is free: hold it, and begin."""
-        self.held = True
+        self.admitted = True
         start, self._start = self._start, None  # the code that starts holds this ticket: break the cycle
         assert start is not None
         start()
 
     def leave(self) -> None:
         """Give up the slot, or the place."""
-        if not self.left:
-            self.left, self._start = True, None
+        if not self.released:
+            self.released, self._start = True, None
             self._admission.leave(self)
 
 
@@ -97,7 +97,7 @@ class Admission:
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a slot or a place; a free slot goes to the next in the queue."""
-        if not ticket.held:
+        if not ticket.admitted:
             self._leave_queue(ticket)
             return
         self.running -= 1

@@ -227,7 +227,7 @@ class HttpClient:
                 )
         except (OSError, UnicodeError) as error:  # a name may be too long to be looked up
             exchange.connecting = None
-            exchange.on_end(HttpError(_why(error, self._connect_seconds)))
+            exchange.on_end(HttpError(_explanation(error, self._connect_seconds)))
             return
         exchange.connecting = None
         connection.begin(exchange)
@@ -265,7 +265,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reused = self._delimited = self._begun = self._kept = False
         self._messages = 0
-        self._heard = 0.0  # when something was read last
+        self._last_read_at = 0.0  # when something was read last
 
     def begin(self, exchange: Exchange, *, reused: bool = False) -> None:
         """Send a request. If the connection was `reused` and turns out to be closed, it is sent once more."""
@@ -274,7 +274,7 @@ class _Connection(asyncio.Protocol):
         self._delimited = self._begun = False
         self._messages = 0
         self._parser = httptools.HttpResponseParser(self)
-        self._heard = self._loop.time()
+        self._last_read_at = self._loop.time()
         self._timer = self._loop.call_later(self._client.idle_seconds, self._check_idle)
         exchange.connection = self
         self._transport.write(exchange.request)
@@ -302,7 +302,7 @@ class _Connection(asyncio.Protocol):
 
     def _check_idle(self) -> None:
         """Close the connection to a server that was silent for too long."""
-        silent, most = self._loop.time() - self._heard, self._client.idle_seconds
+        silent, most = self._loop.time() - self._last_read_at, self._client.idle_seconds
         if silent >= most:
             self.fail(f"it was silent for {most:g} seconds")
         else:
@@ -318,7 +318,7 @@ class _Connection(asyncio.Protocol):
         if self._exchange is None:  # no request is running
             self.close()
             return
-        self._heard = self._loop.time()
+        self._last_read_at = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -418,7 +418,7 @@ def _seconds(after: str) -> float | None:
     return None
 
 
-def _why(error: OSError | UnicodeError, seconds: float) -> str:
+def _explanation(error: OSError | UnicodeError, seconds: float) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     if isinstance(error, TimeoutError):

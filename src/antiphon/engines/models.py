@@ -197,7 +197,9 @@ def _snapshot(hub: ModuleType, repo: str, *, download: bool) -> Path:
 
 def choose(files: Iterable[str], repo: str) -> str:
     """The only file of a repository's `files` that can be meant. Raises EngineError if that is not clear."""
-    models = [file for file in files if file.endswith(".gguf") and "mmproj" not in file and _leads(file)]
+    models = [
+        file for file in files if file.endswith(".gguf") and "mmproj" not in file and _is_first_part(file)
+    ]
     favourites = [file for file in models if FAVOURITE in file.upper()]
     for candidates in (favourites, models):
         if len(candidates) == 1:
@@ -210,7 +212,7 @@ def choose(files: Iterable[str], repo: str) -> str:
     raise EngineError(f"{repo} has several models. Name one:\n{names}")
 
 
-def _leads(file: str) -> bool:
+def _is_first_part(file: str) -> bool:
     """True for a model in one file and for the first part of one in several."""
     part = _PART.search(file)
     return part is None or int(part[1]) == 1

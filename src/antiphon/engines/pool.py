@@ -97,13 +97,13 @@ class Replica:
         self.drained = False
         self.failures = 0
         """In a row."""
-        self._rested = 0.0  # until when
+        self._overloaded_until = 0.0  # until when
         self._read: dict[int, None] = {}  # hashes of blocks, the last read last
 
     @property
-    def resting(self) -> bool:
+    def is_overloaded(self) -> bool:
         """Whether it has recently refused a request because it had too many."""
-        return asyncio.get_running_loop().time() < self._rested
+        return asyncio.get_running_loop().time() < self._overloaded_until
 
     @property
     def usable(self) -> bool:
@@ -119,17 +119,17 @@ class Replica:
             self.name, ReplicaStatus.DRAINED if self.drained else status, load.running, load.waiting
         )
 
-    def rest(self) -> None:
+    def mark_overloaded(self) -> None:
         """It has too many requests."""
-        self._rested = asyncio.get_running_loop().time() + REST_SECONDS
+        self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
     def cost(self, blocks: Sequence[int]) -> tuple[int, int]:
         """The cost of a prompt of these blocks; equal costs are ordered by the blocks computed so far."""
         load = self.engine.load
-        new = len(blocks) - self._known(blocks)
+        new = len(blocks) - self._cached_count(blocks)
         return new + BUSY_BLOCKS * (load.running + load.waiting), len(self._read)
 
-    def _known(self, blocks: Sequence[int]) -> int:
+    def _cached_count(self, blocks: Sequence[int]) -> int:
         return next((index for index, block in enumerate(blocks) if block not in self._read), len(blocks))
 
     def read(self, blocks: Sequence[int]) -> None:
@@ -286,7 +286,7 @@ class PoolEngine:
         """The replicas that answer and are not too busy; if there are none, all that may soon be."""
         started = [replica for replica in self._replicas if replica.started and not replica.drained]
         up = [replica for replica in started if replica.up] or started
-        return [replica for replica in up if not replica.resting] or up
+        return [replica for replica in up if not replica.is_overloaded] or up
 
     # Methods that any replica can serve
 
@@ -328,9 +328,9 @@ class PoolEngine:
             pieces = engine.transcribe(audio)
             return await anext(pieces), pieces
 
-        first, rest = await self._first(begun)
+        first, mark_overloaded = await self._first(begun)
         yield first
-        async for piece in rest:
+        async for piece in mark_overloaded:
             yield piece
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
@@ -372,17 +372,17 @@ class PoolEngine:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
         replica = self._choose(available, blocks)
         replica.read(blocks)
-        return replica.engine.generate(request, _Guarded(receiver, partial(self._lost, replica)))
+        return replica.engine.generate(request, _Guarded(receiver, partial(self._replica_error, replica)))
 
-    def _lost(self, replica: Replica, error: AntiphonError) -> AntiphonError:
+    def _replica_error(self, replica: Replica, error: AntiphonError) -> AntiphonError:
         """The error of a generation whose replica failed."""
         if self._stopping or not isinstance(error, EngineError):
             return error
         if isinstance(error, EngineBusyError):
-            replica.rest()
+            replica.mark_overloaded()
         else:
             self._failed(replica, error)
-        if not any(each.usable and not each.resting for each in self._replicas):
+        if not any(each.usable and not each.is_overloaded for each in self._replicas):
             return error
         lost = ReplicaLostError()
         lost.__cause__ = error

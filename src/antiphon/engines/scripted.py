@@ -414,13 +414,13 @@ class _Pieces:
 
     def ids(self, text: str) -> list[int]:
         known = self._ids
-        ids = [known.get(piece) or self._learn(piece) for piece in pieces_of(text)]
+        ids = [known.get(piece) or self._assign_id(piece) for piece in pieces_of(text)]
         while len(known) > REMEMBERED_PIECES:
             piece = next(iter(known))
             self._others.pop(known.pop(piece), None)
         return ids
 
-    def _learn(self, piece: str) -> int:
+    def _assign_id(self, piece: str) -> int:
         token = self._ids[piece] = token_id(piece)
         self._others[token] = piece
         return token

@@ -292,7 +292,7 @@ class UpstreamEngine:
             if passing.status in NOT_THERE:
                 raise self._unsupported_task()
             if passing.status != 200:
-                raise self._safe(refusal(passing.status, refused, passing.retry_after))
+                raise self._without_key(refusal(passing.status, refused, passing.retry_after))
 
     @staticmethod
     def _unsupported_task() -> RequestError:
@@ -320,9 +320,9 @@ class UpstreamEngine:
             except AntiphonError as error:
                 if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
                     raise self._unsupported_task() from error
-                raise self._safe(error) from error.__cause__
+                raise self._without_key(error) from error.__cause__
 
-    def _safe(self, error: AntiphonError) -> AntiphonError:
+    def _without_key(self, error: AntiphonError) -> AntiphonError:
         """The error without the key: servers quote requests."""
         if self._options.upstream_key:
             error.message = error.message.replace(self._options.upstream_key, "…")
@@ -371,14 +371,14 @@ class _Generation(Exchange):
         self._lines = LineSplitter()
         self._refused = b""
         self._unread: list[bytes] = []  # lines after one that waits for a lookup
-        self._asking: asyncio.Task[None] | None = None
+        self._request_task: asyncio.Task[None] | None = None
         self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
         self._over = False  # the receiver is not called any more
 
     def cancel(self) -> None:
         """See `Work`."""
         if not self._over:
-            self._leave()
+            self._release_slot()
             self.abort()
 
     def fail(self, error: AntiphonError) -> None:
@@ -389,12 +389,12 @@ class _Generation(Exchange):
                 error.message = error.message.replace(self._key, "…")
             self._receiver.fail(error)
 
-    def _leave(self) -> None:
+    def _release_slot(self) -> None:
         self._over = True
         self._generations.pop(self, None)
         self.ticket.leave()
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._request_task is not None:
+            self._request_task.cancel()
 
     # Called by the connection
 
@@ -410,7 +410,7 @@ class _Generation(Exchange):
         except HttpError as error:
             self.fail(broken(error))
             return
-        if self._asking is None:
+        if self._request_task is None:
             self._read(lines)
         else:
             self._unread += lines
@@ -419,7 +419,7 @@ class _Generation(Exchange):
         """See `Exchange`."""
         if self._over:
             return
-        if self._asking is not None:
+        if self._request_task is not None:
             self._ended.append(error)
         elif self.status not in (0, 200):
             self.fail(refusal(self.status, self._refused, self.retry_after))
@@ -432,7 +432,7 @@ class _Generation(Exchange):
         """The response is over, and no error of the server's."""
         if self.whole and error is None and (rest := self._lines.rest()):
             self._read([rest])
-            if self._asking is not None:
+            if self._request_task is not None:
                 self._ended.append(None)
             if self._over or self._ended:
                 return
@@ -452,7 +452,7 @@ class _Generation(Exchange):
                 chunk = self._reader.read(line)
             except NotFetched as missing:
                 self._unread = [line, *rest]
-                self._asking = asyncio.ensure_future(self._ask(missing))
+                self._request_task = asyncio.ensure_future(self._ask(missing))
                 break
             except Exception as error:
                 failure = failure_of(error)
@@ -468,7 +468,7 @@ class _Generation(Exchange):
 
     def _push(self, chunks: list[Chunk]) -> None:
         if chunks[-1].finish is not None:
-            self._leave()  # the slot must be free before the receiver gets the end
+            self._release_slot()  # the slot must be free before the receiver gets the end
             if not self._reader.complete:
                 self.abort()
         self._receiver.push(chunks)
@@ -478,13 +478,13 @@ class _Generation(Exchange):
         try:
             await missing.fetch()
         except Exception as error:
-            self._asking = None
+            self._request_task = None
             self.fail(failure_of(error))
             return
-        self._asking = None
+        self._request_task = None
         unread, self._unread = self._unread, []
         self._read(unread)
-        if self._ended and self._asking is None:
+        if self._ended and self._request_task is None:
             self.on_end(self._ended.pop())
 
 
@@ -514,10 +514,10 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
         try:
             server = await KINDS[each](client, answers, wanted)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise _unlike(options, each) from error
+            raise _missing_features_error(options, each) from error
         except AntiphonError as error:
             if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
-                raise _unlike(options, each) from error
+                raise _missing_features_error(options, each) from error
             raise
         if server is not None:
             return server
@@ -530,7 +530,7 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
     )
 
 
-def _unlike(options: Options, kind: str) -> EngineError:
+def _missing_features_error(options: Options, kind: str) -> EngineError:
     """The error for the operator: the server looks like one of this kind, and lacks its features."""
     if options.upstream_kind:
         what = f"The server at {options.model} does not answer as {kind} does."

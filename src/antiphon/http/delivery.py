@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.app.app import Options
 from antiphon.core.chunks import Token
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
-from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, DeltaWriter, Driver, own_turn
+from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, DeltaWriter, Driver, wait_for_turn
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
 EVENT_STREAM = [
@@ -207,7 +207,7 @@ class FullAnswer(_Delivery):
         await self._driver.run(self)
         if self._body is not None:  # else the client has left
             if len(self._body) > LARGE:  # many answers may be stored in one transaction
-                await own_turn()
+                await wait_for_turn()
             await self._connection.answer(self._body)
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:

@@ -105,7 +105,7 @@ class ChatModel:
         most = most_tokens(turn, self.limits, choices, card.context)
         sampling = supported(turn.sampling, card.capabilities)
         plan = await self._plan(turn)
-        sent = self._sent(turn)
+        sent = self._as_sent(turn)
         prompt, messages = _messages(sent.items)
         request = GenerationRequest(
             prompt,
@@ -149,7 +149,7 @@ class ChatModel:
         param = "tools" if turn.format is None else "format"
         return await self.pool.run(param, plan_to_check, requirements_of(turn, None))
 
-    def _sent(self, turn: Turn) -> Turn:
+    def _as_sent(self, turn: Turn) -> Turn:
         """The turn as the server gets it: without tools that it shall not see, shortened if it has to be."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())

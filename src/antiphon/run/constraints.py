@@ -60,12 +60,12 @@ WIRE_NAMES = {"beam_width": "use_beam_search"}
 class ConstraintPlan(Struct, frozen=True):
     """The part of the demands on an answer that the engine enforces: all or nothing.
 
-    `loose`: some demands are left to check. `demands` are the encoded `Demands`, as the process that
+    `has_unenforced`: some demands are left to check. `demands` are the encoded `Demands`, as the process that
     compiled them wrote them: only such processes decode them, in `plan_after` and `check.violations`.
     """
 
     constraint: Constraint | None = None
-    loose: bool = False
+    has_unenforced: bool = False
     demands: bytes = b""
 
 
@@ -131,12 +131,12 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
     enforced = compile_constraint(required, grammar)
     notation = capabilities.constraints[0] if capabilities.constraints else None
     plan = plan_of(Demands(enforced), notation)
-    return plan if not plan.loose else plan_of(Demands(enforced, schemas_of(required)), notation)
+    return plan if not plan.has_unenforced else plan_of(Demands(enforced, schemas_of(required)), notation)
 
 
 def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
     """The plan for an answer of another server, which may enforce the demands. Raises RequestError."""
-    return ConstraintPlan(loose=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
+    return ConstraintPlan(has_unenforced=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
 
 
 def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
@@ -145,8 +145,8 @@ def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPl
     if notation is not None and enforced.grammar_ir is not None:
         write = gbnf.write if notation is Gbnf else structural_tag.write
         constraint = write(enforced.grammar_ir, enforced.triggers)
-    loose = bool(enforced.unenforced) or (enforced.grammar_ir is not None and constraint is None)
-    return ConstraintPlan(constraint, loose, pickle.dumps(demands))
+    has_unenforced = bool(enforced.unenforced) or (enforced.grammar_ir is not None and constraint is None)
+    return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands))
 
 
 def demands_of(plan: ConstraintPlan) -> Demands:

@@ -45,7 +45,7 @@ LARGE = 1024 * 1024
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = WeakKeyDictionary()
 
 
-def in_turn(call: Callable[[], None]) -> None:
+def call_in_turn(call: Callable[[], None]) -> None:
     """Call `call` later on the event loop: at most one such call runs in each iteration.
 
     If many answers have much work at the same time, for example at their ends, other work is not delayed.
@@ -57,12 +57,12 @@ def in_turn(call: Callable[[], None]) -> None:
         loop.call_soon(_take_turn, loop, turns)
 
 
-async def own_turn(output: "Driver | None" = None) -> None:
-    """Wait for a turn of `in_turn`, and until the client of `output` reads."""
+async def wait_for_turn(output: "Driver | None" = None) -> None:
+    """Wait for a turn of `call_in_turn`, and until the client of `output` reads."""
     loop = asyncio.get_running_loop()
     while True:
         mine = loop.create_future()
-        in_turn(partial(_resolve, mine))
+        call_in_turn(partial(_resolve, mine))
         await mine
         if output is None or not output.paused:
             return
@@ -375,7 +375,7 @@ class Driver:
         self._task = asyncio.current_task()
         self._client = client or self._client
         self._client.attach(self)
-        reason = await self._play()
+        reason = await self._run_to_end()
         if reason is not None:
             self._observation.fail(reason)
         background = self._journal is not None and self._journal.background
@@ -394,7 +394,7 @@ class Driver:
                 raise self._cancelled
         return ending
 
-    async def _play(self) -> BaseException | None:
+    async def _run_to_end(self) -> BaseException | None:
         """Run the source; returns why it was ended early, or None."""
         limit = None if self._deadline is None else asyncio.timeout(self._deadline)
         try:
@@ -471,12 +471,12 @@ class Driver:
             closing.add_done_callback(_log_unstored)
             raise
         if new and len(new[-1]) > LARGE:  # many answers may be stored in one transaction
-            await own_turn()
+            await wait_for_turn()
         return new
 
     async def _abandon(self, lines: list[bytes]) -> list[bytes]:
         """Close open items, after the lines that begin the answer; returns the lines still to be sent."""
-        await own_turn()  # events may be large, if the client did not read
+        await wait_for_turn()  # events may be large, if the client did not read
         for choice, events in self._source.abandon():
             if lines:  # held back until now
                 lines, first = [], self._journal.record(choice, [], lines) if self._journal else lines
@@ -484,7 +484,7 @@ class Driver:
                     self._client.write(first)
             for event in events:
                 self.push(choice, [event])
-                await own_turn()
+                await wait_for_turn()
         return lines
 
     def _unstored_lines(self, reason: BaseException | None) -> list[bytes]:

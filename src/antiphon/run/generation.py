@@ -25,7 +25,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import DeltaWriter, Driver, in_turn, own_turn
+from antiphon.run.drive import DeltaWriter, Driver, call_in_turn, wait_for_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, may_be_half, request_after
@@ -386,7 +386,7 @@ class GenerationRun:
         del self._held[: len(piece)]
         self._unread -= sum(map(_weight, piece))
         if self._held:
-            in_turn(self._release)
+            call_in_turn(self._release)
         try:
             self._pass(piece if self._limit is not None else [merge_chunks(piece)])
         except Exception as error:
@@ -447,7 +447,9 @@ class GenerationRun:
                 events = self._visible(events)
                 self._write, self._begins = None, self._direct
             finish = chunk.finish
-            if finish is None and (decoder.stopped or (self._calls is not None and self._calls.over)):
+            if finish is None and (
+                decoder.stopped or (self._calls is not None and self._calls.limit_reached)
+            ):
                 finish = Finish(FinishReason.STOP)  # there is no need for the engine to continue
             if finish is not None:
                 self._finished = True
@@ -469,16 +471,16 @@ class GenerationRun:
             del chunks[: len(piece)]
             self._decode(piece)
             if chunks:
-                await own_turn()
+                await wait_for_turn()
 
     async def _emit_later(self) -> None:
         """Emit the last events of a large answer, each in a turn of its own, while the client reads."""
         if not self._later:
             return
         while self._later:
-            await own_turn(self._output)
+            await wait_for_turn(self._output)
             self._emit(self._choice, [self._later.pop(0)])
-        await own_turn()  # the end that is made from them is as large
+        await wait_for_turn()  # the end that is made from them is as large
 
     def _visible(self, events: list[Event]) -> list[Event]:
         """Those of the events that the client may see, numbered, with their items."""

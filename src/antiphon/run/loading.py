@@ -94,7 +94,7 @@ class ServedModel:
         self.loaded = False
         self.uses = 0
         """The number of holders of the model, and of those that wait for it."""
-        self.kept: list[asyncio.TimerHandle] = []
+        self.hold_timers: list[asyncio.TimerHandle] = []
         """Timers that end the holds of requests that have looked at the model, and have not used it yet."""
         self.last_used = 0
         """Grows with time."""
@@ -110,7 +110,7 @@ class ServedModel:
         self._exclude_tools = exclude_tools
         self._limits = limits
         if adapters:
-            self._adapting("adapters")
+            self._require_adapters("adapters")
         if dialect is not None:
             check(dialect)
 
@@ -118,7 +118,7 @@ class ServedModel:
         """The model, loaded. Raises AntiphonError if that cannot be done."""
         for name, path in self._wanted_adapters.items():
             if name not in self.adapters:
-                await self._adapting("adapters").load_adapter(name, path)
+                await self._require_adapters("adapters").load_adapter(name, path)
         await self._engine.start()
         if self.model is None:
             card = self._engine.card
@@ -206,13 +206,13 @@ class ServedModel:
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load an adapter. Raises RequestError if the engine takes none, or refuses this one; EngineError."""
-        await self._adapting("lora_name").load_adapter(name, path)
+        await self._require_adapters("lora_name").load_adapter(name, path)
 
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter. Raises EngineError."""
-        await self._adapting("lora_name").unload_adapter(name)
+        await self._require_adapters("lora_name").unload_adapter(name)
 
-    def _adapting(self, param: str) -> Adapters:
+    def _require_adapters(self, param: str) -> Adapters:
         if self._adapters is not None:
             return self._adapters
         raise RequestError("The engine of this model takes no adapters.", param=param)

@@ -164,7 +164,7 @@ class Prepared(Struct, frozen=True):
             context.log,
             _filter(self.turn),
             self.reasoning,
-            OutputCheck(self.turn, self.plan, self.pool) if self.plan.loose else None,
+            OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
             frozenset([tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval]),
             self.plan,
             self.pool,
@@ -255,8 +255,8 @@ def room(turn: Turn, context: int) -> int:
 
 def without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
     """The conversation without this number of its oldest items; instructions are kept."""
-    return tuple(item for item in items[:dropped] if _stays(item)) + items[dropped:]
+    return tuple(item for item in items[:dropped] if _is_instruction(item)) + items[dropped:]
 
 
-def _stays(item: Item) -> bool:
+def _is_instruction(item: Item) -> bool:
     return isinstance(item, Message) and item.role in _FIRST

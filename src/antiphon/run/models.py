@@ -113,7 +113,7 @@ class Models:
         self._retry_seconds = retry_seconds
         self._failed: dict[ServedModel, float] = {}  # when a model could not be loaded, by the loop's clock
         self._changing = asyncio.Lock()
-        self._bringing: dict[ServedModel, asyncio.Task[None]] = {}
+        self._load_tasks: dict[ServedModel, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
         self._clock = count(1)
         self.default = default
@@ -130,7 +130,9 @@ class Models:
         named = all(served.names for served in self._served)  # others are known after loading
         for name, purpose in self._needed.items():
             if named and self._lookup(name) is None:
-                raise EngineError(f"There is no model '{name}' to {purpose}. Use one of: {self._known()}.")
+                raise EngineError(
+                    f"There is no model '{name}' to {purpose}. Use one of: {self._known_names()}."
+                )
 
     def require(self, name: str, purpose: str) -> None:
         """Check that there is a model of this name. Raises EngineError, or `start` does, if there is none."""
@@ -154,7 +156,7 @@ class Models:
     async def stop(self) -> None:
         """Free the models. Answers that are under way end."""
         self.health = Health.DRAINING
-        bringing = [*self._bringing.values()]
+        bringing = [*self._load_tasks.values()]
         for task in bringing:
             task.cancel()
         await asyncio.gather(*bringing, return_exceptions=True)
@@ -239,7 +241,7 @@ class Models:
         if found is None and self.default is not None:
             known, found = self.default, self._lookup(self.default)
         if found is None or not _may_use(known, *found):
-            message = f"The model '{name}' does not exist. Use one of: {self._known()}."
+            message = f"The model '{name}' does not exist. Use one of: {self._known_names()}."
             raise NotFoundError(message, param="model", code="model_not_found")
         return found
 
@@ -254,7 +256,7 @@ class Models:
                 return served, None
         return None
 
-    def _known(self) -> str:
+    def _known_names(self) -> str:
         patterns = (each for served in self._served for each in served.patterns)
         return ", ".join((*self._usable(), *filter(observed().account.may_use, patterns)))
 
@@ -297,7 +299,7 @@ class Models:
         if base is not None:
             found = self._lookup(base)  # which is not answered by default
             if found is None:
-                message = f"The model '{base}' does not exist. Use one of: {self._known()}."
+                message = f"The model '{base}' does not exist. Use one of: {self._known_names()}."
                 raise NotFoundError(message, param="base_model_name", code="model_not_found")
             served = found[0]
         await served.load_adapter(name, path)
@@ -323,7 +325,7 @@ class Models:
 
     async def take(self, served: ServedModel) -> None:
         """Load the model if necessary, and keep it loaded until it is released. Raises EngineError."""
-        if served.loaded and not (self._bringing or served.kept):
+        if served.loaded and not (self._load_tasks or served.hold_timers):
             served.uses += 1  # the common case: no waiting
             return
         try:
@@ -334,27 +336,29 @@ class Models:
             raise EngineNotReadyError(message) from error
 
     async def _take(self, served: ServedModel) -> None:
-        while served.loaded and served.memory and self._bringing and not served.kept:
+        while served.loaded and served.memory and self._load_tasks and not served.hold_timers:
             # Other requests wait already.
-            await asyncio.wait([*self._bringing.values()])
+            await asyncio.wait([*self._load_tasks.values()])
         served.uses += 1
         try:
             while not served.loaded:
-                await asyncio.shield(self._bring(served))  # others may wait for it after this one has left
+                await asyncio.shield(
+                    self._load_task(served)
+                )  # others may wait for it after this one has left
         except BaseException:
             self.release(served)
             raise
-        if served.kept:
-            self._release_kept(served)
+        if served.hold_timers:
+            self._end_hold(served)
 
     def _keep_for_next(self, served: ServedModel) -> None:
         """Hold a model that was loaded for its properties, until the same request uses it."""
         served.uses += 1
-        later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._release_kept, served)
-        served.kept.append(later)
+        later = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._end_hold, served)
+        served.hold_timers.append(later)
 
-    def _release_kept(self, served: ServedModel) -> None:
-        served.kept.pop(0).cancel()
+    def _end_hold(self, served: ServedModel) -> None:
+        served.hold_timers.pop(0).cancel()
         self.release(served)
 
     def release(self, served: ServedModel) -> None:
@@ -363,17 +367,17 @@ class Models:
         served.last_used = next(self._clock)
         self._freed.set()
 
-    def _bring(self, served: ServedModel) -> asyncio.Task[None]:
+    def _load_task(self, served: ServedModel) -> asyncio.Task[None]:
         """The task that loads the model."""
-        if served not in self._bringing:
+        if served not in self._load_tasks:
             self._check_ready()
             task = asyncio.create_task(self._load(served))
-            self._bringing[served] = task
-            task.add_done_callback(lambda task: self._brought(served, task))
-        return self._bringing[served]
+            self._load_tasks[served] = task
+            task.add_done_callback(lambda task: self._on_loaded(served, task))
+        return self._load_tasks[served]
 
-    def _brought(self, served: ServedModel, task: asyncio.Task[None]) -> None:
-        del self._bringing[served]
+    def _on_loaded(self, served: ServedModel, task: asyncio.Task[None]) -> None:
+        del self._load_tasks[served]
         if not task.cancelled():
             task.exception()  # the waiting requests get it, if there are any
 

@@ -120,7 +120,7 @@ class ReplayLog:
         They are counted as part of an answer that had `before` tokens when the engine began.
         """
         if before:
-            chunks = [_counted(chunk, before) for chunk in chunks]
+            chunks = [_with_token_count(chunk, before) for chunk in chunks]
         self._entries += chunks
         self.chunks += chunks
         return chunks
@@ -202,7 +202,7 @@ def _sampling_after(sampling: Sampling, written: int) -> Sampling:
     return sampling if not least else replace(sampling, min_tokens=max(0, least - written))
 
 
-def _counted(chunk: Chunk, before: int) -> Chunk:
+def _with_token_count(chunk: Chunk, before: int) -> Chunk:
     """The chunk as part of an answer that had `before` tokens already.
 
     Its counts of cached tokens and of media tokens are removed: the prompt is longer now, and the first

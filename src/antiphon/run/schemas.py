@@ -35,7 +35,7 @@ class Schema:
             plain.pop("$schema", None)  # other dialects are treated as the current one
         try:
             self._validator = jsonschema_rs.validator_for(
-                plain, validate_formats=True, retriever=_nothing_elsewhere
+                plain, validate_formats=True, retriever=_refuse_other_document
             )
         except ValueError as error:
             raise RequestError(f"This is not a valid JSON Schema: {_message(error)}.", param=param) from error
@@ -83,5 +83,5 @@ def _message(error: Exception) -> str:
     return line[:MAX_MESSAGE].rstrip(".")
 
 
-def _nothing_elsewhere(uri: str) -> NoReturn:
+def _refuse_other_document(uri: str) -> NoReturn:
     raise ValueError(f"'{uri}' is not in the schema")

@@ -59,11 +59,11 @@ class ToolBudget:
         self._tokens = Counter[str]()
 
     @property
-    def spent(self) -> bool:
+    def is_used_up(self) -> bool:
         """No more tools are run."""
         return min(self._calls_left, self._seconds_left, self._tokens_left) <= 0
 
-    def spent_by(self, tool: str) -> bool:
+    def is_used_up_for(self, tool: str) -> bool:
         """Whether the budget of this tool is used up."""
         limits = self._limits
         return (
@@ -164,9 +164,9 @@ class ToolCalls:
     def _allowed(self, call: FunctionCall) -> float | None:
         """The time limit of the call in seconds; None if it must not run."""
         tool = self.hosted(call).type
-        if self._budget.spent:
+        if self._budget.is_used_up:
             return None
-        seconds = None if self._budget.spent_by(tool) else self._budget.seconds_for(tool)
+        seconds = None if self._budget.is_used_up_for(tool) else self._budget.seconds_for(tool)
         self._budget.begin(tool)
         return seconds
 
@@ -190,7 +190,7 @@ class ToolCalls:
     ) -> tuple[ToolResult, float]:
         """The result of a call, and how many seconds it took."""
         if seconds is None:
-            return ToolResult(ENOUGH if self._budget.spent else _ENOUGH_OF_IT, failed=True), 0.0
+            return ToolResult(ENOUGH if self._budget.is_used_up else _ENOUGH_OF_IT, failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
         return await self._sessions.run(call, seconds, on_output)

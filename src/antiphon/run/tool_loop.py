@@ -145,13 +145,13 @@ class ToolLoop:
         if self._over:
             return [self._items.push(self._finished(FinishReason.ERROR))]
         events = self._generation.abandon()
-        return [self._counted(event) if isinstance(event, Finished) else event for event in events]
+        return [self._with_total_usage(event) if isinstance(event, Finished) else event for event in events]
 
     def _push(self, choice: int, events: list[Event]) -> None:
         """Emit events of a generation, whose end is the end of the answer if it called no tools."""
         if isinstance(end := events[-1], Finished):
             self._end = end
-            whole = self._counted(end)
+            whole = self._with_total_usage(end)
             usage = self._usage_of(end)
             self._generations.append(usage)
             self._budget.generated(usage.input_tokens + usage.output_tokens)
@@ -164,7 +164,7 @@ class ToolLoop:
             events[-1] = whole if self._over else ToolCallsPending(end.raw, end.tokens)
         self._output.push(choice, events)
 
-    def _counted(self, event: Finished) -> Finished:
+    def _with_total_usage(self, event: Finished) -> Finished:
         """The end of a generation with the usage and the unmet demands of all generations."""
         silent = (
             self._last and event.reason is FinishReason.STOP and not any(map(_is_visible, self._new_items))
@@ -199,7 +199,7 @@ class ToolLoop:
         new = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new):
             return FinishReason.STOP  # the client has to run its own first
-        self._last = self._budget.spent or self._all_spent()
+        self._last = self._budget.is_used_up or self._all_used_up()
         turn = await self._next_turn(new, calls, results)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
@@ -258,11 +258,11 @@ class ToolLoop:
             self._generations[-1], tool_calls=len(calls), tool_output_tokens=sum(sizes)
         )
 
-    def _all_spent(self) -> bool:
+    def _all_used_up(self) -> bool:
         """Whether the individual budget of each server tool is used up."""
         turn = self._prepared.turn
         hosted = (tool.hosted for tool in turn.tools if turn.tool_choice.admits(tool.name))
-        return all(self._budget.spent_by(each.type) for each in hosted if each is not None)
+        return all(self._budget.is_used_up_for(each.type) for each in hosted if each is not None)
 
     def _next_choice(self) -> ToolChoice:
         """The tool choice after the first calls, which have met a demand for a call.

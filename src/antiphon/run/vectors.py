@@ -39,7 +39,7 @@ async def embed(engine: Engine, request: EmbeddingRequest) -> Embeddings:
     """The vectors that the engine returns. Raises RequestError for unsupported parameters, EngineError."""
     able = engine.card.capabilities
     if Task.EMBED not in able.tasks or not isinstance(engine, Embedder):
-        raise _unable(engine.card, "does not make embeddings", "Name one that does")
+        raise _unsupported_task_error(engine.card, "does not make embeddings", "Name one that does")
     wanted = {
         "ids": ("input", not all(isinstance(each, str) for each in request.inputs)),
         "dimensions": ("dimensions", request.dimensions is not None),
@@ -61,7 +61,7 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     if Task.RANK in tasks and isinstance(engine, Reranker):
         return await engine.score(pairs)
     if Task.EMBED not in tasks:
-        raise _unable(engine.card, "does not rank", "Name one that ranks, or embeds")
+        raise _unsupported_task_error(engine.card, "does not rank", "Name one that ranks, or embeds")
     texts = {text: place for place, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
     found = await embed(engine, EmbeddingRequest((*texts,)))
     scores = []
@@ -75,13 +75,13 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
 def transcribe(engine: Engine, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
     """A transcription, as the body of an answer. Raises RequestError, EngineError."""
     if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
-        raise _unable(
+        raise _unsupported_task_error(
             engine.card, "does not transcribe", "Name one that does, or send the file in a conversation"
         )
     return engine.transcribe(audio)
 
 
-def _unable(card: ModelCard, what: str, remedy: str) -> RequestError:
+def _unsupported_task_error(card: ModelCard, what: str, remedy: str) -> RequestError:
     return RequestError(f"The model '{card.name}' {what}. {remedy}.", param="model", code="unsupported_model")
 
 
@@ -149,7 +149,7 @@ class VectorModel:
         return transcribe(self.engine, audio)
 
     def _no_answers(self) -> RequestError:
-        return _unable(
+        return _unsupported_task_error(
             self.card,
             "gives no answers",
             "Use /v1/embeddings, /v1/rerank or /v1/audio/transcriptions, or name another",

@@ -72,7 +72,9 @@ class ToolRequester(Struct, frozen=True):
     items: bool = False
     defaults: tuple[Mapping[str, Any], ...] = ()
 
-    def absent(self, requested: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def missing_defaults(
+        self, requested: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The default tools, except those that the request has itself, by their places."""
         named = [str(settings.get("server_label")) for settings in requested.values()]
         for index, settings in enumerate(self.defaults):
@@ -135,7 +137,7 @@ async def discover(
             listing=asking.listings.get(str(settings.get("server_label"))),
             container=asking.container,
         )
-        for where, settings in (*requested.items(), *asking.absent(requested))
+        for where, settings in (*requested.items(), *asking.missing_defaults(requested))
         if settings["type"] not in RESERVED
     ]
     if not wanted:
@@ -148,7 +150,7 @@ async def discover(
         if not asking.items and any(_hosted(function).approval for function in functions):
             raise _unapproved(where)
         if functions and kind is not None and kind in trained:
-            functions = tuple(_described(trained[kind], functions))
+            functions = tuple(_with_descriptions(trained[kind], functions))
         if offer.listing is not None:
             if offer.listing.label in {listing.label for listing in listings}:
                 message = f"There are two servers of the label '{offer.listing.label}'. Rename one."
@@ -161,7 +163,7 @@ async def discover(
             notes.append(_not_offered(name, where, types, asking.optional))
         notes += offer.notes
         chosen = settings if offer.settings is None else offer.settings
-        found[where] = tuple(_placed(function, where, chosen) for function in functions)
+        found[where] = tuple(_with_source(function, where, chosen) for function in functions)
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
 
 
@@ -174,7 +176,7 @@ async def _offers(
     """
 
     async def offer(each: WantedTool) -> ToolOffer:
-        own = _switched(each.settings, tools)
+        own = _replacing_tool(each.settings, tools)
         if own is not None:
             return await _as_server(own, each)
         type_ = types.get(each.settings["type"])
@@ -195,7 +197,7 @@ def _trained_kind(settings: Mapping[str, Any]) -> str | None:
     return TRAINED_LABELS.get(str(settings.get("server_label")))
 
 
-def _switched(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
+def _replacing_tool(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
     """The server tool for a label, if the operator has no MCP server with that label."""
     remote = tools.get("mcp")
     known = remote.labels if isinstance(remote, LabelledTool) else ()
@@ -244,7 +246,7 @@ def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Cont
     return Note(param, f"{why} The model is not offered it. {remedy}")
 
 
-def _described(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:
+def _with_descriptions(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:
     """The functions of a model's family; missing descriptions are the tool's.
 
     The tool decides how calls may be run.
@@ -260,7 +262,7 @@ def _described(trained: Iterable[Function], functions: Iterable[Function]) -> It
             yield function
 
 
-def _placed(function: Function, where: str, settings: Mapping[str, Any]) -> Function:
+def _with_source(function: Function, where: str, settings: Mapping[str, Any]) -> Function:
     return replace(function, source=where, hosted=replace(_hosted(function), settings=settings))
 
 

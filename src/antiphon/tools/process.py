@@ -158,14 +158,14 @@ class _Output(asyncio.Protocol):
         assert self._transport is not None
         self.printed.write(self._decoder.decode(data))
         self._transport.pause_reading()
-        asyncio.get_running_loop().call_later(PAUSE, self._go_on)
+        asyncio.get_running_loop().call_later(PAUSE, self._resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All writers have closed the pipe."""
         self.printed.write(self._decoder.decode(b"", final=True))
         self.ended.set()
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

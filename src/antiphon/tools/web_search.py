@@ -163,7 +163,7 @@ class Browser:
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
         """See `Session`."""
-        with self._in_order() as turn:
+        with self._ordered() as turn:
             doing = RunningCall(turn)
             try:
                 text = await self._do(parse_call(action, arguments), doing)
@@ -176,15 +176,15 @@ class Browser:
         if result.failed:
             return
         try:
-            visit = self._recalled(parse_call(action, arguments), result)
+            visit = self._recalled_page(parse_call(action, arguments), result)
         except ToolError:
             visit = _LOST
-        with self._in_order() as turn:
+        with self._ordered() as turn:
             await turn()
             self._history.add(visit)
 
     @contextmanager
-    def _in_order(self) -> Iterator[Callable[[], Awaitable[None]]]:
+    def _ordered(self) -> Iterator[Callable[[], Awaitable[None]]]:
         """A call, and how it waits for those that began before it."""
         before, over = tuple(self._under_way), asyncio.Event()
         self._under_way.append(over)
@@ -214,10 +214,12 @@ class Browser:
 
     async def _search(self, call: Search, doing: RunningCall) -> str:
         doing.details = SearchDetails(call.query)
-        extent = self._settings.extent
-        count = min(call.count or extent.results, extent.results)
+        result_size = self._settings.result_size
+        count = min(call.count or result_size.results, result_size.results)
         found = await self._provider.search(call.query, count, self._settings.domains)
-        results = [SearchHit(result.title, result.url, result.snippet[: extent.snippet]) for result in found]
+        results = [
+            SearchHit(result.title, result.url, result.snippet[: result_size.snippet]) for result in found
+        ]
         urls, titles = (result.url for result in results), (result.title for result in results)
         doing.details = SearchDetails(call.query, tuple(urls), tuple(titles))
         location = self._settings.user_location
@@ -274,7 +276,7 @@ class Browser:
 
     # What an earlier session did
 
-    def _recalled(self, call: Search | Open | Find, result: ToolResult) -> Visit:
+    def _recalled_page(self, call: Search | Open | Find, result: ToolResult) -> Visit:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
         match result.details, call:
             case SearchDetails(query=query, sources=sources), _:

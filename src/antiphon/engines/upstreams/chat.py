@@ -179,7 +179,7 @@ class ProviderServer(ChatServer):
     path = "/v1/chat/completions"
 
     def __init__(self, provider: Provider, card: ModelCard, slots: int) -> None:
-        super().__init__(provider.name, card, slots, _passed(provider))
+        super().__init__(provider.name, card, slots, _parameter_support(provider))
         self._provider = provider
         self._signatures: BoundedDict[str, Any] = BoundedDict(SIGNATURES)  # by the ids of calls
 
@@ -331,7 +331,7 @@ _AUDIO = {"audio/mpeg": "mp3", "audio/mp4": "m4a"}
 """Formats whose name is not that of their type."""
 
 
-def _passed(provider: Provider) -> dict[str, str | None]:
+def _parameter_support(provider: Provider) -> dict[str, str | None]:
     """How parameters are passed on that only some providers have, for people."""
     schema = "as a JSON Schema; checked afterwards, and faults listed in `unmet`"
     return {

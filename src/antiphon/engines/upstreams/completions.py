@@ -244,16 +244,16 @@ class CompletionsServer:
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """See `UpstreamServer`. Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
-        body = {**self._fixed, "prompt": prompt, **self._wanted(request)}
+        body = {**self._fixed, "prompt": prompt, **self._request_fields(request)}
         if _decodes_elsewhere(request.sampling):
             body |= _NOT_STREAMED
         return self.path, msgspec.json.encode(body)
 
-    def _wanted(self, request: GenerationRequest) -> dict[str, Any]:
+    def _request_fields(self, request: GenerationRequest) -> dict[str, Any]:
         """The fields of the request."""
         sampling = request.sampling
         wanted: dict[str, Any] = {
-            "max_tokens": self._fitting(request),
+            "max_tokens": self._max_tokens_of(request),
             **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
         }
         for name, value in self._flavour.unsaid.items():
@@ -269,7 +269,7 @@ class CompletionsServer:
             wanted["structured_outputs"] = {"structural_tag": request.constraint.text}
         return wanted
 
-    def _fitting(self, request: GenerationRequest) -> int:
+    def _max_tokens_of(self, request: GenerationRequest) -> int:
         """The `max_tokens` of the request: servers refuse more than they count as free after the prompt.
 
         After a prompt that is estimated, at least half of the estimated rest.

@@ -258,7 +258,7 @@ class BeamSearchingServer(Protocol):
 Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[UpstreamServer | None]]
 
 
-def parted(prompt: Prompt, card: ModelCard) -> list[str]:
+def texts_around_media(prompt: Prompt, card: ModelCard) -> list[str]:
     """The texts around the media of a prompt, for a server that reads it as text.
 
     A word joiner splits text of clients that looks like a special token. The server itself adds the token
@@ -333,10 +333,10 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
         return EngineNotReadyError()
     message = _message(body)
     blamed = (400 <= status < 500 and status != FAILED_WITHIN) or _TOO_LARGE.match(message)
-    return _blame(message, body) if blamed and message else EngineError()
+    return _refusal_of(message, body) if blamed and message else EngineError()
 
 
-def _blame(message: str, body: bytes) -> RequestError:
+def _refusal_of(message: str, body: bytes) -> RequestError:
     """The error of a request that the server refuses."""
     if "parse grammar" in message:
         return RequestError("The grammar is not valid.", param=GRAMMAR_PARAM)

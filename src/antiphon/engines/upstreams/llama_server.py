@@ -26,7 +26,7 @@ from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, 
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import ChunkReader, TokenPiece, reader_of
-from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, parted
+from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -89,7 +89,7 @@ class LlamaServer:
 
     def _multimodal(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as text, with the media. The token that it begins with is added there."""
-        texts = [text.replace(self._marker, "") for text in parted(prompt, self.card)]
+        texts = [text.replace(self._marker, "") for text in texts_around_media(prompt, self.card)]
         data = [b64encode(part.data).decode() for part in prompt.media]
         return {"prompt_string": self._marker.join(texts), "multimodal_data": data}
 

@@ -31,8 +31,8 @@ from antiphon.engines.upstreams.kind import (
     Lookups,
     Post,
     WantedUpstream,
-    parted,
     refusal,
+    texts_around_media,
     unexpected,
     unreachable,
 )
@@ -171,7 +171,7 @@ class SglangServer:
         """The prompt as tokens; as text, if there are images in it."""
         if not prompt.media:
             return {"input_ids": prompt.ids}
-        first, *rest = parted(prompt, self.card)
+        first, *rest = texts_around_media(prompt, self.card)
         text = first + "".join(map(add, prompt.placeholders, rest))
         images = [f"data:{part.media_type};base64,{b64encode(part.data).decode()}" for part in prompt.media]
         return {"text": text, "image_data": images}

@@ -66,7 +66,7 @@ class VllmServer(CompletionsServer):
             return super().encode_request(request)
         if request.sampling.kv_transfer_params:
             _check_text(request, "kv_transfer_params")
-        wanted = {**self._defaults, **self._wanted(request)}
+        wanted = {**self._defaults, **self._request_fields(request)}
         if (more := wanted.pop("vllm_xargs", None)) is not None:
             wanted["extra_args"] = more
         body = {

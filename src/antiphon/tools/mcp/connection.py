@@ -183,11 +183,11 @@ class Connection:
 
     async def _try(self, transport: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         ready = asyncio.Event()
-        self._owner = asyncio.create_task(self._own(transport, ready))
+        self._owner = asyncio.create_task(self._keep_open(transport, ready))
         self._owner.add_done_callback(lambda _: ready.set())
         await ready.wait()
 
-    async def _own(
+    async def _keep_open(
         self, transport: Callable[[], AbstractAsyncContextManager[Any]], ready: asyncio.Event
     ) -> None:
         """Hold the connection until it is closed. An error that ends it is kept."""
@@ -390,10 +390,10 @@ async def _log_lines(target: Target, lines: asyncio.StreamReader) -> None:
             line = await lines.read(MAX_STDERR)
         if not line:
             return
-        log.info("an MCP server logged", server=target.label, line=target.hide(_plain(line)))
+        log.info("an MCP server logged", server=target.label, line=target.hide(_on_one_line(line)))
 
 
-def _plain(line: bytes) -> str:
+def _on_one_line(line: bytes) -> str:
     """The line without characters that could fake another log line."""
     return re.sub(r"[\x00-\x1f\x7f]+", " ", line.decode(errors="replace")).strip()
 

@@ -8,7 +8,7 @@ from antiphon.core.limits import Limits
 from antiphon.tools.mcp.connection import Network, Target
 from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.settings import ApprovalFilter, Policy, ToolFilter
-from antiphon.tools.mcp.tables import McpServer, ToolNames, expanded
+from antiphon.tools.mcp.tables import McpServer, ToolNames, expand_variables
 from antiphon.tools.mcp.tool import Mcp
 from antiphon.tools.web.guard import GuardedTransport, look_up, public
 
@@ -28,9 +28,9 @@ def _server(table: McpServer, owner_of: Callable[[str], str]) -> OperatorServer:
     target = Target(
         table.label,
         table.url,
-        expanded(table.headers),
+        expand_variables(table.headers),
         table.words,
-        expanded(table.environment),
+        expand_variables(table.environment),
         trusted=True,
     )
     approval = table.require_approval

@@ -77,17 +77,17 @@ class McpConnections:
         self._kept: dict[tuple[str, str], _KeptConnection] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._changed_at: dict[str, float] = {}  # by key, as the listings
-        self._minding: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the connections of the operator's servers in the background, and check them from now on."""
-        self._minding = asyncio.create_task(self._maintain())
+        self._maintenance = asyncio.create_task(self._maintain())
 
     async def close(self) -> None:
         """Close all of them."""
-        if self._minding is not None:
-            self._minding.cancel()
-            await asyncio.gather(self._minding, return_exceptions=True)
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.gather(self._maintenance, return_exceptions=True)
         kept = [each.connection for each in self._kept.values() if each.connection is not None]
         await asyncio.gather(*(connection.close() for connection in kept), return_exceptions=True)
         await self._network.close()

@@ -79,7 +79,7 @@ class Policy(Struct, frozen=True):
         """Whether the model may be offered it."""
         return self.allowed is None or self.allowed.admits(tool)
 
-    def asks(self, tool: ListedTool) -> bool:
+    def requires_approval(self, tool: ListedTool) -> bool:
         """Whether a call has to be approved."""
         match self.approval:
             case ApprovalFilter(always, never):

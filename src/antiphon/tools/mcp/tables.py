@@ -63,12 +63,12 @@ def read_servers(tables: Any) -> tuple[McpServer, ...]:
             raise ValueError(f"mcp_servers: there are two of the label '{server.label}'. Rename one.")
         if bool(server.url) == bool(server.words):
             raise ValueError(f"mcp_servers: '{server.label}' needs either a url or a command.")
-        _expanded(server.headers, server.label)
-        _expanded(server.environment, server.label)
+        _expand_variables(server.headers, server.label)
+        _expand_variables(server.environment, server.label)
     return servers
 
 
-def _expanded(values: Mapping[str, str], label: str) -> dict[str, str]:
+def _expand_variables(values: Mapping[str, str], label: str) -> dict[str, str]:
     """The values, with those of variables. Raises ValueError for a variable that is not set."""
     found = {}
     for name, value in values.items():
@@ -79,6 +79,6 @@ def _expanded(values: Mapping[str, str], label: str) -> dict[str, str]:
     return found
 
 
-def expanded(values: Mapping[str, str]) -> dict[str, str]:
+def expand_variables(values: Mapping[str, str]) -> dict[str, str]:
     """The same for values that were read before."""
-    return _expanded(values, "")
+    return _expand_variables(values, "")

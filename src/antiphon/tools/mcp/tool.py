@@ -145,7 +145,7 @@ def _function(tool: ListedTool, label: str, policies: Sequence[Policy], about: s
         TYPE,
         tool.name,
         label=label,
-        approval=any(policy.asks(tool) for policy in policies),
+        approval=any(policy.requires_approval(tool) for policy in policies),
         parallel=said.get("readOnlyHint") is True,
         idempotent=True in (said.get("readOnlyHint"), said.get("idempotentHint")),
     )

@@ -113,11 +113,14 @@ class _WantedContainer(Struct, frozen=True):
 
 
 class _Worker(Struct, eq=False):
-    """An interpreter in a container, with the files that it has. `anew`: there were variables before it."""
+    """An interpreter in a container, with the files that it has.
+
+    `restarted`: an earlier interpreter of the container had variables.
+    """
 
     id: str
     interpreter: Interpreter
-    anew: bool
+    restarted: bool
     files: dict[str, HeldFile] = {}
 
 
@@ -130,7 +133,7 @@ class Interpreters:
         self.keeper = keeper
         self._workers: dict[str, _Worker] = {}  # by container, the least recently used first
         self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or wanted
-        self._wanted: dict[str, int] = {}
+        self._users: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -145,7 +148,7 @@ class Interpreters:
 
         If the block raises, the interpreter is ended. Raises AntiphonError.
         """
-        async with self._alone(wanted.id):
+        async with self._locked(wanted.id):
             try:
                 worker = await self._ready(wanted)
                 yield worker
@@ -157,7 +160,7 @@ class Interpreters:
 
     async def end(self, container: str) -> None:
         """End the interpreter of a container, after its current call."""
-        async with self._alone(container):
+        async with self._locked(container):
             await self._end(container)
 
     async def kill(self, container: str) -> None:
@@ -172,16 +175,16 @@ class Interpreters:
         await all_ended()
 
     @asynccontextmanager
-    async def _alone(self, container: str) -> AsyncIterator[None]:
+    async def _locked(self, container: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(container, asyncio.Lock())
-        self._wanted[container] = self._wanted.get(container, 0) + 1
+        self._users[container] = self._users.get(container, 0) + 1
         try:
             async with lock:
                 yield
         finally:
-            self._wanted[container] -= 1
-            if not self._wanted[container]:
-                del self._wanted[container], self._locks[container]
+            self._users[container] -= 1
+            if not self._users[container]:
+                del self._users[container], self._locks[container]
 
     async def _ready(self, wanted: _WantedContainer) -> _Worker:
         if (timer := self._timers.pop(wanted.id, None)) is not None:
@@ -193,13 +196,13 @@ class Interpreters:
         before = await self.keeper.use(wanted.owner, wanted.id, name, wanted.create)
         if worker is None or before != name:
             await self._end(wanted.id)
-            worker = await self._begin(wanted, name, anew=before is not None)
+            worker = await self._begin(wanted, name, restarted=before is not None)
         await self._send_files(wanted, worker)
         return worker
 
-    async def _begin(self, wanted: _WantedContainer, name: str, *, anew: bool) -> _Worker:
+    async def _begin(self, wanted: _WantedContainer, name: str, *, restarted: bool) -> _Worker:
         while len(self._workers) >= self.limits.python_interpreters:
-            idle = next((each for each in self._workers if each not in self._wanted), None)
+            idle = next((each for each in self._workers if each not in self._users), None)
             if idle is None:
                 raise ToolError(_BUSY)
             await self._end(idle)
@@ -208,7 +211,7 @@ class Interpreters:
         except OSError as error:
             log.exception("Python does not start")
             raise ToolError(_BROKEN) from error
-        worker = self._workers[wanted.id] = _Worker(name, interpreter, anew)
+        worker = self._workers[wanted.id] = _Worker(name, interpreter, restarted)
         return worker
 
     async def _send_files(self, wanted: _WantedContainer, worker: _Worker) -> None:
@@ -290,7 +293,7 @@ class ContainerSession:
             given if isinstance(given, str) else own,
             None if isinstance(given, str) else tuple(_file_ids(wanted.settings)),
         )
-        self._kept = isinstance(given, str) or bool(wanted.answer)
+        self._persistent = isinstance(given, str) or bool(wanted.answer)
         self._used = False
 
     async def run(
@@ -320,7 +323,7 @@ class ContainerSession:
 
     async def close(self) -> None:
         """See `Session`. A container that no request can name is deleted."""
-        if self._used and not self._kept:
+        if self._used and not self._persistent:
             self._used = False
             await self._interpreters.end(self._container.id)
             await self._interpreters.keeper.delete(self._container.owner, self._container.id)
@@ -329,10 +332,10 @@ class ContainerSession:
         limits, files = self._limits, _WrittenFiles(self._interpreters.keeper, self._container, worker)
         room = FileRoom(limits.container_files, limits.python_disk_bytes)
         source = code.encode(errors="replace").decode()
-        if worker.anew:
+        if worker.restarted:
             printed.write(f"{_ANEW}\n")
         ran = await worker.interpreter.run(source, limits.python_seconds, room, printed, files.take)
-        worker.anew = False
+        worker.restarted = False
         for path in ran.gone:
             await files.remove(path)
         logs = str(printed)
@@ -344,7 +347,7 @@ class ContainerSession:
         """Notes for the model on files, after the output."""
         written = [f"{WORKSPACE}/{file.path}" for file in files.written]
         notes = []
-        if written and self._kept:
+        if written and self._persistent:
             notes.append(
                 f"[Written: {_some(written)}. The user gets those that your answer names as sandbox:PATH.]"
             )

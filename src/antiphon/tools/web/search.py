@@ -126,7 +126,7 @@ class SearxngSearch(HttpSearch):
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
         """See `HttpSearch`."""
-        parameters = {"q": _narrowed(query, domains), "format": "json"}
+        parameters = {"q": _restricted_query(query, domains), "format": "json"}
         return client.build_request("GET", self._url, params=parameters)
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
@@ -148,7 +148,10 @@ class BraveSearch(HttpSearch):
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
         """See `HttpSearch`."""
-        parameters = {"q": _narrowed(query, domains)[:BRAVE_CHARS], "count": str(min(count, BRAVE_RESULTS))}
+        parameters = {
+            "q": _restricted_query(query, domains)[:BRAVE_CHARS],
+            "count": str(min(count, BRAVE_RESULTS)),
+        }
         headers = {"X-Subscription-Token": self._key, "Accept": "application/json"}
         return client.build_request("GET", self._url, params=parameters, headers=headers)
 
@@ -191,7 +194,7 @@ def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _narrowed(query: str, domains: Domains) -> str:
+def _restricted_query(query: str, domains: Domains) -> str:
     """The query, with the domains named in the way that most search engines understand."""
     sites = " OR ".join(f"site:{domain}" for domain in domains.allowed)
     wanted = [f"({sites})"] if 1 <= len(domains.allowed) <= _SITES else []

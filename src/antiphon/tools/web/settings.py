@@ -47,7 +47,7 @@ class SearchSettings(Struct, frozen=True):
     """A tool as the request gave it. `user_location` is text for the model."""
 
     domains: Domains = Domains()
-    extent: ResultSize = EXTENTS["medium"]
+    result_size: ResultSize = EXTENTS["medium"]
     user_location: str = ""
 
 
