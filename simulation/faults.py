@@ -185,8 +185,8 @@ FAULTS = {
     ),
     "the model is not shown a summary": Fault(
         "apis/responses/history.py",
-        "*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]",
-        "*(item for item in items[:place] if _is_to_model(item)), *items[place:]",
+        "*(item for item in items[:place] if _is_kept_verbatim(item)), summarizing, *items[place:]",
+        "*(item for item in items[:place] if _is_kept_verbatim(item)), *items[place:]",
         "forgot",
     ),
     "what is sealed is anyone's": Fault(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.chat import ChatClient, MarkdownBlocks, say
+from antiphon.chat import ChatClient, MarkdownBlocks, ask_once
 from antiphon.cli import main
 
 MODELS = {"object": "list", "data": [{"id": "first", "object": "model"}, {"id": "second"}]}
@@ -157,7 +157,7 @@ def test_bytes_cut_anywhere(
     no_choices = b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'
     events = (chunk(content="né"), noise, chunk(content="🙂\nx"), spread, no_choices, finish("stop"), DONE)
     server = scripted(stream(*events, size=size))
-    say(ChatClient(server.url, model="m"), "hi", None)
+    ask_once(ChatClient(server.url, model="m"), "hi", None)
     assert capsys.readouterr().out == "né🙂\nx!\n"
 
 
@@ -183,7 +183,7 @@ def test_reasoning_is_dimmed_and_markdown_is_rendered(
     events = (chunk(reasoning_content="Hm"), chunk(reasoning_content="m."), *parts, calls)
     server = scripted(stream(*events, finish("length"), DONE))
     terminal = terminal_of(monkeypatch)
-    say(ChatClient(server.url, model="m"), "hi", None)
+    ask_once(ChatClient(server.url, model="m"), "hi", None)
     out = terminal.getvalue()
     assert "\x1b[2mHm\x1b[0m" in out
     assert "\x1b[1mso\x1b[0m" in out
@@ -200,7 +200,7 @@ def test_a_block_that_is_higher_than_the_terminal_is_shown_whole_in_the_end(
     code = "```\n" + "".join(f"line {number}\n" for number in range(40)) + "```\n"
     server = scripted(stream(*(chunk(content=line + "\n") for line in code.split("\n")), DONE))
     terminal = terminal_of(monkeypatch)
-    say(ChatClient(server.url, model="m"), "hi", None)
+    ask_once(ChatClient(server.url, model="m"), "hi", None)
     lines = re.findall(r"line (\d+)", plain(terminal.getvalue()))
     assert [*map(int, lines[-40:])] == [*range(40)]
 
@@ -219,7 +219,7 @@ def test_a_pipe_gets_the_answer_only(
     scripted: Callable[..., Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = scripted(stream(chunk(reasoning_content="Hmm."), chunk(content="Yes."), finish("length"), DONE))
-    say(ChatClient(server.url, model="m"), "hi", None)
+    ask_once(ChatClient(server.url, model="m"), "hi", None)
     assert capsys.readouterr().out == "Yes.\n"
 
 
@@ -227,7 +227,7 @@ def test_a_model_cannot_steer_the_terminal(
     scripted: Callable[..., Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = scripted(stream(chunk(content="a\x1b]0;title\x07\tb\x9b2J\r\nc"), DONE))
-    say(ChatClient(server.url, model="m"), "hi", None)
+    ask_once(ChatClient(server.url, model="m"), "hi", None)
     assert capsys.readouterr().out == "a]0;title\tb2J\nc\n"
 
 

@@ -361,7 +361,7 @@ def printer_for(out: TextIO) -> AnswerPrinter:
     return Terminal(out) if out.isatty() else AnswerPrinter(out)
 
 
-def say(client: ChatClient, prompt: str, system: str | None) -> None:
+def ask_once(client: ChatClient, prompt: str, system: str | None) -> None:
     """Ask once and print the answer. Raises ChatError."""
     _stream(client, [*_opening(system), {"role": "user", "content": prompt}], printer_for(sys.stdout))
 

@@ -93,14 +93,14 @@ def chat(
     system
         The system message that starts each conversation.
     """
-    from antiphon.chat import ChatClient, converse, say  # noqa: PLC0415
+    from antiphon.chat import ChatClient, ask_once, converse  # noqa: PLC0415
 
     keys = api_key
     if not keys and url == os.environ.get("OPENAI_BASE_URL"):  # that key is for this server only
         keys = tuple(filter(None, [os.environ.get("OPENAI_API_KEY")]))
     client = ChatClient(url, api_key=next(iter(keys), None), model=model)
     if prompt:
-        say(client, " ".join(prompt), system)
+        ask_once(client, " ".join(prompt), system)
     else:
         converse(client, system)
 

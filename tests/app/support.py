@@ -18,7 +18,7 @@ from antiphon.app.event_log import logged_events
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.create import Creation
-from antiphon.app.responses.history import understand
+from antiphon.app.responses.history import read_request
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
@@ -213,7 +213,7 @@ async def creation(app: App, given: Any, name: str = "resp_1", **fields: Any) ->
     """A response that is being created for this input."""
     body = {"model": "scripted", "input": given, **fields}
     wire = msgspec.convert(body, CreateResponse)
-    return Creation(app, wire, await understand(app, wire, OWNER, name))
+    return Creation(app, wire, await read_request(app, wire, OWNER, name))
 
 
 async def queue(app: App, given: Any = "Hi", name: str = "resp_1", **fields: Any) -> str:

@@ -23,7 +23,7 @@ from antiphon.core.limits import Limits
     ids=["text", "nothing", "some items", "many items", "many parts"],
 )
 async def test_many_items_are_understood_beside_the_event_loop(given: Any, beside: bool):
-    thread = await LargeWork().of_items(given, threading.current_thread)
+    thread = await LargeWork().run_on_items(given, threading.current_thread)
     assert (thread is not threading.main_thread()) is beside
 
 
@@ -32,5 +32,6 @@ async def test_parts_of_messages_that_were_decoded_count():
     body = b'{"model":"m","messages":[{"role":"user","content":[' + b",".join([part] * MANY) + b"]}]}"
     request = decode(body, ChatRequest, Limits())
     assert (
-        await LargeWork().of_items(request.messages, threading.current_thread) is not threading.main_thread()
+        await LargeWork().run_on_items(request.messages, threading.current_thread)
+        is not threading.main_thread()
     )

@@ -86,7 +86,7 @@ class InputReader:
             if character == self._opening[self._matched]:
                 self._matched += 1
             elif not self._may_skip(character, position):
-                self._read = _as_it_is
+                self._read = _unchanged
                 return self._held + arguments
             if self._matched == len(self._opening):
                 self._held, self._read = "", self._unescape
@@ -112,11 +112,11 @@ class InputReader:
                 case "cut":
                     self._held = piece["cut"]
                 case "end":
-                    out.append(self._no_pair())
-                    self._read = _nothing
+                    out.append(self._end_half())
+                    self._read = _skip_rest
                     break
                 case _:
-                    out.append(self._no_pair())
+                    out.append(self._end_half())
                     escape = piece["escape"]
                     out.append(_ESCAPES.get(escape, "\\" + escape) if escape else piece["plain"])
         return "".join(out)
@@ -126,22 +126,22 @@ class InputReader:
         if self._half is not None and 0xDC00 <= code < 0xE000:
             high, self._half = self._half, None
             return chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00))
-        before = self._no_pair()
+        before = self._end_half()
         if 0xD800 <= code < 0xDC00:
             self._half = code
             return before
         return before + (_UNWRITTEN if 0xDC00 <= code < 0xE000 else chr(code))
 
-    def _no_pair(self) -> str:
+    def _end_half(self) -> str:
         """The replacement for half a surrogate pair without the other half."""
         half, self._half = self._half, None
         return "" if half is None else _UNWRITTEN
 
 
-def _as_it_is(arguments: str) -> str:
+def _unchanged(arguments: str) -> str:
     return arguments
 
 
-def _nothing(arguments: str) -> str:
+def _skip_rest(arguments: str) -> str:
     """After the input, nothing is shown."""
     return ""

@@ -60,9 +60,9 @@ def token_limit(*wanted: int | None) -> int | None:
     return None
 
 
-_SAME = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
-_same = attrgetter(*_SAME)
-_UNSAID = (None,) * len(_SAME)
+_SHARED_FIELDS = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
+_shared_fields = attrgetter(*_SHARED_FIELDS)
+_NONE_SET = (None,) * len(_SHARED_FIELDS)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -70,10 +70,10 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    values = _same(request)
-    if values == _UNSAID:  # as of most requests
+    values = _shared_fields(request)
+    if values == _NONE_SET:  # as of most requests
         return Sampling(max_tokens=max_tokens, logprobs=logprobs)
-    given = {name: value for name, value in zip(_SAME, values, strict=True) if value is not None}
+    given = {name: value for name, value in zip(_SHARED_FIELDS, values, strict=True) if value is not None}
     given.update(
         top_k=-1 if request.top_k == 0 else request.top_k,
         logit_bias=request.logit_bias or {},

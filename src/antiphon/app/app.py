@@ -82,7 +82,7 @@ class LargeWork:
         async with self._lock:
             return await asyncio.to_thread(work)
 
-    async def of_items(self, items: Any, work: Callable[[], T]) -> T:
+    async def run_on_items(self, items: Any, work: Callable[[], T]) -> T:
         """The result of work on the items of a request, in a thread if they are many."""
         given = items if isinstance(items, list) else ()
         many = len(given) + sum(map(_parts, given[:MANY])) > MANY

@@ -228,16 +228,16 @@ class Contents:
             return tuple(items)  # as most requests: no timer is set for them
         fetch = fetch and self._reader.fetches
         async with self._reader.in_time(param):
-            return tuple([await self._kept(item, holder, param, fetch=fetch) for item in items])
+            return tuple([await self._convert(item, holder, param, fetch=fetch) for item in items])
 
-    async def _kept(self, item: StoredItem, holder: str, param: str, *, fetch: bool) -> StoredItem:
+    async def _convert(self, item: StoredItem, holder: str, param: str, *, fetch: bool) -> StoredItem:
         if not may_have_media(item.payload):
             return item
-        value = await self.referred(msgspec.json.decode(item.payload), holder, param, fetch=fetch)
+        value = await self.with_references(msgspec.json.decode(item.payload), holder, param, fetch=fetch)
         blobs = tuple(reference.digest for reference in references_in(value))
         return replace(item, payload=msgspec.json.encode(value), blobs=blobs) if blobs else item
 
-    async def referred(
+    async def with_references(
         self, value: Mapping[str, Any], holder: str, param: str, *, fetch: bool = False
     ) -> dict[str, Any]:
         """An item, or a message, with references to blobs. The holder has them for `UNFINISHED_SECONDS`.
@@ -249,7 +249,7 @@ class Contents:
                 self.count(len(await self._content(source, param)), param)
             if source not in self._references and (found := await self._reference(source, holder, param)):
                 self._references[source] = found.text
-        return with_sources(value, self.referring)
+        return with_sources(value, self.reference_of)
 
     async def _reference(self, source: str, holder: str, param: str) -> MediaReference | None:
         """The reference that is stored for a source; None if its content is unknown."""
@@ -277,9 +277,9 @@ class Contents:
             except RequestError as error:
                 error.param = param
                 raise
-        return MediaReference(digest, _lead(source))
+        return MediaReference(digest, _prefix_of(source))
 
-    def referring(self, source: str) -> str:
+    def reference_of(self, source: str) -> str:
         """The stored form of a source, after `keep`."""
         return self._references.get(source, source)
 
@@ -333,7 +333,7 @@ class _Reading:
         if not isinstance(part, Attachment):
             return [part]
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
-            return [self._untaken(part.kind, part.param, notes=notes)]
+            return [self._note_for(part.kind, part.param, notes=notes)]
         part, data = await self._contents.of(part)
         found = format_of(data)
         if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
@@ -342,10 +342,10 @@ class _Reading:
             message = f"This is not a readable {part.kind} file. Send a complete file of a common format."
             raise RequestError(message, param=part.param)
         if found.kind not in self._takes:
-            return [self._untaken(found.kind, part.param, notes=notes)]
+            return [self._note_for(found.kind, part.param, notes=notes)]
         return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
 
-    def _untaken(self, kind: MediaKind, param: str, *, notes: bool) -> TextPart:
+    def _note_for(self, kind: MediaKind, param: str, *, notes: bool) -> TextPart:
         """The note for media that the model does not take. Raises RequestError if notes are not allowed."""
         if notes:
             return TextPart(NOTES[kind])
@@ -422,7 +422,7 @@ async def _decoded(source: str, param: str) -> bytes:
     return unquote_to_bytes(data)
 
 
-def _lead(source: str) -> str:
+def _prefix_of(source: str) -> str:
     """The text before the base64 of a source, or a whole URL of the web."""
     if is_web(source):
         return source

@@ -19,7 +19,7 @@ from antiphon.apis.conversations.schema import (
 from antiphon.app.app import App
 from antiphon.app.attachments import shown, shown_page
 from antiphon.app.journal import as_records
-from antiphon.app.responses.history import referred
+from antiphon.app.responses.history import referenced_items
 from antiphon.app.responses.stored import encode_items
 from antiphon.core.errors import NotFoundError
 from antiphon.decode.ids import random_id
@@ -98,7 +98,7 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
 
     Their ids are derived from `source`, which also holds their media until they are stored.
     """
-    found = await referred(app, owner, given, "items")
+    found = await referenced_items(app, owner, given, "items")
     unseal = partial(app.sealer.unseal, owner)
     accepted = accept_items(given, source, found, unseal, app.presenters)
     return as_records(await app.contents(owner).keep(accepted, source, "items", fetch=True))

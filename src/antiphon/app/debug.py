@@ -21,7 +21,7 @@ from antiphon.app.app import App
 from antiphon.app.journal import unpacked
 from antiphon.app.records import AnswerRecord
 from antiphon.app.responses.create import PREFIX
-from antiphon.app.responses.history import understand
+from antiphon.app.responses.history import read_request
 from antiphon.app.responses.record import log_of
 from antiphon.core.chunks import ChatChunk, Chunk, Token
 from antiphon.core.errors import AntiphonError, NotFoundError, RequestError
@@ -225,7 +225,7 @@ async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | No
     if not entries:  # it is not a background response, or has not begun
         return None
     wire = msgspec.json.decode(row.request, type=CreateResponse)
-    accepted = (await understand(app, wire, owner, row.id)).accepted
+    accepted = (await read_request(app, wire, owner, row.id)).accepted
     model = await app.models.model(accepted.turn.model)
     record = AnswerRecord(Observation(answer=row.id, model=row.model), row.created_at)
     ids = unpacked(row.prompt_ids)  # None if the answer ended before they were written
@@ -280,7 +280,7 @@ def _shown(record: GenerationRecord, texts: list[str] | None) -> ShownGeneration
             record.media,
             None if conversation is None else conversation.messages,
         ),
-        sampling=_kept(asdict(request.sampling)),
+        sampling=_without_empty(asdict(request.sampling)),
         max_tokens=request.max_tokens,
         constraint=_constraint(request),
         reading=asdict(record.reading),
@@ -327,10 +327,10 @@ def _token(token: Token) -> ShownToken:
 
 def _event(event: Event) -> dict[str, Any]:
     """An event by its name, with its fields."""
-    return {"type": name_of(event), **_kept(asdict(event), _HIDDEN)}
+    return {"type": name_of(event), **_without_empty(asdict(event), _HIDDEN)}
 
 
-def _kept(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
     """The fields that are not empty."""
     return {name: value for name, value in fields.items() if name not in hidden and value not in _NOTHING}
 

@@ -43,7 +43,7 @@ class Indexer:
         self._lease = lease
         self._pool = BoundedPool(app.options.limits)
         self._held: set[str] = set()
-        self._holds = asyncio.Event()  # there are some
+        self._has_held = asyncio.Event()  # there are some
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class Indexer:
 
     async def _renew(self) -> None:
         while True:
-            await self._holds.wait()
+            await self._has_held.wait()
             await asyncio.sleep(self._lease / RENEWALS)
             if self._held:
                 with suppress(StoreError):  # the next renewal may still be in time
@@ -96,14 +96,14 @@ class Indexer:
 
     async def _hold(self, record: IndexedFile) -> None:
         self._held.add(record.key)
-        self._holds.set()
+        self._has_held.set()
         CLIENT.set(record.owner)
         try:
             await self._index(record)
         finally:
             self._held.discard(record.key)
             if not self._held:
-                self._holds.clear()
+                self._has_held.clear()
 
     async def _index(self, record: IndexedFile) -> None:
         """Index a file.

@@ -35,7 +35,7 @@ class LogSource:
     async def run(self, output: Driver) -> None:
         """See `Source`."""
         with self._writer.store.watch(events_of(self._id)) as watch:
-            tail = await self._read_much()  # after the watch has begun, so that no change is missed
+            tail = await self._read_after_others()  # after the watch has begun, so that no change is missed
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
@@ -50,13 +50,13 @@ class LogSource:
                     await self._push(output, pieces(lines, len))
                     await self._changed(watch, LOCAL_POLL_INTERVAL)
                 behind = self._after < tail.last_seq
-                tail = await self._writer.retried(self._read_much if behind else self._read)
+                tail = await self._writer.retried(self._read_after_others if behind else self._read)
 
     async def _read(self) -> LogTail | None:
         """The stored events after those that were pushed."""
         return await self._writer.store.log.events_after(self._owner, self._id, self._after)
 
-    async def _read_much(self) -> LogTail | None:
+    async def _read_after_others(self) -> LogTail | None:
         """The same, by one reader at a time, because a slow reader may have much to read."""
         async with self._writer.reading:
             return await self._read()

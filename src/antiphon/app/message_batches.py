@@ -35,7 +35,7 @@ from antiphon.apis.messages.batch import (
     results_in,
     timestamp,
 )
-from antiphon.apis.messages.mcp import kept
+from antiphon.apis.messages.mcp import with_changed_tokens
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.request_object import Object
 from antiphon.apis.wire import decode
@@ -75,8 +75,10 @@ async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseReco
     check_ids(wire)
     batch_id, now, contents = random_id(PREFIX, 24), time.time(), app.contents(owner)
     for index, request in enumerate(wire.requests):
-        params = kept(request.params, app.seal(owner))
-        request.params = await _referring(params, contents, batch_id, f"requests[{index}].params.messages")
+        params = with_changed_tokens(request.params, app.seal(owner))
+        request.params = await _with_references(
+            params, contents, batch_id, f"requests[{index}].params.messages"
+        )
         if index % PAUSE == 0:
             await asyncio.sleep(0)
     record = ResponseRecord(
@@ -96,16 +98,16 @@ async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseReco
     return record
 
 
-async def _referring(params: Object, contents: Contents, batch_id: str, param: str) -> Object:
+async def _with_references(params: Object, contents: Contents, batch_id: str, param: str) -> Object:
     """A request with references in the place of media, which the batch holds. Raises RequestError."""
     messages = params.get("messages")
     if not isinstance(messages, list):
         return params
-    referred = [
-        await contents.referred(each, batch_id, param) if isinstance(each, dict) else each
+    stored = [
+        await contents.with_references(each, batch_id, param) if isinstance(each, dict) else each
         for each in messages
     ]
-    return {**params, "messages": referred}
+    return {**params, "messages": stored}
 
 
 async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
@@ -272,7 +274,7 @@ class BatchSource:
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
         observation.account = self._app.keys.of_owner(owner).in_background
         try:
-            params = kept(request.params, partial(self._app.sealer.unseal, owner))
+            params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, owner))
             wire = decode(msgspec.json.encode(params), CreateMessage)
             wire.stream = None
             await (await messages.create(self._app, wire, owner, journal=journal)).run(client)

@@ -42,7 +42,7 @@ async def create(
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)
-    accepted = await app.large.of_items(request.messages, lambda: accept(request, reading))
+    accepted = await app.large.run_on_items(request.messages, lambda: accept(request, reading))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
@@ -58,7 +58,7 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)
-    turn = await app.large.of_items(request.messages, lambda: prompting(request, reading))
+    turn = await app.large.run_on_items(request.messages, lambda: prompting(request, reading))
     size = await model.count(await app.attached(model, turn, contents))
     return TokenCount(size.tokens, size.estimated or UNSET)
 

@@ -35,7 +35,7 @@ async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
     """The body with the vectors of texts. Raises RequestError, EngineError."""
     wanted = accept_inputs(request, app.options.limits)
     model = await app.models.model(request.model)
-    found = await _counted(tokens_in(wanted.inputs), "input", lambda: model.embed(wanted))
+    found = await _charged_to_account(tokens_in(wanted.inputs), "input", lambda: model.embed(wanted))
     pieces: list[bytes] = []
     for piece in embeddings_body(request.model, found, request.encoding_format):
         pieces.append(piece)
@@ -67,10 +67,10 @@ async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> Async
 
 async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: str) -> Scores:
     model = await app.models.model(name)
-    return await _counted(tokens_in(chain.from_iterable(pairs)), param, lambda: model.score(pairs))
+    return await _charged_to_account(tokens_in(chain.from_iterable(pairs)), param, lambda: model.score(pairs))
 
 
-async def _counted(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
+async def _charged_to_account(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
     account, used = observed().account, 0
     with naming({"max_tokens": param, "documents": param, "input": param}), account.answering():

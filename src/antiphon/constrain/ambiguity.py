@@ -83,7 +83,7 @@ def ambiguous_recursion(rules: Mapping[str, Expr], budget: WorkBudget) -> list[s
 def recursive_rules(rules: Mapping[str, Expr], budget: WorkBudget) -> list[str]:
     """The rules that refer to themselves, directly or through others."""
     direct = {name: references(expr) for name, expr in rules.items()}
-    return [name for name in rules if name in _reached(name, direct, budget)]
+    return [name for name in rules if name in _reachable(name, direct, budget)]
 
 
 def references(expr: Expr) -> set[str]:
@@ -91,7 +91,7 @@ def references(expr: Expr) -> set[str]:
     return {expr.name} if isinstance(expr, RuleReference) else set().union(*map(references, children(expr)))
 
 
-def _reached(name: str, direct: Mapping[str, set[str]], budget: WorkBudget) -> set[str]:
+def _reachable(name: str, direct: Mapping[str, set[str]], budget: WorkBudget) -> set[str]:
     found, todo = set[str](), [name]
     while todo:
         new = direct.get(todo.pop(), set()) - found
@@ -112,7 +112,7 @@ def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
 def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> bool:
     circular = set(recursive_rules(rules, budget))
     direct = {name: references(each) for name, each in rules.items()}
-    return any(name in circular or _reached(name, direct, budget) & circular for name in references(expr))
+    return any(name in circular or _reachable(name, direct, budget) & circular for name in references(expr))
 
 
 def _inlined(expr: Expr, rules: Mapping[str, Expr]) -> Expr:

@@ -54,7 +54,7 @@ class AnswerGrammar:
         if begins.kind is SpanKind.REASONING:
             return self._reasoning(name)
         lead = EMPTY if state is None else GAP  # space at the very beginning is part of the text
-        return self._reached(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
+        return self._outside_calls(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
 
     def free(self, state: str | None) -> Expr:
         """An answer of free text, in which an opened call must be a valid one."""
@@ -84,7 +84,7 @@ class AnswerGrammar:
 
     # Where something is demanded
 
-    def _reached(self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr = GAP) -> Expr:
+    def _outside_calls(self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr = GAP) -> Expr:
         """From a state outside of calls, with no text yet."""
         span = self._states[name]
         assert isinstance(span, Span)
@@ -95,13 +95,13 @@ class AnswerGrammar:
                 wanted = span.kind is SpanKind.MARKUP or self._body is not None
                 loops += [optional(sequence(GAP, marker))] if wanted else []
             else:
-                ways.append(sequence(marker, self._led(marker, to, may_reason, seen)))
+                ways.append(sequence(marker, self._after_marker(marker, to, may_reason, seen)))
         if self._calls is not None:
             ways += (self._calls.opened(to, begins) for begins, to in span.peek.items() if self._opens(to))
         text = sequence(lead, self._text(name, span))
         return sequence(*loops, alternation(text, sequence(GAP, alternation(*ways))))
 
-    def _led(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
+    def _after_marker(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
         """After a marker that leads to that state."""
         state = self._states[to]
         if isinstance(state, Header):
@@ -113,7 +113,7 @@ class AnswerGrammar:
             return self._reasoning(to) if may_reason else NOTHING
         if to in seen or not isinstance(state, Span) or state.kind not in _OUTSIDE:
             return NOTHING
-        return self._reached(to, may_reason, seen | {to})
+        return self._outside_calls(to, may_reason, seen | {to})
 
     def _text(self, name: str, span: Span) -> Expr:
         """The body, and the markers that may close it."""
@@ -136,7 +136,7 @@ class AnswerGrammar:
         def make() -> Expr:
             span = self._states[name]
             assert isinstance(span, Span)
-            ways = ((m, self._led(m, to, False, frozenset({name}))) for m, to in span.on.items())
+            ways = ((m, self._after_marker(m, to, False, frozenset({name}))) for m, to in span.on.items())
             return Until(tuple((marker, None if then == NOTHING else then) for marker, then in ways))
 
         return rule(self._rules, f"reasoning {name}", make)
@@ -175,9 +175,9 @@ class AnswerGrammar:
             sequence(_BLANKS, marker, self._free(to, fresh=to not in first)) for marker, to in first.items()
         ]
         peeks = {begins: to for begins, to in span.peek.items() if self._opens(to)}
-        return alternation(*begun, self._unlike(peeks, dict(markers), expr) if peeks else expr)
+        return alternation(*begun, self._not_as_call(peeks, dict(markers), expr) if peeks else expr)
 
-    def _unlike(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
+    def _not_as_call(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
         """Text that does not begin as a call without a marker does, or such a call."""
         assert self._calls is not None
         letters = "".join({marker[0] for marker in markers})
@@ -188,9 +188,9 @@ class AnswerGrammar:
         return sequence(_BLANKS, alternation(EMPTY, *calls, *begins, other))
 
     def _endings(self, markers: dict[str, str]) -> tuple[tuple[str, Expr | None], ...]:
-        return tuple((marker, self._freely(marker, to)) for marker, to in markers.items())
+        return tuple((marker, self._free_after_marker(marker, to)) for marker, to in markers.items())
 
-    def _freely(self, marker: str, to: str) -> Expr | None:
+    def _free_after_marker(self, marker: str, to: str) -> Expr | None:
         state = self._states[to]
         if isinstance(state, Header):
             return (

@@ -56,7 +56,7 @@ class CallGrammar:
         self._grammar = grammar
         self._states = grammar.states
         self._rules = rules
-        self._several = several
+        self._allows_several = several
         self._arguments = {
             each.name: ArgumentGrammar(grammar, each, rules, str(index), self.after)
             for index, each in enumerate(offered)
@@ -148,7 +148,7 @@ class CallGrammar:
 
     def _values(self, one: Expr, begins: str, then: str) -> Expr:
         """One call, or an array of calls."""
-        more = repeat(sequence(",", SPACE, one)) if self._several else EMPTY
+        more = repeat(sequence(",", SPACE, one)) if self._allows_several else EMPTY
         array = sequence("[", SPACE, one, more, SPACE, "]")
         exprs = {"{": [one], "[": [array]}.get(begins, [one, array])
         return sequence(EMPTY if begins else GAP, alternation(*exprs), self.after(then))
@@ -184,8 +184,8 @@ class CallGrammar:
     def _python(self, state: PythonCalls, begins: str, only: str | None) -> Expr:
         ways = [sequence(each, "(", self._arguments[each].python(), ")") for each in self._callable(only)]
         one = rule(self._rules, f"python {state.then} {only or ''}", lambda: alternation(*ways))
-        several = repeat(sequence(",", SPACE, one)) if self._several else EMPTY
-        rows = repeat(sequence("\n", one)) if self._several else EMPTY
+        several = repeat(sequence(",", SPACE, one)) if self._allows_several else EMPTY
+        rows = repeat(sequence("\n", one)) if self._allows_several else EMPTY
         array = sequence("[", SPACE, one, several, SPACE, "]", self.after(state.then))
         bare = sequence(one, rows, self.after(state.then))
         return array if begins == "[" else sequence(GAP, alternation(array, bare))
@@ -197,14 +197,14 @@ class CallGrammar:
         ways: list[Expr] = [EMPTY]
         for marker, to in span.on.items():
             state = self._states[to]
-            if self._several and isinstance(state, Header):
+            if self._allows_several and isinstance(state, Header):
                 written = isinstance(state.route, SpelledParser) and marker == headings_of(state).marker
                 ways += [sequence(marker, self.headed(to, with_speaker=True))] if written else []
-            elif self._several and self._opens(to):
+            elif self._allows_several and self._opens(to):
                 ways.append(sequence(marker, self.opened(to)))
             elif to != name and isinstance(state, Span) and _closes(span, state):
                 ways.append(sequence(marker, self.after(to)))
-        if self._several and span.kind is SpanKind.MARKUP:
+        if self._allows_several and span.kind is SpanKind.MARKUP:
             ways += (self.opened(to, begins) for begins, to in span.peek.items() if self._opens(to))
         return sequence(*loops, GAP, alternation(*ways))
 

@@ -43,8 +43,8 @@ class Matcher:
 
     def __init__(self, grammar_ir: GrammarIR) -> None:
         self._rules = grammar_ir.rules
-        self._made: dict[tuple[int, int, int], Stack] = {}
-        self._known: dict[int, tuple[list[Stack], bool]] = {}
+        self._stacks: dict[tuple[int, int, int], Stack] = {}
+        self._expansions: dict[int, tuple[list[Stack], bool]] = {}
         self.tops, self.accepting = self._expanded([self._push(grammar_ir.start, 0, None)])
 
     @property
@@ -56,10 +56,10 @@ class Matcher:
         """Read on; whether the text still fits."""
         for char in text:
             nexts = [stack for top in self.tops for stack in self._after(top, char)]
-            # Cleared together: `_known` uses ids of stacks, which `_made` keeps alive.
-            if len(self._made) > MAX_REMEMBERED:
-                self._made.clear()
-                self._known.clear()
+            # Cleared together: `_expansions` uses ids of stacks, which `_stacks` keeps alive.
+            if len(self._stacks) > MAX_REMEMBERED:
+                self._stacks.clear()
+                self._expansions.clear()
             self.tops, self.accepting = self._expanded(nexts)
             if not self.alive:
                 return False
@@ -83,9 +83,9 @@ class Matcher:
 
     def _push(self, expr: Expr, at: int, rest: Stack | None) -> Stack:
         key = (id(expr), at, id(rest))
-        found = self._made.get(key)
+        found = self._stacks.get(key)
         if found is None:
-            found = self._made[key] = Stack(expr, at, rest)
+            found = self._stacks[key] = Stack(expr, at, rest)
         return found
 
     def _expanded(self, stacks: list[Stack]) -> tuple[list[Stack], bool]:
@@ -99,9 +99,9 @@ class Matcher:
         return list(tops.values()), accepting
 
     def _expansion(self, stack: Stack) -> tuple[list[Stack], bool]:
-        known = self._known.get(id(stack))
+        known = self._expansions.get(id(stack))
         if known is None:
-            known = self._known[id(stack)] = self._expand(stack)
+            known = self._expansions[id(stack)] = self._expand(stack)
         return known
 
     def _expand(self, stack: Stack) -> tuple[list[Stack], bool]:
@@ -137,7 +137,7 @@ class Matcher:
         if isinstance(expr, RuleReference):
             return [self._push(self._rules[expr.name], 0, rest)]
         if isinstance(expr, Dfa):
-            return self._led(expr, at, rest)
+            return self._transitions(expr, at, rest)
         return [rest] if isinstance(expr, Until) and expr.open else []
 
     def _repeated(self, expr: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
@@ -148,7 +148,7 @@ class Matcher:
             below.append(self._push(expr.expr, 0, self._push(expr, count, rest)))
         return below
 
-    def _led(self, expr: Dfa, at: int, rest: Stack | None) -> list["Stack | None"]:
+    def _transitions(self, expr: Dfa, at: int, rest: Stack | None) -> list["Stack | None"]:
         """The transitions of a state: its number plus one, or 0 for the initial state of the DFA."""
         state = at - 1 if at else expr.begun
         below: list[Stack | None] = [rest] if state in expr.ends else []

@@ -78,14 +78,14 @@ class _Merger:
         if not isinstance(schema, Mapping):
             return schema
         self._budget.spend(1 + len(schema) // 4)
-        self.conflicts += (f"{key}: it must be {what}" for key, what in _misshapen(schema))
+        self.conflicts += (f"{key}: it must be {what}" for key, what in _wrongly_typed(schema))
         result: Any = _normal({key: value for key, value in schema.items() if key not in ("$ref", "allOf")})
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            result = self._both(result, self._target(reference, seen))
+            result = self._intersection(result, self._target(reference, seen))
         combined = schema.get("allOf")
         for each in combined if isinstance(combined, list) else ():
-            result = self._both(result, self.flat(each, seen))
+            result = self._intersection(result, self.flat(each, seen))
         return result
 
     def _target(self, reference: str, seen: frozenset[str]) -> Any:
@@ -96,7 +96,7 @@ class _Merger:
             return True
         return self.flat(target, seen | {reference})
 
-    def _both(self, some: Any, other: Any) -> Any:
+    def _intersection(self, some: Any, other: Any) -> Any:
         """The schema of values that match both."""
         if some is False or other is False:
             return False
@@ -167,7 +167,7 @@ _SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 """The required types of these keywords. If a schema has another type, the keyword is left out."""
 
 
-def _misshapen(schema: Schema) -> list[tuple[str, str]]:
+def _wrongly_typed(schema: Schema) -> list[tuple[str, str]]:
     """The keywords with a wrong type, with the reason."""
     return [
         (key, what)
@@ -178,7 +178,7 @@ def _misshapen(schema: Schema) -> list[tuple[str, str]]:
 
 def _normal(schema: dict[str, Any]) -> dict[str, Any]:
     """`const` as `enum`, `type` as a list, with null in it if the schema is nullable."""
-    for key, _ in _misshapen(schema):
+    for key, _ in _wrongly_typed(schema):
         del schema[key]
     if "const" in schema:
         schema["enum"] = _shared(schema.get("enum", [schema["const"]]), [schema.pop("const")])
@@ -246,13 +246,13 @@ def _excludes(some: Any, other: Any) -> bool:
         return True
     if not isinstance(some, Mapping) or not isinstance(other, Mapping):
         return False
-    if _apart(some, other):
+    if _disjoint(some, other):
         return True
     if _kind(some) != frozenset({"object"}) or _kind(other) != frozenset({"object"}):
         return False
     mine, theirs = _listed(some), _listed(other)
     both = set(some.get("required") or ()) & set(other.get("required") or ()) & mine.keys() & theirs.keys()
-    if any(_apart(_flat(mine[name]), _flat(theirs[name])) for name in both):
+    if any(_disjoint(_flat(mine[name]), _flat(theirs[name])) for name in both):
         return True
     closed = "additionalProperties" not in some or some["additionalProperties"] is False
     lacks = set(other.get("required") or ()) - mine.keys()
@@ -260,7 +260,7 @@ def _excludes(some: Any, other: Any) -> bool:
     return bool((closed and mine and lacks) or barred)
 
 
-def _apart(some: Schema, other: Schema) -> bool:
+def _disjoint(some: Schema, other: Schema) -> bool:
     """Whether the types or listed values have nothing in common."""
     if "enum" in some and "enum" in other:
         return not _shared(some["enum"], other["enum"])

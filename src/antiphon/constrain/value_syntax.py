@@ -94,9 +94,9 @@ class ValueSyntax:
             case DefinitionReference(name):
                 return self._ruled(f"{self._scope} {name}", lambda: self.expr(self._definitions[name]))
             case _:
-                return self.anything()
+                return self.any_value()
 
-    def anything(self) -> Expr:
+    def any_value(self) -> Expr:
         """Any value."""
         return self._ruled("value", lambda: alternation(*map(self.expr, ANY_VALUE_NODES)))
 
@@ -339,7 +339,7 @@ class ElementSyntax(ValueSyntax):
             self.unenforced.append(_RISKY)
         return super().expr(node)
 
-    def anything(self) -> Expr:
+    def any_value(self) -> Expr:
         """Any value."""
         return sequence(char_class("A-Za-z"), repeat(without(ANY_CHAR, f"{self._prefix[0]}<>")))
 
@@ -393,7 +393,7 @@ class RawTextSyntax(ValueSyntax):
             self.unenforced.append(_RISKY)
         return self.json.expr(node) if isinstance(node, Array | Object) else super().expr(node)
 
-    def anything(self) -> Expr:
+    def any_value(self) -> Expr:
         """Any value."""
         return self.text(FREE_TEXT)
 

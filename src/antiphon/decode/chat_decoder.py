@@ -58,7 +58,7 @@ class ChatDecoder:
         self._most = most
         self._bytes = {PieceKind.TEXT: 0, PieceKind.REASONING: 0, PieceKind.CALL: 0}
         self._call: _Call | None = None  # the open call
-        self._over: set[str] = set()  # the keys of calls that have ended
+        self._ended_calls: set[str] = set()  # the keys of calls that have ended
         self._waiting: dict[str, list[Piece]] = {}  # parts after an incomplete call, by the key of the item
         self._cut = False
         self.stopped = False
@@ -75,7 +75,7 @@ class ChatDecoder:
         """The events that this chunk completes."""
         pieces = chunk.pieces if isinstance(chunk, ChatChunk) else ()
         self._builder.cached_tokens += chunk.cached_tokens
-        if len(pieces) == 1 and self._passes(pieces[0]):
+        if len(pieces) == 1 and self._is_plain_delta(pieces[0]):
             piece = pieces[0]
             self._count(piece)
             return [TextDelta(piece.text, piece.text, piece.tokens)]
@@ -85,7 +85,7 @@ class ChatDecoder:
         self.stopped = self._cut or self._builder.stopped is not None
         return self._builder.drain()
 
-    def _passes(self, piece: Piece) -> bool:
+    def _is_plain_delta(self, piece: Piece) -> bool:
         """Whether it is text of the same kind as before, and needs only a delta."""
         return piece.kind is PieceKind.TEXT and self._call is None and self._builder.passes(SpanKind.TEXT)
 
@@ -126,7 +126,7 @@ class ChatDecoder:
         """Read a piece while no call is open."""
         if piece.kind is not PieceKind.CALL:
             self._show(_KINDS[piece.kind], piece)
-        elif piece.call in self._over:
+        elif piece.call in self._ended_calls:
             self._skip(piece.text, "arguments after the end of a call")
         else:
             self._call = _Call(piece.call)
@@ -180,7 +180,7 @@ class ChatDecoder:
         """End the open call; `cut`: the answer ended before its arguments were complete."""
         call, self._call = self._call, None
         assert call is not None
-        self._over.add(call.key)
+        self._ended_calls.add(call.key)
         builder = self._builder
         if not call.name:
             builder.malformed("a call without a name")

@@ -211,10 +211,10 @@ class JsonCallsReader:
         self._called = True
         self._builder.name_call(self._name, self._id)
         if self._early is not None:
-            self._give_early(self._early)
+            self._emit_early(self._early)
         return True
 
-    def _give_early(self, early: str) -> None:
+    def _emit_early(self, early: str) -> None:
         text = as_object(early)
         if text is None:
             self._builder.broken_arguments(early, "", NO_OBJECT)

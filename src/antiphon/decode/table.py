@@ -82,7 +82,7 @@ class Table(dict[str, CompiledState]):
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
         if isinstance(state, Span):
             first = SpanTable(state, name)
-            again = SpanTable(_once_more(state), name) if state.again else first
+            again = SpanTable(_after_reasoning(state), name) if state.again else first
             return lambda builder: SpanReader(again if builder.reasoned else first, builder)
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
@@ -105,7 +105,7 @@ _READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], StateReader]] =
 """The readers of states other than spans and headers."""
 
 
-def _once_more(span: Span) -> Span:
+def _after_reasoning(span: Span) -> Span:
     """The span in an answer that has reasoning."""
     return replace(span, on={**span.on, **span.again})
 

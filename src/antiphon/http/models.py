@@ -92,13 +92,13 @@ class Version(Struct, frozen=True):
 
 async def health(request: Request) -> Response:
     """200 while at least one model can answer; 503 before, while none can, and while the server stops."""
-    found = await _find_out(app_of(request))
+    found = await _server_health(app_of(request))
     return _health_response(found, found.status is Health.READY)
 
 
 async def ready(request: Request) -> Response:
     """200 while requests should be sent here: as /health, and the store has to answer, too."""
-    found = await _find_out(app_of(request))
+    found = await _server_health(app_of(request))
     return _health_response(found, found.status is Health.READY and found.store is StoreStatus.READY)
 
 
@@ -108,7 +108,7 @@ def _health_response(found: ServerHealth, able: bool) -> Response:
     return response
 
 
-async def _find_out(app: App) -> ServerHealth:
+async def _server_health(app: App) -> ServerHealth:
     """How server, store and models are."""
     states, answers = await asyncio.gather(app.models.states(), app.storage.answers())
     store = StoreStatus.READY if answers else StoreStatus.AWAY

@@ -38,7 +38,7 @@ TOOL, TOOL_2, KEY, VALUE, VALUE_2 = "count_otters", "count_herons", "river_name"
 ID, ID_2 = "call_0123456789abcdef", "call_fedcba9876543210"
 
 
-def _say(role: str, content: str) -> TemplateMessage:
+def _message(role: str, content: str) -> TemplateMessage:
     return {"role": role, "content": content}
 
 
@@ -58,15 +58,19 @@ def _tool(name: str) -> dict[str, Any]:
 
 
 _TOOLS = [_tool(TOOL), _tool(TOOL_2)]
-_system, _user, _user_2 = _say("system", SYSTEM), _say("user", USER), _say("user", USER_2)
-_later, _answer, _nothing = _say("system", LATER), _say("assistant", ANSWER), _say("assistant", "")
-_reasoned = dict.fromkeys(REASONING_KEYS, REASONING)
-_otters = _call(ID, TOOL, json.dumps({KEY: VALUE}))
-_herons = _call(ID_2, TOOL_2, json.dumps({KEY: VALUE_2}))
-_called = _nothing | {"tool_calls": [_otters]}
-_called_both = _nothing | {"tool_calls": [_otters, _herons]}
-_called_badly = _nothing | {"tool_calls": [_call(ID, TOOL, VALUE)]}
-_returned, _returned_2 = _result(ID, TOOL, RESULT), _result(ID_2, TOOL_2, RESULT_2)
+_system, _user, _user_2 = _message("system", SYSTEM), _message("user", USER), _message("user", USER_2)
+_later, _answer, _empty_answer = (
+    _message("system", LATER),
+    _message("assistant", ANSWER),
+    _message("assistant", ""),
+)
+_with_reasoning = dict.fromkeys(REASONING_KEYS, REASONING)
+_call_1 = _call(ID, TOOL, json.dumps({KEY: VALUE}))
+_call_2 = _call(ID_2, TOOL_2, json.dumps({KEY: VALUE_2}))
+_with_call = _empty_answer | {"tool_calls": [_call_1]}
+_with_two_calls = _empty_answer | {"tool_calls": [_call_1, _call_2]}
+_with_invalid_call = _empty_answer | {"tool_calls": [_call(ID, TOOL, VALUE)]}
+_result_1, _result_2 = _result(ID, TOOL, RESULT), _result(ID_2, TOOL_2, RESULT_2)
 
 
 def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
@@ -122,14 +126,14 @@ def _assistant(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCap
     if not probe.keeps(talk):
         form = replace(capabilities, reasoning_required=True)
         capabilities = form if probe.with_form(form).keeps(talk) else capabilities
-    silent = [_user, _nothing, _user_2]
+    silent = [_user, _empty_answer, _user_2]
     return replace(capabilities, content_required=not probe.with_form(capabilities).keeps(silent))
 
 
 def _roles(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     takes_system = probe.keeps([_system, _user])
     takes_later = [[_system, _later, _user], [_system, _user, _answer, _later, _user_2]]
-    repeats = [[_user, _user_2], [_user, _answer, _say("assistant", LATER), _user_2]]
+    repeats = [[_user, _user_2], [_user, _answer, _message("assistant", LATER), _user_2]]
     starts = [[_answer, _user], *([[_system]] if takes_system else [])]
     return replace(
         capabilities,
@@ -143,8 +147,8 @@ def _roles(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabil
 
 def _knows_developer(probe: _Probe) -> bool:
     """Whether the role is known. Many templates print any role by its name."""
-    developer = _say("developer", LATER)
-    known, unknown = probe.text([developer, _user]), probe.text([_say("stranger", LATER), _user])
+    developer = _message("developer", LATER)
+    known, unknown = probe.text([developer, _user]), probe.text([_message("stranger", LATER), _user])
     if LATER not in known or known.replace("developer", "stranger") == unknown:
         return False
     talks = [[_system, developer, _user], [_user, _answer, developer, _user_2]]
@@ -158,12 +162,12 @@ def _tools_and_calls(probe: _Probe, capabilities: TemplateCapabilities) -> Templ
     if form is None:
         return replace(capabilities, calls=False, results=False)
     probe = probe.with_form(form)
-    both = [_user, _called_both, _returned, _returned_2]
-    called = _called | {"content": ANSWER}
-    talks = [[_user, answer, _returned] for answer in (called, called | _reasoned)]
+    both = [_user, _with_two_calls, _result_1, _result_2]
+    called = _with_call | {"content": ANSWER}
+    talks = [[_user, answer, _result_1] for answer in (called, called | _with_reasoning)]
     return replace(
         form,
-        results=probe.shows([_user, _called, _returned], RESULT, tools=_TOOLS),
+        results=probe.shows([_user, _with_call, _result_1], RESULT, tools=_TOOLS),
         parallel_calls=probe.shows(both, VALUE, VALUE_2, tools=_TOOLS),
         text_with_calls=all(probe.shows(talk, ANSWER, VALUE, tools=_TOOLS) for talk in talks),
         arguments=_argument_format(probe, form.arguments),
@@ -181,7 +185,7 @@ def _call_forms(capabilities: TemplateCapabilities) -> Iterator[TemplateCapabili
 
 def _shows_call(probe: _Probe) -> bool:
     """Whether a call is rendered whole, and its arguments not as a Python dict."""
-    talk = [_user, _called, _returned]
+    talk = [_user, _with_call, _result_1]
     text = probe.text(talk, _TOOLS) or probe.text(talk[:2], _TOOLS)
     return VALUE in text and f"'{KEY}': '{VALUE}'" not in text
 
@@ -190,7 +194,7 @@ def _argument_format(probe: _Probe, arguments: ArgumentFormat) -> ArgumentFormat
     if arguments is ArgumentFormat.TEXT:
         return arguments
     # With ANY, arguments that do not parse are passed as text.
-    talk = [_user, _called_badly, _returned]
+    talk = [_user, _with_invalid_call, _result_1]
     takes_text = probe.with_form(replace(probe.form, arguments=ArgumentFormat.ANY)).shows(
         talk, VALUE, tools=_TOOLS
     )
@@ -198,14 +202,14 @@ def _argument_format(probe: _Probe, arguments: ArgumentFormat) -> ArgumentFormat
 
 
 def _needs_answer_after_results(probe: _Probe) -> bool:
-    talk = [_user, _called, _returned]
-    asked, closed = [*talk, _user_2], [*talk, _nothing, _user_2]
+    talk = [_user, _with_call, _result_1]
+    asked, closed = [*talk, _user_2], [*talk, _empty_answer, _user_2]
     fails = not probe.shows(asked, USER_2, tools=_TOOLS)
     return fails and probe.shows(closed, USER_2, tools=_TOOLS)
 
 
 def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
-    talks = [[_user, _answer | _reasoned], [_user, _called | _reasoned, _returned]]
+    talks = [[_user, _answer | _with_reasoning], [_user, _with_call | _with_reasoning, _result_1]]
     return replace(capabilities, reasoning=any(probe.shows(talk, REASONING) for talk in talks))
 
 
@@ -221,7 +225,7 @@ def _media(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabil
         return capabilities
     kind, placeholder = next(iter(media.items()))
     content = [{"type": "text", "text": RESULT}, {"type": kind.value}]
-    talk = [_user, _called, {**_returned, "content": content}]
+    talk = [_user, _with_call, {**_result_1, "content": content}]
     return replace(
         capabilities, media=media, media_in_results=plain.shows(talk, RESULT, placeholder, tools=_TOOLS)
     )

@@ -181,7 +181,7 @@ def test_a_reference_stands_for_the_item() -> None:
     payload = json.dumps({"type": "message", "id": "msg_9", "role": "user", "content": "Hi"}).encode()
 
     for reference in ({"type": "item_reference", "id": "msg_9"}, {"id": "msg_9"}):
-        answer = accepted({"referred": {"msg_9": payload}}, input=[reference])
+        answer = accepted({"referenced_items": {"msg_9": payload}}, input=[reference])
         assert answer.turn.items == (said("Hi"),)
         assert [item.id for item in answer.items] == ["msg_9"]
         assert references([reference, {"role": "user", "content": ""}, 3]) == ["msg_9"]

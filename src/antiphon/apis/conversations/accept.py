@@ -12,7 +12,7 @@ from antiphon.apis.responses.stored import StoredItem
 def accept_items(
     items: Sequence[Any] | None,
     owner: str,
-    referred: Mapping[str, bytes],
+    referenced_items: Mapping[str, bytes],
     unseal: Unseal,
     presenters: Presenters = DEFAULT_PRESENTERS,
 ) -> tuple[StoredItem, ...]:
@@ -22,6 +22,6 @@ def accept_items(
     shown later are refused now.
     """
     given = parse_items(items or (), "items", presenters.readers)
-    whole = complete(list(resolved(given, referred)), owner)
+    whole = complete(list(resolved(given, referenced_items)), owner)
     to_core(whole, unseal, presenters=presenters)
     return to_stored(whole)

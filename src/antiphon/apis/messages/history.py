@@ -100,7 +100,7 @@ class History:
                 raise block.wrong("type", message)
             for piece in read(self, block):
                 if isinstance(piece, TextPart | Attachment):
-                    self._say(role, piece, begin=not said)
+                    self._add_part(role, piece, begin=not said)
                     said = True
                 else:
                     self.items.append(piece)
@@ -108,7 +108,7 @@ class History:
         if not blocks and role is Role.USER:
             raise RequestError(f"Invalid value for '{where}': It may not be empty.", param=where)
 
-    def _say(self, role: Role, part: Part, *, begin: bool) -> None:
+    def _add_part(self, role: Role, part: Part, *, begin: bool) -> None:
         """Add a part, to the last message if that is of the same role.
 
         Messages of the system are not joined.

@@ -67,7 +67,7 @@ def rename(error: RequestError) -> RequestError:
     return error
 
 
-def kept(params: Object, change: Callable[[str], str | None]) -> Object:
+def with_changed_tokens(params: Object, change: Callable[[str], str | None]) -> Object:
     """The request with its tokens changed: sealed to be stored, or opened."""
     servers = params.get("mcp_servers")
     if not isinstance(servers, list):

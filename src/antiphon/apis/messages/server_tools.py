@@ -151,7 +151,7 @@ def _executed(result: ToolResult, seal: Seal) -> Any:
     return _outcome("code_execution_result", "", result.text, 1)
 
 
-def _ran(result: ToolResult, seal: Seal) -> Any:
+def _commands_run(result: ToolResult, seal: Seal) -> Any:
     match result.details:
         case CommandDetails(stdout, stderr, code):
             return _outcome("bash_code_execution_result", stdout, stderr, -1 if code is None else code)
@@ -166,7 +166,7 @@ _CONTENT: Mapping[str, Callable[[ToolResult, Seal], Any]] = {
     "web_search": _searched,
     "web_fetch": _fetched,
     "code_execution": _executed,
-    "bash_code_execution": _ran,
+    "bash_code_execution": _commands_run,
 }
 
 
@@ -198,7 +198,7 @@ def read_result(block: RequestObject, unseal: Unseal) -> str:
     """The text for the model of a result, which is a block of its tool."""
     content = block.value.get("content")
     if block.value["type"] == "web_search_tool_result" and isinstance(content, list):
-        return "\n".join(filter(None, (_found(page, unseal) for page in block.objects("content"))))
+        return "\n".join(filter(None, (_page_text(page, unseal) for page in block.objects("content"))))
     match content:
         case {"type": "web_fetch_result", "content": {"source": {"data": str(text)}}}:
             return text
@@ -211,7 +211,7 @@ def read_result(block: RequestObject, unseal: Unseal) -> str:
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 
-def _found(page: RequestObject, unseal: Unseal) -> str:
+def _page_text(page: RequestObject, unseal: Unseal) -> str:
     """The text for the model of a page that was found; title and address, if another server found it."""
     text = unseal(page.text_or_none("encrypted_content") or "")
     if text is not None:

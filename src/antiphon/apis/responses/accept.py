@@ -63,15 +63,15 @@ class ResponseContext(Struct, frozen=True):
     """The context of a request. `id` is that of the new response.
 
     `owner` is the identity of the request's key. `history` are the payloads of the items before its input,
-    oldest first, `referred` those of the items that its input refers to, by id. `raw_reasoning` is the form
-    of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their calls.
-    `defaults` is the sampling of the model for parameters that the request does not set.
+    oldest first, `referenced_items` those of the items that its input refers to, by id. `raw_reasoning` is
+    the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
+    calls. `defaults` is the sampling of the model for parameters that the request does not set.
     """
 
     id: str
     owner: str
     history: Sequence[bytes] = ()
-    referred: Mapping[str, bytes] = {}
+    referenced_items: Mapping[str, bytes] = {}
     unseal: Unseal = _sealed_elsewhere
     signer: Signer = NO_SIGNER
     raw_reasoning: ReasoningForm = RAW
@@ -175,7 +175,7 @@ def parse_conversation(request: PromptParams, context: ResponseContext) -> Conve
     readers = context.presenters.readers
     given = [
         *previous_items(request.previous_input_messages),
-        *resolved(parse_input(request.input, readers), context.referred),
+        *resolved(parse_input(request.input, readers), context.referenced_items),
     ]
     items = complete(given, context.id)
     check_outputs(history, items)

@@ -124,14 +124,16 @@ def approvals(
             raise item.wrong("approval_request_id", "The conversation has no such request. Send it, too.")
         decided[id_] = item
         function = _checked(requests[id_], item, tools, signer)
-        answered.append(AnsweredApproval(id_, item.place("approval_request_id"), _asked_at(id_) + LIFETIME))
+        answered.append(
+            AnsweredApproval(id_, item.place("approval_request_id"), _requested_at(id_) + LIFETIME)
+        )
         call = _call(requests[id_], function.name)
         if item.flag_or_none("approve"):
             approved.append(call)
             shown[id_] = (call,)
     for id_, request in requests.items():
         if id_ not in shown and id_ not in run:
-            shown[id_] = tuple(_undone(request, decided.get(id_), tools))
+            shown[id_] = tuple(_call_not_run(request, decided.get(id_), tools))
     return ConversationApprovals(shown, tuple(approved), tuple(answered))
 
 
@@ -150,14 +152,14 @@ def _checked(request: RequestObject, answer: RequestObject, tools: Toolbox, sign
     if not signer.signed(text, signature):
         message = "This server has not asked this of you: of this tool, with these arguments, on this server."
         raise answer.wrong("approval_request_id", message)
-    if _asked_at(id_) + LIFETIME < time.time():
+    if _requested_at(id_) + LIFETIME < time.time():
         raise answer.wrong("approval_request_id", "It is too old. Let the model call the tool again.")
     if answer.flag_or_none("approve") is None:
         raise answer.missing("approve")
     return function
 
 
-def _undone(request: RequestObject, answer: RequestObject | None, tools: Toolbox) -> Iterator[Item]:
+def _call_not_run(request: RequestObject, answer: RequestObject | None, tools: Toolbox) -> Iterator[Item]:
     """A call that was not run, and why."""
     function = _function(request, tools)
     yield _call(request, function.name if function else request.text("name"))
@@ -184,7 +186,7 @@ def _call(request: RequestObject, name: str) -> FunctionCall:
     return FunctionCall(_id(request), name, request.text("arguments"), hosted=True)
 
 
-def _asked_at(id_: str) -> int:
+def _requested_at(id_: str) -> int:
     """When a request whose signature is right was made."""
     return int(id_.removeprefix(_PREFIX)[:_TIME], 16)
 

@@ -66,13 +66,13 @@ def summarized(items: Sequence[Item], summary: str) -> list[Item]:
 
     It has the place of the last item that it replaces: the following items may still need an answer.
     """
-    stays = [_is_to_model(item) for item in items]
+    stays = [_is_kept_verbatim(item) for item in items]
     place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
     summarizing = SummaryMessage(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
-    return [*(item for item in items[:place] if _is_to_model(item)), summarizing, *items[place:]]
+    return [*(item for item in items[:place] if _is_kept_verbatim(item)), summarizing, *items[place:]]
 
 
-def _is_to_model(item: Item) -> bool:
+def _is_kept_verbatim(item: Item) -> bool:
     """Whether a compaction keeps it word for word. An earlier summary becomes part of the new one."""
     return (
         isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, SummaryMessage)

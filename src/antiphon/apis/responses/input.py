@@ -72,13 +72,13 @@ def references(items: str | list[Any] | None) -> list[str]:
     return [id_ for id_ in named if isinstance(id_, str) and "\0" not in id_]
 
 
-def resolved(items: list[RequestObject], referred: Mapping[str, bytes]) -> Iterator[RequestObject]:
+def resolved(items: list[RequestObject], referenced_items: Mapping[str, bytes]) -> Iterator[RequestObject]:
     """The items, those that are referred to in the place of their references. Raises NotFoundError."""
     for item in items:
         if item.value["type"] != REFERENCE:
             yield item
             continue
-        payload = referred.get(item.text("id"))
+        payload = referenced_items.get(item.text("id"))
         if payload is None:
             message = f"Item with id '{item.text('id')}' not found. Send the item itself."
             raise NotFoundError(message, param=item.place("id"))

@@ -251,10 +251,10 @@ def without_secrets(tool: Object) -> Object:
 
 def sealed_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
     """The tools as they are stored: with their secrets sealed for background responses, or without any."""
-    return tools and [_kept(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
+    return tools and [_sealed(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
 
 
-def _kept(tool: Object, seal: Callable[[str], str] | None) -> Object:
+def _sealed(tool: Object, seal: Callable[[str], str] | None) -> Object:
     secrets = {name: tool[name] for name in SECRET if tool.get(name)}
     kept = without_secrets(tool)
     if secrets and seal is not None:
@@ -264,10 +264,10 @@ def _kept(tool: Object, seal: Callable[[str], str] | None) -> Object:
 
 def unsealed_tools(tools: list[Any] | None, unseal: Callable[[str], str | None]) -> list[Any] | None:
     """The tools that were stored, with their secrets."""
-    return tools and [_opened(tool, unseal) if isinstance(tool, dict) else tool for tool in tools]
+    return tools and [_unsealed(tool, unseal) if isinstance(tool, dict) else tool for tool in tools]
 
 
-def _opened(tool: Object, unseal: Callable[[str], str | None]) -> Object:
+def _unsealed(tool: Object, unseal: Callable[[str], str | None]) -> Object:
     sealed = unseal(str(tool[SEALED])) if SEALED in tool else None
     return tool if sealed is None else without_secrets(tool) | msgspec.json.decode(sealed)
 

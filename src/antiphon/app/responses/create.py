@@ -24,7 +24,7 @@ from antiphon.app.journal import (
     unpacked,
 )
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
-from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, understand
+from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
@@ -47,7 +47,7 @@ async def begin(
 ) -> "Creation":
     """Read a request, and store its media, if there is room. Raises RequestError."""
     contents = app.contents(owner)
-    request = await understand(app, wire, owner, response_id, earlier, contents=contents)
+    request = await read_request(app, wire, owner, response_id, earlier, contents=contents)
     accepted = request.accepted
     if accepted.settings.store:
         conversation, size = accepted.settings.conversation, sum(len(item.payload) for item in accepted.items)
@@ -56,7 +56,7 @@ async def begin(
         items = await contents.keep(accepted.items, response_id, "input")
         request = replace(request, accepted=replace(accepted, items=items))
         if isinstance(wire.input, list):
-            wire = replace(wire, input=[with_sources(item, contents.referring) for item in wire.input])
+            wire = replace(wire, input=[with_sources(item, contents.reference_of) for item in wire.input])
     return Creation(app, wire, request)
 
 
@@ -143,7 +143,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     wire.tools = unsealed_tools(wire.tools, partial(app.sealer.unseal, record.owner))
     entries = await log_of(app.storage.store, record)
     listed = recorded_listings(entries)
-    request = await understand(app, wire, record.owner, record.id, listed=listed)
+    request = await read_request(app, wire, record.owner, record.id, listed=listed)
     accepted, seal = request.accepted, app.seal(record.owner)
     # Call ids must be those of the first time.
     log = ReplayLog(read_entries([entry.chunks for entry in entries]))

@@ -42,7 +42,7 @@ class ResponseRequest(Struct, frozen=True):
     history: Sequence[bytes]
 
 
-async def understand(  # noqa: PLR0913, PLR0917 - the context of a request
+async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
     app: App,
     request: CreateResponse,
     owner: str,
@@ -61,7 +61,7 @@ async def understand(  # noqa: PLR0913, PLR0917 - the context of a request
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
-    accepted = await app.large.of_items(request.input, lambda: accept(request, reading))
+    accepted = await app.large.run_on_items(request.input, lambda: accept(request, reading))
     app.log_notes(accepted.tools.notes)
     if accepted.compacts and request.background:
         raise RequestError(
@@ -87,7 +87,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
 ) -> ResponseContext:
     """The context of a request: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
-    history = await _history(app, request, owner, earlier) if _has_past(request) else ()
+    history = await _history(app, request, owner, earlier) if _has_earlier_items(request) else ()
     asking = ToolRequester(
         owner,
         ALWAYS_SENT,
@@ -100,7 +100,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         response_id,
         owner,
         history,
-        await referred(app, owner, request.input, "input"),
+        await referenced_items(app, owner, request.input, "input"),
         partial(app.sealer.unseal, owner),
         app.signer(owner),
         app.options.reasoning_form,
@@ -110,7 +110,9 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
     )
 
 
-async def referred(app: App, owner: str, given: str | list[Any] | None, param: str) -> Mapping[str, bytes]:
+async def referenced_items(
+    app: App, owner: str, given: str | list[Any] | None, param: str
+) -> Mapping[str, bytes]:
     """The payloads of the stored items that items of a request refer to, by id. Raises RequestError."""
     wanted, limits = references(given), app.options.limits
     if not wanted:
@@ -126,11 +128,11 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("resp_", 48))
-    turn = await app.large.of_items(request.input, lambda: prompting(request, context))
+    turn = await app.large.run_on_items(request.input, lambda: prompting(request, context))
     return await model.count(await app.attached(model, turn))
 
 
-def _has_past(request: PromptParams) -> bool:
+def _has_earlier_items(request: PromptParams) -> bool:
     return request.previous_response_id is not None or request.conversation is not None
 
 

@@ -168,22 +168,22 @@ class _Value:
 
     def feed(self, text: str) -> str:
         if self._streams:
-            return self._more(text)
+            return self._encode_more(text)
         undecided = self._size < _DECIDED
         self._held.append(text)
         self._size += len(text)
         if self._size <= MAX_VALUE and not (undecided and self._must_be_text()):
             return ""
         self._streams = True
-        return self._more("".join(self._held))
+        return self._encode_more("".join(self._held))
 
     def finish(self) -> str:
         if self._streams:
-            return self._more("") + '"'
+            return self._encode_more("") + '"'
         text = "".join(self._held)
         return as_json(text) if self._types is None else coerce(text, self._types)
 
-    def _more(self, text: str) -> str:
+    def _encode_more(self, text: str) -> str:
         quote, self._begun = "" if self._begun else '"', True
         return quote + _encode(text)[1:-1].decode()
 

@@ -156,8 +156,8 @@ class _Ranking:
             names = tuple(each.names[0] for each in (best, *tied))
             fallback = derived if derived and derived_score >= score else best
             return _Found(fallback, f"{_listed(names)} decode the template's calls equally well.", tied=names)
-        why = f"It decodes {_percent(score)} of the calls that the template renders{self._also(best)}."
-        return _Found(self._in_family(best, others[0]), why)
+        why = f"It decodes {_percent(score)} of the calls that the template renders{self._agreeing(best)}."
+        return _Found(self._completed_from(best, others[0]), why)
 
     def without_calls(self, capabilities: TemplateCapabilities) -> _Found:
         """The dialect with other evidence, or the one whose format a tool prompt can describe."""
@@ -173,7 +173,7 @@ class _Ranking:
         )
         for fitting, what in indications:
             if fitting:
-                best = max(fitting, key=lambda each: (self._known(each), *self._rank(each)))
+                best = max(fitting, key=lambda each: (self._count_markers(each), *self._rank(each)))
                 return _Found(best, f"{lacking}, but {what} {best.names[0]}.")
         return _Found(HERMES, f"{lacking}, so a format is described that most models know.")
 
@@ -182,7 +182,7 @@ class _Ranking:
         best = max(map(self._response.score, dialects), default=0.0)
         return [each for each in dialects if best and self._response.score(each) == best]
 
-    def _in_family(self, best: Dialect, next_best: Dialect) -> Dialect:
+    def _completed_from(self, best: Dialect, next_best: Dialect) -> Dialect:
         """The best dialect. `hf` is completed from a family that decodes the calls as well.
 
         A response template does not say how ids are made or how reasoning is ended.
@@ -205,9 +205,9 @@ class _Ranking:
         """The template's source has most of the markers of the dialect's calls, an opening one included."""
         markers = dialect.calls.markers
         opens = any(mark in self._source for mark in opening_markers(dialect) & markers)
-        return opens and self._known(dialect) * 2 >= len(markers)
+        return opens and self._count_markers(dialect) * 2 >= len(markers)
 
-    def _known(self, dialect: Dialect) -> int:
+    def _count_markers(self, dialect: Dialect) -> int:
         """How many markers of the dialect's calls the template's source has."""
         return sum(mark in self._source for mark in dialect.calls.markers)
 
@@ -220,7 +220,7 @@ class _Ranking:
             return _Found(winner, f"{why} None could be derived from what it renders.", unmatched=True)
         return _Found(derived, f"{why} One was derived from what it renders.", unmatched=True)
 
-    def _also(self, best: Dialect) -> str:
+    def _agreeing(self, best: Dialect) -> str:
         agreeing = [scorer for scorer in (self._names, self._response) if scorer.ranks_first(best)]
         return "".join(f"; its score by {scorer.name} is the best, too" for scorer in agreeing)
 
