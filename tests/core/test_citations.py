@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.citations import CitationMark, Citations
+from antiphon.core.citations import Citations, FoundCitation
 from antiphon.core.file_search import FileResult
 from antiphon.core.tool_result import CitablePage, FileSearchDetails, ShownPages, ToolResult
 
@@ -77,4 +77,4 @@ def test_citations_are_marks_in_their_order(pieces: list[str]) -> None:
     assert {text[cited.start : cited.end] for cited in found} <= {"【1†L1】", "【0:0†a.md】"}
     assert all(one.end <= after.start for one, after in pairwise(found))
     moved = citations().find(f"x{text}")
-    assert moved == [CitationMark(c.start + 1, c.end + 1, c.url, c.title, c.file) for c in found]
+    assert moved == [FoundCitation(c.start + 1, c.end + 1, c.url, c.title, c.file) for c in found]

@@ -1,8 +1,8 @@
-"""What an answer may cite, and the marks with which models cite: shared by all tools that find something.
+"""What an answer may cite, and the citations in a model's text: shared by all tools that find something.
 
-A mark is part of the model's text, and stays there: `【1†L8-L11】` cites lines of a page by its cursor, in
-the notation that some models were trained with; `【0:2†manual.pdf】` cites a part of a file
-(`core/file_search.py`). A mark that refers to nothing that was shown is plain text. A file that a program of
+A citation is part of the model's text, and stays there: `【1†L8-L11】` cites lines of a page by its cursor,
+in the notation that some models were trained with; `【0:2†manual.pdf】` cites a part of a file
+(`core/file_search.py`). A citation of something that was not shown is plain text. A file that a program of
 the answer has written is cited by its path.
 """
 
@@ -14,16 +14,16 @@ from operator import attrgetter
 from msgspec import Struct
 
 from antiphon.core.containers import paths_in
-from antiphon.core.file_search import FileResult, file_marks
+from antiphon.core.file_search import FileResult, file_citations
 from antiphon.core.tool_result import FileSearchDetails, ProgramDetails, ShownPages, ToolResult, WrittenFile
 
-_MARK = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
+_CITATION = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
 _END = 10**7  # no page has such a line
 _LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 
 
-class CitationMark(Struct, frozen=True):
-    """A mark, from `start` to `end` of a text in characters, and the page or part of a file that it cites.
+class FoundCitation(Struct, frozen=True):
+    """A citation from `start` to `end` of a text in characters, and the page or part of a file that it cites.
 
     A file that was `written` is in a container. `quote` is the text of the cited lines, as it was shown.
     """
@@ -57,40 +57,40 @@ class Citations:
             for file in details.files:
                 self._written[file.path] = details.container_id, file
 
-    def find(self, text: str) -> list[CitationMark]:
+    def find(self, text: str) -> list[FoundCitation]:
         """The citations in a text, in their order."""
         found = [*self._pages_in(text)] if self._pages else []
         found += self._files_in(text) if self._files else ()
         found += self._written_in(text) if self._written else ()
         return sorted(found, key=attrgetter("start"))
 
-    def _pages_in(self, text: str) -> Iterator[CitationMark]:
-        for mark in _MARK.finditer(text):
-            if (page := self._pages.get(int(mark[1]))) is None:
+    def _pages_in(self, text: str) -> Iterator[FoundCitation]:
+        for match in _CITATION.finditer(text):
+            if (page := self._pages.get(int(match[1]))) is None:
                 continue
             shown, lines = page
-            first = int(mark[2] or 0)
+            first = int(match[2] or 0)
             # Of results, each begins at a line of its own.
             begins = [source.line for source in shown.sources]
             at = bisect_right(begins, first) - 1
             if at >= 0:
                 source, end = shown.sources[at], [*begins[at + 1 :], _END][0]
-                # A mark without lines, or with empty ones, cites the whole source.
-                named = _quote(lines, first, int(mark[3] or first)) if mark[2] else ""
+                # Without lines, or with empty ones, it cites the whole source.
+                named = _quote(lines, first, int(match[3] or first)) if match[2] else ""
                 quote = named or _quote(lines, source.line, end - 1)
-                yield CitationMark(*mark.span(), source.url, source.title, quote=quote)
+                yield FoundCitation(*match.span(), source.url, source.title, quote=quote)
 
-    def _files_in(self, text: str) -> Iterator[CitationMark]:
-        for start, end, search, result in file_marks(text):
+    def _files_in(self, text: str) -> Iterator[FoundCitation]:
+        for start, end, search, result in file_citations(text):
             results = self._files.get(search, ())
             if result < len(results):
-                yield CitationMark(start, end, file=results[result])
+                yield FoundCitation(start, end, file=results[result])
 
-    def _written_in(self, text: str) -> Iterator[CitationMark]:
+    def _written_in(self, text: str) -> Iterator[FoundCitation]:
         for start, end, path in paths_in(text):
             container, file = self._written.get(path, ("", None))
             if file is not None:
-                yield CitationMark(start, end, written=file, container=container)
+                yield FoundCitation(start, end, written=file, container=container)
 
 
 def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:

@@ -56,13 +56,13 @@ _BRACKETS = str.maketrans("【】\n", "〖〗 ")
 _MARK = re.compile(r"【(\d{1,4}):(\d{1,4})(?:†[^】\n]*)?】")
 
 
-def file_mark(search: int, result: int, filename: str) -> str:
-    """The mark of a result, by which models cite it: `【0:2†manual.pdf】`."""
+def file_citation(search: int, result: int, filename: str) -> str:
+    """The text with which models cite a result: `【0:2†manual.pdf】`."""
     return f"【{search}:{result}†{filename.translate(_BRACKETS)}】"
 
 
-def file_marks(text: str) -> Iterator[tuple[int, int, int, int]]:
-    """The marks in a text: where each begins and ends, its search and its result."""
+def file_citations(text: str) -> Iterator[tuple[int, int, int, int]]:
+    """The citations in a text: where each begins and ends, its search and its result."""
     for found in _MARK.finditer(text):
         yield *found.span(), int(found[1]), int(found[2])
 

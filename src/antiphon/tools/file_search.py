@@ -1,7 +1,7 @@
 """`file_search`: models search the vector stores that the request names.
 
-Each part that is found is shown with a mark, such as `【0:2†manual.pdf】`: search 0, result 2. Models cite
-with the same marks. The search itself is done by a `Searcher`.
+Each part that is found is shown after its citation, such as `【0:2†manual.pdf】`: search 0, result 2. Models
+write the same text to cite it. The search itself is done by a `Searcher`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from antiphon.core.file_search import (
     check_most,
     check_queries,
     check_ranking,
-    file_mark,
+    file_citation,
     parse_filter,
 )
 from antiphon.core.hosts import unread
@@ -42,7 +42,7 @@ FUNCTION = Function(
     "file_search",
     """\
 Searches the files that the user has provided and shows the passages that match best.
-Each passage begins with its citation mark, such as `【0:2†manual.pdf】`. Put this mark after each statement \
+Each passage begins with its citation, such as `【0:2†manual.pdf】`. Put this citation after each statement \
 that you take from the passage.
 The search compares words: use words that the files probably contain, and try others if it finds nothing.""",
     {
@@ -165,7 +165,7 @@ def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
 
 
 def _shown(number: int, found: Sequence[FileResult]) -> _ResultText:
-    """The results, each after its mark, up to the limit of characters; the last one may be cut."""
+    """The results, each after its citation, up to the limit of characters; the last one may be cut."""
     if not found:
         return _ResultText("Nothing was found. Try other words, or say that the files do not contain it.", 0)
     parts: list[str] = []
@@ -174,10 +174,10 @@ def _shown(number: int, found: Sequence[FileResult]) -> _ResultText:
         if room <= 0:
             break
         text = result.text.translate(_BRACKETS)
-        parts.append(f"{file_mark(number, index, result.filename)}\n{text[:room]}")
+        parts.append(f"{file_citation(number, index, result.filename)}\n{text[:room]}")
         room -= len(parts[-1])
     return _ResultText("\n\n".join(parts), len(parts))
 
 
 _BRACKETS = str.maketrans("【】", "〖〗")
-"""No file can make up a mark."""
+"""The text of a file cannot contain citations: models would repeat them."""

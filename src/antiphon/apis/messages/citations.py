@@ -1,8 +1,8 @@
 """Citations: of documents and search results of the request, and of pages that the server found.
 
 A document whose `citations` are enabled is shown in numbered pieces, under a name by which models cite them:
-`【doc0†L2-L4】`. Pages of the web have marks of the same form (`core/citations.py`). Marks stay in the text,
-and the block with the text has a citation for each, in their order. A mark that refers to nothing that was
+`【doc0†L2-L4】`. Pages of the web are cited in the same form (`core/citations.py`). They stay in the
+text, and the block with the text lists a citation for each, in their order. What refers to nothing that was
 shown is plain text.
 """
 
@@ -32,7 +32,7 @@ MAX_PIECES = 10_000
 MAX_CUT = 1_000_000
 """The most pieces of one text, and characters that are split. The rest of a longer text is the last piece."""
 MAX_QUOTED = 256 * 1024
-"""The most characters of the request that the citations of one answer quote. Further marks are not cited."""
+"""The most characters of the request that the citations of one answer quote; further ones are left out."""
 
 _END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n\s*")  # the three are those of Chinese and Japanese
 _MARK = re.compile(r"【doc(\d{1,6})†[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?】")

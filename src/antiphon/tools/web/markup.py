@@ -19,7 +19,7 @@ from antiphon.tools.web.page import (
     clean,
     domain_of,
     heading,
-    mark,
+    link_text,
     squeeze,
     wrap,
 )
@@ -229,9 +229,9 @@ class _Reader:
         domain = "" if domain == domain_of(self._url) else domain
         label = " ".join(text.split())
         marked = (
-            mark(number, label, domain)
+            link_text(number, label, domain)
             if len(label) <= _LINK_CHARS
-            else f"{text} {mark(number, 'link', domain)}"
+            else f"{text} {link_text(number, 'link', domain)}"
         )
         return f"{' ' * text[0].isspace()}{marked}{' ' * text[-1].isspace()}"
 

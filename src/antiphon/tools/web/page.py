@@ -1,8 +1,8 @@
 """A page as models are shown it: numbered lines, and links that they open by their numbers.
 
-The marks are those that some models were trained with: `【3†text†domain】` is link 3, and the domain is left
-out if it is the page's own. The brackets in a page's own text are replaced by similar ones, so that pages
-cannot fake marks.
+Links are written as some models were trained to read them: `【3†text†domain】` is link 3, and the domain is
+left out if it is the page's own. The brackets in a page's own text are replaced by similar ones, so that
+pages cannot fake links.
 """
 
 import re
@@ -71,7 +71,7 @@ class SearchHit(Struct, frozen=True):
 
 
 def clean(text: str) -> str:
-    """Text without invisible characters, and without the brackets of marks."""
+    """Text without invisible characters, and without the brackets of links and citations."""
     return _UNSHOWN.sub("", text).translate(_BRACKETS)
 
 
@@ -80,8 +80,8 @@ def squeeze(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def mark(number: int, text: str, domain: str) -> str:
-    """The mark of a link; `text` is clean."""
+def link_text(number: int, text: str, domain: str) -> str:
+    """A link as models are shown it; `text` is clean."""
     return f"【{number}†{text.replace('†', '‡')}{domain and f'†{domain}'}】"
 
 
@@ -117,7 +117,7 @@ def results_page(query: str, results: Sequence[SearchHit], remark: str) -> WebPa
 
 def _listed(number: int, result: SearchHit) -> str:
     title = (squeeze(result.title) or squeeze(result.url))[:_TITLE_CHARS]
-    return f"  * {mark(number, title, domain_of(result.url))} {squeeze(result.snippet)}".rstrip()
+    return f"  * {link_text(number, title, domain_of(result.url))} {squeeze(result.snippet)}".rstrip()
 
 
 def domain_of(url: str) -> str:

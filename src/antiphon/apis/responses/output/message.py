@@ -23,16 +23,16 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
 from antiphon.core.chunks import Token
-from antiphon.core.citations import CitationMark
+from antiphon.core.citations import FoundCitation
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 
-Cite = Callable[[str], Sequence[CitationMark]]
+Cite = Callable[[str], Sequence[FoundCitation]]
 """The citations in a text."""
 
 
 class FileCitation(Struct, tag_field="type", tag="file_citation"):
-    """The model cites a part of a file that was found. `index` is where its mark begins in the text."""
+    """The model cites a part of a file that was found. `index` is where its citation begins in the text."""
 
     file_id: str
     index: int
@@ -40,7 +40,7 @@ class FileCitation(Struct, tag_field="type", tag="file_citation"):
 
 
 class UrlCitation(Struct, tag_field="type", tag="url_citation"):
-    """The model cites a page of the web. Its mark is from `start_index` to `end_index` of the text."""
+    """The model cites a page of the web. The citation is from `start_index` to `end_index` of the text."""
 
     url: str
     title: str
@@ -58,7 +58,7 @@ class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citati
     end_index: int
 
 
-def annotation_of(cited: CitationMark) -> FileCitation | UrlCitation | ContainerFileCitation:
+def annotation_of(cited: FoundCitation) -> FileCitation | UrlCitation | ContainerFileCitation:
     """The annotation of a citation."""
     if cited.written is not None:
         name = cited.written.path.rpartition("/")[2]
@@ -68,7 +68,7 @@ def annotation_of(cited: CitationMark) -> FileCitation | UrlCitation | Container
     return UrlCitation(cited.url, cited.title, cited.start, cited.end)
 
 
-def _no_citations(text: str) -> Sequence[CitationMark]:
+def _no_citations(text: str) -> Sequence[FoundCitation]:
     return ()
 
 
