@@ -47,18 +47,22 @@ def test_a_key_and_all_that_can_be_said_of_it(tmp_path: Path) -> None:
         """,
     )
     ann, bob = found(keys, "one"), found(keys, "two")
-    assert (ann.name, ann.rules.models, ann.rules.scopes) == (
+    assert (ann.name, ann.permissions.models, ann.permissions.scopes) == (
         "ann",
         ("small", "qwen*"),
         {"inference", "metrics"},
     )
-    assert (ann.rules.expires, ann.expired, bob.expired) == (981158400, True, False)
-    assert (ann.rules.requests_per_minute, ann.rules.tokens_per_minute, ann.rules.concurrent) == (
+    assert (ann.permissions.expires, ann.expired, bob.expired) == (981158400, True, False)
+    assert (
+        ann.permissions.requests_per_minute,
+        ann.permissions.tokens_per_minute,
+        ann.permissions.concurrent,
+    ) == (
         60,
         100000,
         4,
     )
-    assert bob.rules.scopes == {"inference", "stored"}
+    assert bob.permissions.scopes == {"inference", "stored"}
     assert keys.find("three") is None
     assert keys.guarded
     assert not keys.administered
@@ -101,7 +105,7 @@ def test_reading_again_keeps_what_was_used(tmp_path: Path) -> None:
     )
     keys.reload()
     assert found(keys, "one") is account
-    assert account.rules.models == ("a",)
+    assert account.permissions.models == ("a",)
     assert account.requests is not None
     assert account.requests.left < 1
     assert keys.of_owner(found(keys, "two").owner).name == "bob"
@@ -129,8 +133,8 @@ def test_without_a_file_there_is_nothing_to_read_again() -> None:
 
 def test_a_key_of_both_options_is_for_both() -> None:
     keys = KeyTable(["one"], ["one", "two"])
-    assert found(keys, "one").rules.scopes == {"inference", "stored", "metrics", "admin"}
-    assert found(keys, "two").rules.scopes == {"admin"}
+    assert found(keys, "one").permissions.scopes == {"inference", "stored", "metrics", "admin"}
+    assert found(keys, "two").permissions.scopes == {"admin"}
     assert keys.administered
     assert not KeyTable((), ["two"]).guarded
 

@@ -212,7 +212,8 @@ class ToolContract(ToolAnswers):
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
         refusal = await refusal_of(tool, given)
         if refusal is None:
-            await tool.open(WantedTool(given)).close()
+            if (await tool.offer(WantedTool(given))).functions:  # else it is never opened
+                await tool.open(WantedTool(given)).close()
         else:
             # What a setting names may not be there, as a container.
             assert refusal.status == (404 if isinstance(refusal, NotFoundError) else 400)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core import accounts
-from antiphon.core.accounts import ANYONE, Account, Bucket, Rules
+from antiphon.core.accounts import ANYONE, Account, Bucket, Permissions
 from antiphon.core.errors import RateLimitError, RequestError
 
 
@@ -50,7 +50,7 @@ def test_no_more_is_taken_than_there_was_time_for(steps: list[tuple[float, int]]
 
 
 def test_what_was_reserved_is_settled(clock: Clock) -> None:
-    account = Account("ann", "a", Rules(tokens_per_minute=100))
+    account = Account("ann", "a", Permissions(tokens_per_minute=100))
     assert account.tokens is not None
 
     account.settle(account.reserve(80), 30)
@@ -65,7 +65,7 @@ def test_what_was_reserved_is_settled(clock: Clock) -> None:
 
 
 def test_nobody_is_told_to_wait_for_more_than_a_minute(clock: Clock) -> None:
-    account = Account("ann", "a", Rules(tokens_per_minute=10))
+    account = Account("ann", "a", Permissions(tokens_per_minute=10))
     account.settle(0, 1000)
     with pytest.raises(RateLimitError) as refused:
         account.reserve(1)
@@ -74,12 +74,12 @@ def test_nobody_is_told_to_wait_for_more_than_a_minute(clock: Clock) -> None:
 
 def test_what_can_never_be_is_no_matter_of_waiting() -> None:
     with pytest.raises(RequestError, match="Lower max_tokens") as refused:
-        Account("ann", "a", Rules(tokens_per_minute=10)).reserve(11)
+        Account("ann", "a", Permissions(tokens_per_minute=10)).reserve(11)
     assert (refused.value.status, refused.value.param) == (400, "max_tokens")
 
 
 def test_requests_and_answers_at_a_time(clock: Clock) -> None:
-    account = Account("ann", "a", Rules(requests_per_minute=2, concurrent=2))
+    account = Account("ann", "a", Permissions(requests_per_minute=2, concurrent=2))
     account.admit()
     account.admit()
     with pytest.raises(RateLimitError, match="2 requests per minute"):
@@ -94,7 +94,7 @@ def test_requests_and_answers_at_a_time(clock: Clock) -> None:
 
 
 def test_work_in_the_background_is_not_refused_but_counts() -> None:
-    account = Account("ann", "a", Rules(("small",), tokens_per_minute=100, concurrent=1))
+    account = Account("ann", "a", Permissions(("small",), tokens_per_minute=100, concurrent=1))
     background = account.in_background
     with account.answering(), background.answering():
         assert background.reserve(1000) == 0
@@ -105,9 +105,9 @@ def test_work_in_the_background_is_not_refused_but_counts() -> None:
 
 
 def test_new_rules_leave_what_was_used(clock: Clock) -> None:
-    account = Account("ann", "a", Rules(requests_per_minute=10))
+    account = Account("ann", "a", Permissions(requests_per_minute=10))
     account.admit()
-    account.change(Rules(requests_per_minute=10, tokens_per_minute=5))
+    account.change(Permissions(requests_per_minute=10, tokens_per_minute=5))
     assert dict(account.openai_headers()) == {
         "x-ratelimit-limit-requests": "10",
         "x-ratelimit-remaining-requests": "9",
@@ -116,19 +116,19 @@ def test_new_rules_leave_what_was_used(clock: Clock) -> None:
         "x-ratelimit-remaining-tokens": "5",
         "x-ratelimit-reset-tokens": "0ms",
     }
-    account.change(Rules())
+    account.change(Permissions())
     assert dict(account.openai_headers()) == dict(ANYONE.anthropic_headers()) == {}
 
 
 @pytest.mark.parametrize(("used", "written"), [(100, "1m40s"), (60, "1m0s"), (59, "59s"), (0.5, "500ms")])
 def test_durations_are_written_as_openai_does(clock: Clock, used: float, written: str) -> None:
-    account = Account("ann", "a", Rules(tokens_per_minute=60))
+    account = Account("ann", "a", Permissions(tokens_per_minute=60))
     account.settle(0, used)  # type: ignore[arg-type]
     assert dict(account.openai_headers())["x-ratelimit-reset-tokens"] == written
 
 
 def test_anthropic_is_told_when(clock: Clock) -> None:
-    headers = dict(Account("ann", "a", Rules(requests_per_minute=5)).anthropic_headers())
+    headers = dict(Account("ann", "a", Permissions(requests_per_minute=5)).anthropic_headers())
     assert headers.pop("anthropic-ratelimit-requests-reset").endswith("Z")
     assert headers == {
         "anthropic-ratelimit-requests-limit": "5",
@@ -137,7 +137,7 @@ def test_anthropic_is_told_when(clock: Clock) -> None:
 
 
 def test_patterns_of_models() -> None:
-    account = Account("ann", "a", Rules(("small", "qwen*")))
+    account = Account("ann", "a", Permissions(("small", "qwen*")))
     names = ["small", "qwen3", "large", "smaller"]
     assert [account.may_use(name) for name in names] == [True, True, False, False]
     assert account.may_use("large", "qwen3")

@@ -61,7 +61,7 @@ def test_a_model_that_must_call_repeats_itself_so_often_only() -> None:
 
     events = calls.filter(repeated)
 
-    assert calls.over
+    assert calls.limit_reached
     assert sum(isinstance(event, CallEnded) for event in events) == MAX_DEMANDED_CALLS
     assert events[-1] is END
 
@@ -70,6 +70,6 @@ def test_a_single_call_is_over_when_it_ends() -> None:
     calls = CallFilter(ToolChoice(parallel=False))
     *most, last = call("a")
     calls.filter([*TEXT, *most])
-    assert not calls.over
+    assert not calls.limit_reached
     calls.filter([last])
-    assert calls.over
+    assert calls.limit_reached

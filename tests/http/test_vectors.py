@@ -17,7 +17,7 @@ from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest
 from antiphon.app import vectors
 from antiphon.app.app import App, Options
 from antiphon.app.storage import Storage
-from antiphon.core.accounts import Account, Rules
+from antiphon.core.accounts import Account, Permissions
 from antiphon.core.errors import RateLimitError, RequestError
 from antiphon.core.limits import Limits
 from antiphon.core.observation import OBSERVATION, Observation
@@ -327,8 +327,8 @@ async def test_who_leaves_is_not_worked_for(api: ChatApi) -> None:
 
 
 async def test_the_tokens_of_a_key_are_counted() -> None:
-    rules = Rules(tokens_per_minute=12)
-    account = Account("ann", "ann", rules)
+    permissions = Permissions(tokens_per_minute=12)
+    account = Account("ann", "ann", permissions)
     OBSERVATION.set(Observation(account=account))
     served = ServedModel(engine(Task.EMBED, name="plain"), dialect="hermes")
     models = Models([served])

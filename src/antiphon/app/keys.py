@@ -22,7 +22,7 @@ import msgspec
 import structlog
 from msgspec import Meta, Struct
 
-from antiphon.core.accounts import ANYONE, CLIENT_SCOPES, Account, AccountScope, Rules
+from antiphon.core.accounts import ANYONE, CLIENT_SCOPES, Account, AccountScope, Permissions
 from antiphon.core.errors import AntiphonError
 
 log = structlog.get_logger(__name__)
@@ -69,8 +69,8 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
             raise ValueError(f'the key "{self.name}" has neither a hash nor a value.')
         return found
 
-    def rules(self) -> Rules:
-        """The rules of the account. Raises ValueError."""
+    def permissions(self) -> Permissions:
+        """The permissions of the account. Raises ValueError."""
         until = self.expires
         if until is not None and not isinstance(until, date):
             raise ValueError(
@@ -80,7 +80,7 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
             until = datetime.combine(until, time())
         if until is not None and until.tzinfo is None:
             until = until.replace(tzinfo=UTC)
-        return Rules(
+        return Permissions(
             self.models,
             self.scopes,
             None if until is None else until.timestamp(),
@@ -119,13 +119,15 @@ class KeyTable:
 
     def _add(self, hashed: str, scopes: frozenset[AccountScope]) -> None:
         owner = hashed[:OWNER]
-        account = self._fixed.setdefault(hashed, Account(owner[:_SHORT], owner, Rules(scopes=frozenset())))
-        account.change(Rules(scopes=scopes | account.rules.scopes))
+        account = self._fixed.setdefault(
+            hashed, Account(owner[:_SHORT], owner, Permissions(scopes=frozenset()))
+        )
+        account.change(Permissions(scopes=scopes | account.permissions.scopes))
 
     @property
     def administered(self) -> bool:
         """There is a key for changes of the server itself."""
-        return any("admin" in account.rules.scopes for account in self._found.values())
+        return any("admin" in account.permissions.scopes for account in self._found.values())
 
     def find(self, value: str) -> Account | None:
         """The account of a key, None if it is unknown.
@@ -152,32 +154,34 @@ class KeyTable:
     def _read(self, file: Path) -> None:
         try:
             entries = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), KeyFile).keys
-            named, found = self._made(entries)
+            named, found = self._entries_by_name(entries)
         except OSError as error:
             raise AntiphonError(f"Cannot read the keys in {file}: {error.strerror}.") from error
         except (ValueError, msgspec.ValidationError) as error:  # also of TOML, and of UTF-8
             raise AntiphonError(f"Cannot use the keys in {file}: {_explained(error)}") from error
-        for name, (owner, rules) in named.items():
+        for name, (owner, permissions) in named.items():
             account = self._named.get(name)
             if account is not None and account.owner != owner:
                 log.warning("a key has another owner now, which cannot access what was stored", key=name)
             if account is None or account.owner != owner:
-                self._named[name] = Account(name, owner, rules)
+                self._named[name] = Account(name, owner, permissions)
             else:
-                account.change(rules)
+                account.change(permissions)
         self._named = {name: self._named[name] for name in named}
         self._found = self._fixed | {hashed: self._named[name] for hashed, name in found.items()}
 
-    def _made(self, entries: Iterable[KeyEntry]) -> tuple[dict[str, tuple[str, Rules]], dict[str, str]]:
-        """The owner and the rules of each name, and the name of each hash. Raises ValueError."""
-        named: dict[str, tuple[str, Rules]] = {}
+    def _entries_by_name(
+        self, entries: Iterable[KeyEntry]
+    ) -> tuple[dict[str, tuple[str, Permissions]], dict[str, str]]:
+        """The owner and the permissions of each name, and the name of each hash. Raises ValueError."""
+        named: dict[str, tuple[str, Permissions]] = {}
         found: dict[str, str] = {}
         for entry in entries:
             if entry.name in named:
                 raise ValueError(f'two keys have the name "{entry.name}". Give one several hashes instead.')
             hashes = entry.digests()
             identity = (entry.identity or hashes[0]).removeprefix("sha256:").lower()
-            named[entry.name] = identity[:OWNER], entry.rules()
+            named[entry.name] = identity[:OWNER], entry.permissions()
             for hashed in hashes:
                 if hashed in found or hashed in self._fixed:
                     raise ValueError(f'a value of the key "{entry.name}" is also a value of another key.')

@@ -33,7 +33,7 @@ LONGEST_WAIT = 60
 _PerMinute = Annotated[int, Meta(ge=1)]
 
 
-class Rules(Struct, frozen=True):
+class Permissions(Struct, frozen=True):
     """The permissions and limits of a key.
 
     `models` are names and patterns, none for all; `expires` is in UNIX seconds.
@@ -77,28 +77,28 @@ class Bucket:
 class Account:
     """The account of a key: its `name`, for people, and its `owner`, the identity of its stored objects."""
 
-    def __init__(self, name: str, owner: str, rules: Rules) -> None:
+    def __init__(self, name: str, owner: str, permissions: Permissions) -> None:
         self.name = name
         self.owner = owner
         self._running = 0
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
-        self.change(rules)
+        self.change(permissions)
 
-    def change(self, rules: Rules) -> None:
-        """Apply these rules from now on. The use of a limit that stays the same is kept."""
-        self.rules = rules
-        self.requests = _changed(self.requests, rules.requests_per_minute)
-        self.tokens = _changed(self.tokens, rules.tokens_per_minute)
+    def change(self, permissions: Permissions) -> None:
+        """Apply these permissions from now on. The use of a limit that stays the same is kept."""
+        self.permissions = permissions
+        self.requests = _changed(self.requests, permissions.requests_per_minute)
+        self.tokens = _changed(self.tokens, permissions.tokens_per_minute)
 
     @property
     def expired(self) -> bool:
         """The time of the key is over."""
-        return self.rules.expires is not None and time() >= self.rules.expires
+        return self.permissions.expires is not None and time() >= self.permissions.expires
 
     def may_use(self, *names: str) -> bool:
         """Whether the key may use a model with one of these names."""
-        patterns = self.rules.models
+        patterns = self.permissions.models
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     # Limits: each method raises RateLimitError if nothing is left
@@ -115,7 +115,7 @@ class Account:
 
     def begin_answer(self) -> None:
         """Take a place for one answer."""
-        most = self.rules.concurrent
+        most = self.permissions.concurrent
         if most is not None and self._running >= most:
             message = f"The key '{self.name}' has {most} answers under way, as many as it may have at a time."
             raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
@@ -202,7 +202,9 @@ class _Background(Account):
     """See `Account.in_background`."""
 
     def __init__(self, account: Account) -> None:
-        super().__init__(account.name, account.owner, Rules(account.rules.models, account.rules.scopes))
+        super().__init__(
+            account.name, account.owner, Permissions(account.permissions.models, account.permissions.scopes)
+        )
         self._account = account
 
     def settle(self, reserved: int, used: int) -> None:
@@ -224,5 +226,5 @@ def _duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-ANYONE = Account("", "anyone", Rules())
+ANYONE = Account("", "anyone", Permissions())
 """The account of all requests to a server without keys."""

@@ -124,7 +124,7 @@ def scope_of(method: str, path: str) -> AccountScope | None:
 
 def _check_scope(account: Account, needed: AccountScope | None) -> None:
     """Raise ScopeError for an account without this scope."""
-    if needed is not None and needed not in account.rules.scopes:
+    if needed is not None and needed not in account.permissions.scopes:
         raise ScopeError(f"The key '{account.name}' does not have the scope '{needed}'. Use another key.")
 
 

@@ -444,7 +444,7 @@ class _Hold:
 def _may_use(name: str, served: ServedModel, adapter: str | None) -> bool:
     """Whether the key of the request is for a model, by this name or by its own."""
     account = observed().account
-    if not account.rules.models:
+    if not account.permissions.models:
         return True
     canonical = served.names[0] if served.names and adapter is None else name
     return account.may_use(name, canonical)
