@@ -2,7 +2,7 @@
 
 A journal collects the wire events of one response. The writer takes the events of all journals, and appends
 them in one transaction: some forty times a second if a background response is among them, whose clients read
-the log, and otherwise four times. So storing a stream costs little, and readers of the log are slightly
+the log, and otherwise twice. So storing a stream costs little, and readers of the log are slightly
 delayed.
 
 When the database is unavailable, the events wait and are written when it is available again; if that takes
@@ -31,7 +31,7 @@ LEASE = 3.0
 """Seconds after which the responses of a server that did not renew its leases are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""
-FOREGROUND_TICK = 0.25
+FOREGROUND_TICK = 0.5
 """The same for streams that are being sent: their clients do not wait for the log."""
 STORE_TIMEOUT = 30.0
 """Seconds to retry writing, or reading, when the database is unavailable."""

@@ -74,14 +74,32 @@ class SqlStorageUsage:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._checking: dict[str, asyncio.Future[None]] = {}
 
     async def of(self, owner: str) -> int:
         return await self._database.read(_of, owner)
 
     async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
-        now = asyncio.get_running_loop().time()
-        known = now < self._database.plenty.get(counted_with(owner), 0.0)
-        if known and conversation_id is None and adding <= self._database.limits.response:
-            return
         wanted = _Wanted(owner, adding, param, conversation_id)
-        await self._database.read(_check, self._database, wanted, now)
+        # Requests that come together need not all look it up: mostly, the first finds plenty of room.
+        first = None if self._known(wanted) else self._checking.get(owner)
+        if first is not None:
+            await asyncio.wait((first,))
+        if not self._known(wanted):
+            await self._look_up(wanted)
+
+    def _known(self, wanted: _Wanted) -> bool:
+        """There is room for certain."""
+        now = asyncio.get_running_loop().time()
+        plenty = now < self._database.plenty.get(counted_with(wanted.owner), 0.0)
+        return plenty and wanted.conversation_id is None and wanted.adding <= self._database.limits.response
+
+    async def _look_up(self, wanted: _Wanted) -> None:
+        loop = asyncio.get_running_loop()
+        done = self._checking[wanted.owner] = loop.create_future()
+        try:
+            await self._database.read(_check, self._database, wanted, loop.time())
+        finally:
+            done.set_result(None)
+            if self._checking.get(wanted.owner) is done:
+                del self._checking[wanted.owner]

@@ -1,5 +1,6 @@
 """What every store does with what is counted, and where there is no room."""
 
+import asyncio
 from contextlib import nullcontext
 from typing import Any
 
@@ -139,6 +140,26 @@ class UsageContract:
                 await store.usage.check(OWNER, 100, "input")
             with pytest.raises(StoreError):
                 await store.usage.check("eve", 100, "input")
+
+    async def test_checks_at_the_same_time_have_results_of_their_own(self, opened: Opener) -> None:
+        store = await opened(stored=2 * PLENTY, response=10_000)
+        for _ in range(2):
+            sizes = (100, 10_001, 100, 10_001)
+            checks = [store.usage.check(OWNER, size, "input") for size in sizes]
+            results = await asyncio.gather(*checks, return_exceptions=True)
+            assert [isinstance(result, RequestError) for result in results] == [False, True, False, True]
+        small = await opened(stored=20_000)
+        checks = [small.usage.check(OWNER, size, "input") for size in (100, 30_000, 100)]
+        results = await asyncio.gather(*checks, return_exceptions=True)
+        assert [isinstance(result, RequestError) for result in results] == [False, True, False]
+
+    async def test_a_check_that_is_given_up_holds_no_other_back(self, opened: Opener) -> None:
+        store = await opened()
+        first, second = [asyncio.create_task(store.usage.check(OWNER, 100, "input")) for _ in range(2)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        await asyncio.wait((first,))
 
     async def test_what_is_written_is_not_looked_up_each_time_either(
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
