@@ -82,7 +82,7 @@ SHOWN: dict[str, Callable[[str], None]] = {
 
 
 def test_everything_to_try_is_tried() -> None:
-    assert [each.title for each in demo.TRIES] == [*SHOWN]
+    assert [each.title for each in demo.SUGGESTIONS] == [*SHOWN]
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def quick() -> ScriptedEngine:
     return ScriptedEngine([{**line, "delay_ms": 0} for line in lines])
 
 
-@pytest.mark.parametrize("number", range(len(demo.TRIES)))
+@pytest.mark.parametrize("number", range(len(demo.SUGGESTIONS)))
 async def test_what_there_is_to_try_shows_what_it_says(quick: ScriptedEngine, number: int) -> None:
     command = [line for line in demo.greeting(URL) if line.startswith("  curl")][number]
     *_, url, _, header, _, body = shlex.split(command)
@@ -102,11 +102,11 @@ async def test_what_there_is_to_try_shows_what_it_says(quick: ScriptedEngine, nu
         httpx.AsyncClient(verify=NO_TLS, timeout=60, headers={name: value}) as client,
     ):
         answer = await client.post(url.replace(URL, server.url), content=body)
-    SHOWN[demo.TRIES[number].title](answer.text)
+    SHOWN[demo.SUGGESTIONS[number].title](answer.text)
 
 
 async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
-    asked = next(each for each in demo.TRIES if each.title == "A tool call").body
+    asked = next(each for each in demo.SUGGESTIONS if each.title == "A tool call").body
     made = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "24"}
     told = [*asked["messages"], {"role": "assistant", "tool_calls": [made]}, result]

@@ -25,7 +25,7 @@ from antiphon.core.errors import AntiphonError
 
 CONNECT_SECONDS = 10
 # A model must not move the cursor or set the window's title: no control characters but \t and \n.
-HARMLESS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], None)
+WITHOUT_CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], None)
 
 
 class ChatError(AntiphonError):
@@ -216,13 +216,15 @@ class AnswerPrinter:
     def show(self, choice: Choice) -> None:
         """Show a part of the answer."""
         if choice.delta.reasoning_content:
-            self._thought(choice.delta.reasoning_content.translate(HARMLESS))
+            self._print_reasoning(choice.delta.reasoning_content.translate(WITHOUT_CONTROL_CHARACTERS))
         if choice.delta.content:
             self.text += choice.delta.content
-            self._print_text(choice.delta.content.translate(HARMLESS))
+            self._print_text(choice.delta.content.translate(WITHOUT_CONTROL_CHARACTERS))
         for call in choice.delta.tool_calls or ():
             if call.function.name:
-                self.note(f"calls {call.function.name.translate(HARMLESS)}, which is not run here")
+                self.note(
+                    f"calls {call.function.name.translate(WITHOUT_CONTROL_CHARACTERS)}, which is not run here"
+                )
         if choice.finish_reason == "length":
             self.note("the limit of tokens was reached")
 
@@ -234,7 +236,7 @@ class AnswerPrinter:
         if self.text:
             self._print_text("\n")
 
-    def _thought(self, text: str) -> None:
+    def _print_reasoning(self, text: str) -> None:
         """A part of the reasoning."""
 
     def _print_text(self, text: str) -> None:
@@ -305,13 +307,13 @@ class Terminal(AnswerPrinter):
         """Leave the cursor on a fresh line."""
         self._flush()
 
-    def _thought(self, text: str) -> None:
+    def _print_reasoning(self, text: str) -> None:
         self._print_block()
         self._thinking = True
         self._console.print(text, style="dim", end="", soft_wrap=True)
 
     def _print_text(self, text: str) -> None:
-        self._end_thought()
+        self._end_reasoning()
         done = self._blocks.feed(text)
         if done:
             self._stop_live()
@@ -331,10 +333,10 @@ class Terminal(AnswerPrinter):
         return Text(self._blocks.last(lines))
 
     def _flush(self) -> None:
-        self._end_thought()
+        self._end_reasoning()
         self._print_block()
 
-    def _end_thought(self) -> None:
+    def _end_reasoning(self) -> None:
         if self._thinking:
             self._console.print()
             self._thinking = False

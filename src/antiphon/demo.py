@@ -51,7 +51,7 @@ def _chat(title: str, shows: str, question: str, **more: Any) -> Suggestion:
     return Suggestion(title, shows, "/v1/chat/completions", body)
 
 
-TRIES = (
+SUGGESTIONS = (
     _chat("Reasoning", "separate from the answer, as it is generated", "Why is the sky blue?", stream=True),
     _chat("A tool call", "arguments as they are written", "the weather in Rome?", stream=True, tools=[_TOOL]),
     _chat("Structured output", "JSON that fits the schema", "Describe Rome.", response_format=_FORMAT),
@@ -95,13 +95,13 @@ def greeting(url: str) -> Iterator[str]:
     """The suggestions, for a server at `url`."""
     yield f"listening on {url}, with written answers in the place of a model: nothing was downloaded"
     yield ""
-    width = max(len(each.title) for each in TRIES)
+    width = max(len(each.title) for each in SUGGESTIONS)
     yield f"{'Talk to it'.ljust(width)}  Why is the sky blue?"
     yield f"  antiphon chat --url {url}"
     yield ""
     yield f"{'In a browser'.ljust(width)}  a chat in every API, with the inside of each answer"
     yield f"  {url}/"
-    for each in TRIES:
+    for each in SUGGESTIONS:
         yield ""
         yield f"{each.title.ljust(width)}  {each.shows}"
         body = shlex.quote(msgspec.json.encode(each.body).decode())

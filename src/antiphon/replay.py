@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.chat import HARMLESS, ChatClient
+from antiphon.chat import WITHOUT_CONTROL_CHARACTERS, ChatClient
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import Event
@@ -170,4 +170,7 @@ def _quoted(text: str) -> str:
 
 def replay(answer: str, client: ChatClient, dialect: str | None, out: TextIO) -> None:
     """Print an answer, decoded again. Raises AntiphonError."""
-    out.writelines(line.translate(HARMLESS) + "\n" for line in lines(read_record(answer, client), dialect))
+    out.writelines(
+        line.translate(WITHOUT_CONTROL_CHARACTERS) + "\n"
+        for line in lines(read_record(answer, client), dialect)
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.wire import decode
-from antiphon.app.app import MANY, LargeWork
+from antiphon.app.app import MANY_ITEMS, LargeWork
 from antiphon.core.limits import Limits
 
 
@@ -16,9 +16,9 @@ from antiphon.core.limits import Limits
     [
         ("x" * 10_000, False),
         (None, False),
-        ([{"role": "user", "content": "x"}] * MANY, False),
-        ([{"role": "user", "content": "x"}] * (MANY + 1), True),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * MANY}], True),
+        ([{"role": "user", "content": "x"}] * MANY_ITEMS, False),
+        ([{"role": "user", "content": "x"}] * (MANY_ITEMS + 1), True),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * MANY_ITEMS}], True),
     ],
     ids=["text", "nothing", "some items", "many items", "many parts"],
 )
@@ -29,7 +29,7 @@ async def test_many_items_are_understood_beside_the_event_loop(given: Any, besid
 
 async def test_parts_of_messages_that_were_decoded_count():
     part = b'{"type":"text","text":"x"}'
-    body = b'{"model":"m","messages":[{"role":"user","content":[' + b",".join([part] * MANY) + b"]}]}"
+    body = b'{"model":"m","messages":[{"role":"user","content":[' + b",".join([part] * MANY_ITEMS) + b"]}]}"
     request = decode(body, ChatRequest, Limits())
     assert (
         await LargeWork().run_on_items(request.messages, threading.current_thread)

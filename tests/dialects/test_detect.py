@@ -11,7 +11,7 @@ from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose, detect
 from antiphon.dialects.detection.families import HINTS
-from antiphon.dialects.detection.samples import BOATS, REASONING, TEXT, TIDE, collect_samples, samples_of
+from antiphon.dialects.detection.samples import CALL, OTHER_CALL, REASONING, TEXT, collect_samples, samples_of
 from antiphon.dialects.detection.scorers import decode_sample, round_trip_score
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.qwen3_coder import QWEN3_CODER
@@ -168,7 +168,7 @@ def test_a_specimen_begins_where_an_answer_begins() -> None:
 def test_rendering_then_decoding_gives_the_items_back(template: str) -> None:
     dialect = found(template).dialect
     renderer = ChatTemplateRenderer(template, bos="<s>", eos="</s>", tool_prompt=None)
-    for items in [(TEXT,), (REASONING, TEXT), (TIDE,), (REASONING, TEXT, TIDE, BOATS)]:
+    for items in [(TEXT,), (REASONING, TEXT), (CALL,), (REASONING, TEXT, CALL, OTHER_CALL)]:
         (sample,) = samples_of(renderer, items)
         back = decode_sample(sample, dialect, Table(dialect.grammar))
 

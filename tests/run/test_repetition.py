@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.limits import Limits
-from antiphon.run.repetition import LEAST, STRIDE, WINDOW, RepetitionDetector
+from antiphon.run.repetition import MIN_REPEATED, STRIDE, WINDOW, RepetitionDetector
 from tests.server import NO_TLS, running
 
 
@@ -28,7 +28,7 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 @given(st.text(min_size=1, max_size=200), st.integers(2, 8), st.integers(1, 300))
 def test_what_is_repeated_is_found(unit: str, times: int, size: int) -> None:
-    enough = max(len(unit) * (times + 2), LEAST) + 4 * STRIDE + size
+    enough = max(len(unit) * (times + 2), MIN_REPEATED) + 4 * STRIDE + size
     text = "Once upon a time: " + unit * (enough // len(unit) + 1)
     assert recognised_server(cut(text, size), times) is not None
 
@@ -74,6 +74,6 @@ async def test_the_answer_ends_as_if_its_limit_were_reached(stream: bool) -> Non
     else:
         [choice] = answer.json()["choices"]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "repetition")
-        assert LEAST <= len(choice["message"]["content"]) <= LEAST + 2 * STRIDE
+        assert MIN_REPEATED <= len(choice["message"]["content"]) <= MIN_REPEATED + 2 * STRIDE
     assert (message.json()["stop_reason"], message.json()["stop_sequence"]) == ("max_tokens", None)
     assert "on and on" in message.json()["content"][0]["text"]

@@ -223,8 +223,8 @@ REFUSED: Mapping[str, str] = {
 }
 """Parameter → the remedy."""
 
-_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
-_CHANGES_NOTHING: Mapping[str, tuple[object, ...]] = {
+_EMPTY: tuple[object, ...] = (None, False, [], {}, "")
+_WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "adaptive_target": (-1,),
     "best_of": (1,),
@@ -313,7 +313,7 @@ def _set(found: dict[str, Raw], target: str, value: Raw, name: str, names: Param
 
 
 def _refuse(name: str, key: str, value: Raw, remedy: str) -> None:
-    if msgspec.json.decode(value) not in (*_NOTHING, *_CHANGES_NOTHING.get(key, ())):
+    if msgspec.json.decode(value) not in (*_EMPTY, *_WITHOUT_EFFECT.get(key, ())):
         raise RequestError(f"'{name}' is not supported. {remedy}", param=name)
 
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 DAY = 24 * 60 * 60
 
-MANY = 500
+MANY_ITEMS = 500
 """The number of items of a request, with their parts, from which on they are read in a thread."""
 
 
@@ -85,7 +85,7 @@ class LargeWork:
     async def run_on_items(self, items: Any, work: Callable[[], T]) -> T:
         """The result of work on the items of a request, in a thread if they are many."""
         given = items if isinstance(items, list) else ()
-        many = len(given) + sum(map(_parts, given[:MANY])) > MANY
+        many = len(given) + sum(map(_parts, given[:MANY_ITEMS])) > MANY_ITEMS
         return await self.run(work) if many else work()
 
 

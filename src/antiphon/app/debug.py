@@ -332,11 +332,11 @@ def _event(event: Event) -> dict[str, Any]:
 
 def _without_empty(fields: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
     """The fields that are not empty."""
-    return {name: value for name, value in fields.items() if name not in hidden and value not in _NOTHING}
+    return {name: value for name, value in fields.items() if name not in hidden and value not in _EMPTY}
 
 
 _HIDDEN = frozenset({"tokens", "index", "item"})
-_NOTHING: tuple[Any, ...] = (None, "", (), {})
+_EMPTY: tuple[Any, ...] = (None, "", (), {})
 
 
 async def status(app: App, owner: str) -> bytes:

@@ -25,7 +25,7 @@ from antiphon.constrain.grammar_ir import (
 from antiphon.constrain.triggers import first_characters, from_trigger_start
 from antiphon.core.constraint import Gbnf
 
-MANY = 2
+EXPANDED_COUNT = 2
 """Counts of at least this number are expanded by engines."""
 
 _PLAIN = char_class(" !#-,.-Z_-~/:;<=>@")
@@ -85,7 +85,7 @@ class _Writer:
             case CharClass(ranges):
                 return _class(ranges)
             case Repeat(inner, least, most):
-                single = self._single if most is None and least < MANY else self._single_rule
+                single = self._single if most is None and least < EXPANDED_COUNT else self._single_rule
                 return f"{single(inner)}{_count(least, most)}"
             case RuleReference(name):
                 return self._named(name)

@@ -154,7 +154,7 @@ def _member(schema: Schema, name: str) -> Any:
     return listed[name] if name in listed else schema.get("additionalProperties", True)
 
 
-_SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+_REQUIRED_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(("enum", "required", "prefixItems", "allOf", "anyOf", "oneOf"), (list, "a list")),
     **dict.fromkeys(("properties", "patternProperties"), (Mapping, "an object")),
     **dict.fromkeys(("pattern", "format", "$ref"), (str, "a text")),
@@ -171,7 +171,7 @@ def _wrongly_typed(schema: Schema) -> list[tuple[str, str]]:
     """The keywords with a wrong type, with the reason."""
     return [
         (key, what)
-        for key, (type_, what) in _SHAPES.items()
+        for key, (type_, what) in _REQUIRED_TYPES.items()
         if key in schema and not isinstance(schema[key], type_)
     ]
 

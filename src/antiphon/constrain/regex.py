@@ -28,7 +28,7 @@ from antiphon.core.errors import RequestError
 MAX_GROUPS = 64
 """How deep groups are nested."""
 
-_ANYTHING = repeat(ANY_CHAR)
+_ANY_TEXT = repeat(ANY_CHAR)
 _DIGIT, _WORD, _BLANK = char_class("0-9"), char_class("A-Za-z0-9_"), char_class(" \t\n\r\f\v")
 _ALL_BLANKS = CharClass(
     merged_ranges(
@@ -62,7 +62,7 @@ def searching(pattern: str, budget: WorkBudget) -> Expr:
     return _unambiguous(
         alternation(
             *(
-                sequence(EMPTY if begins else _ANYTHING, expr, EMPTY if ends else _ANYTHING)
+                sequence(EMPTY if begins else _ANY_TEXT, expr, EMPTY if ends else _ANY_TEXT)
                 for begins, expr, ends in alternatives
             )
         ),

@@ -149,12 +149,14 @@ class JsonSyntax(ValueSyntax):
         if isinstance(value, str):
             return self.text(Literal(value))
         if isinstance(value, list):
-            return self._between("[", sequence(*_joined(list(map(self.constant, value)), self.comma)), "]")
+            return self._between(
+                "[", sequence(*_with_commas(list(map(self.constant, value)), self.comma)), "]"
+            )
         if isinstance(value, Mapping):
             members = [
                 sequence(self.key(key), self.after_key, self.constant(each)) for key, each in value.items()
             ]
-            return self._between("{", sequence(*_joined(members, self.comma)), "}")
+            return self._between("{", sequence(*_with_commas(members, self.comma)), "}")
         return self.words[value] if value is None or isinstance(value, bool) else Literal(json.dumps(value))
 
     def text(self, body: Expr) -> Expr:
@@ -336,7 +338,7 @@ class ElementSyntax(ValueSyntax):
     def expr(self, node: SchemaNode) -> Expr:
         """How values of this node are written."""
         if isinstance(node, Union) and is_ambiguous_union(node):
-            self.unenforced.append(_RISKY)
+            self.unenforced.append(_AMBIGUOUS_TYPES)
         return super().expr(node)
 
     def any_value(self) -> Expr:
@@ -390,7 +392,7 @@ class RawTextSyntax(ValueSyntax):
     def expr(self, node: SchemaNode) -> Expr:
         """How values of this node are written."""
         if isinstance(node, Union) and is_ambiguous_union(node):
-            self.unenforced.append(_RISKY)
+            self.unenforced.append(_AMBIGUOUS_TYPES)
         return self.json.expr(node) if isinstance(node, Array | Object) else super().expr(node)
 
     def any_value(self) -> Expr:
@@ -406,8 +408,8 @@ class RawTextSyntax(ValueSyntax):
         return without_characters(body, self._avoid)
 
 
-_RISKY = "a string as well as other types: this model's format cannot distinguish them"
+_AMBIGUOUS_TYPES = "a string as well as other types: this model's format cannot distinguish them"
 
 
-def _joined(parts: list[Expr], comma: Expr) -> list[Expr]:
+def _with_commas(parts: list[Expr], comma: Expr) -> list[Expr]:
     return [each for part in parts for each in (comma, part)][1:]

@@ -16,7 +16,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import NOT_VLLM, GenerationRequest
 
-_SAME = (
+_SAME_NAMES = (
     "temperature",
     "top_p",
     "min_p",
@@ -41,7 +41,7 @@ _SHOWN_DEFAULTS = ("temperature", "top_p", "presence_penalty", "frequency_penalt
 
 SUPPORTED = frozenset(
     {
-        *_SAME,
+        *_SAME_NAMES,
         "top_k",
         "repetition_penalty",
         "repeat_last_n",
@@ -120,7 +120,7 @@ def _sampling(sampling: Sampling, most: int) -> Mapping[str, Any]:
     """The parameters of sampling; there will be `most` tokens, with those of the prompt."""
     seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
     return {
-        **{name: getattr(sampling, name) for name in _SAME},
+        **{name: getattr(sampling, name) for name in _SAME_NAMES},
         "top_k": None if sampling.top_k is None else max(sampling.top_k, 0),  # off is 0 here
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": _last(sampling.repeat_last_n, most),

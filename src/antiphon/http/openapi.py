@@ -74,7 +74,7 @@ class Operation(Struct, frozen=True):
 _UNTYPED = Operation()
 _BATCHES = ("after_id", "before_id", "limit")
 _TEXT = "text/plain"
-_SOUND = Operation(form=wire.TranscriptionForm, answer=dict[str, Any], events=True)
+_AUDIO = Operation(form=wire.TranscriptionForm, answer=dict[str, Any], events=True)
 _ITEM = Annotated[
     dict[str, Any],
     Meta(
@@ -143,8 +143,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /rerank": Operation(wire.RerankRequest, wire.Ranking),
     "POST /v1/score": Operation(wire.ScoreRequest, wire.ScoreList),
     "POST /score": Operation(wire.ScoreRequest, wire.ScoreList),
-    "POST /v1/audio/transcriptions": _SOUND,
-    "POST /v1/audio/translations": _SOUND,
+    "POST /v1/audio/transcriptions": _AUDIO,
+    "POST /v1/audio/translations": _AUDIO,
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
     "GET /v1/responses": Operation(
         answer=_list_of(response.ListedResponse, "ResponseList"), query=("background", *PAGED)

@@ -40,7 +40,7 @@ MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
 # `requests` writes True, httpx true.
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def app_of(request: HTTPConnection) -> App:
@@ -216,9 +216,9 @@ class Query:
     def flag(self, name: str) -> bool:
         """True or false; false if it is missing."""
         value = (self._get(name) or "false").lower()
-        if value not in _TRUTH:
+        if value not in _BOOLEANS:
             raise _wrong(name, "Use true or false.")
-        return _TRUTH[value]
+        return _BOOLEANS[value]
 
     def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
         """A whole number between `least` and `most`."""

@@ -28,7 +28,7 @@ T = TypeVar("T")
 EVENTS = "text/event-stream"
 _FORMS = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
 
-AHEAD = 16
+MAX_QUEUED_PARTS = 16
 """Pieces of a body that are read before the client has taken them."""
 
 
@@ -97,7 +97,7 @@ class _Reading:
     """Reads pieces in a separate task: their generator has to begin and to end in one task."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._read: asyncio.Queue[bytes | Exception] = asyncio.Queue(AHEAD)
+        self._read: asyncio.Queue[bytes | Exception] = asyncio.Queue(MAX_QUEUED_PARTS)
         self._task = asyncio.ensure_future(self._run(pieces))
 
     async def _run(self, pieces: AsyncIterator[bytes]) -> None:

@@ -9,7 +9,7 @@ STRIDE = 256
 PROBE = 64
 WINDOW = 8192
 """Size of the window in characters. A repetition is found if all its copies fit into it."""
-LEAST = 512
+MIN_REPEATED = 512
 """The total number of characters of a repetition: a line of dashes is not one."""
 
 
@@ -37,5 +37,5 @@ class RepetitionDetector:
         if found < 0:
             return False
         period = len(text) - PROBE - found
-        same = max(period * (self._times - 1), LEAST - period)
+        same = max(period * (self._times - 1), MIN_REPEATED - period)
         return same + period <= len(text) and text[-same:] == text[-same - period : -period]

@@ -35,8 +35,8 @@ SHOWING = 0.1
 """Seconds between output of a program and its display, together with the output until then."""
 _MEDIA = "tool result"
 """The parameter in errors for unreadable media: the model gets them."""
-ENOUGH = "No more tools can be called for this answer. Answer with what you know."
-_ENOUGH_OF_IT = "This tool cannot be called any more for this answer. Continue without it."
+NO_MORE_CALLS = "No more tools can be called for this answer. Answer with what you know."
+_NO_MORE_CALLS_OF_TOOL = "This tool cannot be called any more for this answer. Continue without it."
 _UNKNOWN = (
     "The outcome of this call is unknown: the server stopped while it ran. It may have had its effect, or a "
     "part of it. Check that before you call it again."
@@ -190,7 +190,9 @@ class ToolCalls:
     ) -> tuple[ToolResult, float]:
         """The result of a call, and how many seconds it took."""
         if seconds is None:
-            return ToolResult(ENOUGH if self._budget.is_used_up else _ENOUGH_OF_IT, failed=True), 0.0
+            return ToolResult(
+                NO_MORE_CALLS if self._budget.is_used_up else _NO_MORE_CALLS_OF_TOOL, failed=True
+            ), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
         return await self._sessions.run(call, seconds, on_output)

@@ -31,7 +31,7 @@ from antiphon.core.turn import CallMode, PromptEnding, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
-from antiphon.run.tool_calls import ENOUGH, ToolBudget, ToolCalls, content_of
+from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, content_of
 from antiphon.run.tool_sessions import ToolSessions
 
 
@@ -226,8 +226,8 @@ class ToolLoop:
         assert self._end is not None
         turn, used = self._prepared.turn, self._end.usage
         texts = [result.text for result in results]
-        if self._last and texts[-1] != ENOUGH:
-            texts[-1] += PARAGRAPH + ENOUGH
+        if self._last and texts[-1] != NO_MORE_CALLS:
+            texts[-1] += PARAGRAPH + NO_MORE_CALLS
         outputs = [
             FunctionOutput(
                 call.call_id, (TextPart(text), *await content_of(result, self._prepared.model)), call.name

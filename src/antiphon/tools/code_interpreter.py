@@ -41,7 +41,7 @@ GRACE = 2.0
 QUEUE_SECONDS = 5.0
 """How long an answer waits for a process, if too many run."""
 
-SETTLING = 0.05
+THREAD_EXIT_SECONDS = 0.05
 """Seconds until a closed pool's threads have left Python, which is aborted if it ends before that."""
 
 MEMORY = 256 * 2**20
@@ -120,7 +120,7 @@ class CodeInterpreter:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
-            await asyncio.sleep(SETTLING)
+            await asyncio.sleep(THREAD_EXIT_SECONDS)
 
     async def _begin(self) -> AsyncMontySession:
         """A process for an answer. Raises ToolError if there is none."""

@@ -20,19 +20,19 @@ from msgspec import Struct
 from antiphon.core.tool_result import CommandDetails, OutputCallback, ignore_output
 from antiphon.tools.text import Excerpt
 
-DRAINING = 2.0
+DRAIN_SECONDS = 2.0
 """Seconds for reading the rest of a pipe; a process that left its group may hold it open forever."""
 
-ENDING = 10.0
+END_SECONDS = 10.0
 """Seconds for all that was killed to be gone, when the server stops: a machine may be busy."""
 
 PIECE_BYTES = 256 * 1024
 """The most bytes of a pipe that are in memory at a time."""
 
-PAUSE = 0.001
+PAUSE_SECONDS = 0.001
 """Seconds between two reads: a program that only prints must not keep the server busy."""
 
-SIGNALLED = 128
+SIGNAL_BASE = 128
 """Shells add this to the number of the signal that ended a program."""
 
 _Utf8 = getincrementaldecoder("utf-8")
@@ -75,7 +75,7 @@ async def execute(
         finally:
             await end(process)
         with suppress(TimeoutError):
-            async with asyncio.timeout(DRAINING):
+            async with asyncio.timeout(DRAIN_SECONDS):
                 await out.ended.wait()
                 await err.ended.wait()
     return CommandDetails(str(out.printed), str(err.printed), exit_code)
@@ -107,7 +107,7 @@ async def all_ended() -> None:
     """Wait for killed processes that have not ended: before the event loop is closed."""
     loop = asyncio.get_running_loop()
     if ending := [each for each in _ending if each.get_loop() is loop]:
-        await asyncio.wait(ending, timeout=ENDING)
+        await asyncio.wait(ending, timeout=END_SECONDS)
 
 
 _ending: set[asyncio.Task[None]] = set()
@@ -118,7 +118,7 @@ async def _ended(ending: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(ending)
     _ending.add(task)
     task.add_done_callback(_ending.discard)
-    await asyncio.wait([task], timeout=DRAINING)
+    await asyncio.wait([task], timeout=DRAIN_SECONDS)
 
 
 async def _end_started(beginning: asyncio.Task[Process]) -> None:
@@ -133,7 +133,7 @@ async def _end(process: Process) -> None:
         process.stdin.close()
     await process.wait()
     with suppress(TimeoutError):
-        async with asyncio.timeout(DRAINING):
+        async with asyncio.timeout(DRAIN_SECONDS):
             # The loop keeps the pipe until its end was read.
             while process.stdout is not None and await process.stdout.read(PIECE_BYTES):
                 pass
@@ -158,7 +158,7 @@ class _Output(asyncio.Protocol):
         assert self._transport is not None
         self.printed.write(self._decoder.decode(data))
         self._transport.pause_reading()
-        asyncio.get_running_loop().call_later(PAUSE, self._resume_reading)
+        asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All writers have closed the pipe."""
@@ -202,7 +202,7 @@ async def _exit_code(process: asyncio.subprocess.Process, seconds: float) -> int
             code = await process.wait()
     except TimeoutError:
         return None
-    return code if code >= 0 else SIGNALLED - code
+    return code if code >= 0 else SIGNAL_BASE - code
 
 
 def kill_group(group: int) -> None:

@@ -48,7 +48,7 @@ A call may take {SECONDS:.0f} seconds, or `timeout_ms` milliseconds, at most {MA
     hosted=Hosted(TYPE, ACTION),
 )
 
-_LOST = "The files of earlier commands are lost: the sandbox was created again."
+_FILES_LOST = "The files of earlier commands are lost: the sandbox was created again."
 _BROKEN = "Commands cannot be run at the moment. Continue without them."
 
 _TRY = Commands("exit 0\n", 30.0, 1000)
@@ -145,7 +145,7 @@ class Workspace:
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. Commands cannot be run again: the model is told that their effects are lost."""
         if result.details is not None:
-            self._notice = _LOST
+            self._notice = _FILES_LOST
 
     async def close(self) -> None:
         """See `Session`. The workspace is removed."""

@@ -46,7 +46,7 @@ READERS = 2
 _LINES_BEFORE = 4
 """How far above a match its page is opened."""
 
-_LOST = WebPage("A page that can no longer be shown", [""])
+_UNAVAILABLE = WebPage("A page that can no longer be shown", [""])
 _NUMBER = {"type": "integer"}
 _CURSOR = {**_NUMBER, "description": "The cursor of the page; by default the page shown last."}
 
@@ -178,7 +178,7 @@ class Browser:
         try:
             visit = self._recalled_page(parse_call(action, arguments), result)
         except ToolError:
-            visit = _LOST
+            visit = _UNAVAILABLE
         with self._ordered() as turn:
             await turn()
             self._history.add(visit)
@@ -288,7 +288,7 @@ class Browser:
                 return partial(self._matches_again, url, pattern)
             case OpenDetails(None), Open(None, cursor):
                 return self._history.visit(cursor)
-        return _LOST
+        return _UNAVAILABLE
 
     async def _page_again(self, url: str) -> WebPage:
         return self._history.seen(url) or await self._fetch(url)

@@ -32,7 +32,7 @@ from tests.response_invariants import check
 
 SDK_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 SOURCED = {"include": ["web_search_call.action.sources"]}
-TOLD = {"include": ["code_interpreter_call.logs"]}
+LOGPROB_COPIES = {"include": ["code_interpreter_call.logs"]}
 
 PYTHON = Function("python", "Runs Python.", {"type": "object"}, hosted=Hosted("code_interpreter", "python"))
 SEARCH, OPEN, FIND = (

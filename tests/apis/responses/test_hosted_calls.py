@@ -24,6 +24,7 @@ from antiphon.core.tool_result import FindDetails, OpenDetails, ProgramDetails, 
 from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
+    LOGPROB_COPIES,
     OPENED,
     PRINTED,
     RAN,
@@ -31,7 +32,6 @@ from tests.apis.responses.hosted import (
     SOUND,
     SOURCED,
     TIMED_OUT,
-    TOLD,
     answering_with_tools,
     call,
     checked,
@@ -359,7 +359,7 @@ LOGS = "code_interpreter_call_logs"
 
 
 def test_what_a_program_prints_is_told_those_who_ask_for_it() -> None:
-    answering = answering_with_tools(**TOLD)
+    answering = answering_with_tools(**LOGPROB_COPIES)
     answering.begin()
     answering.push([*call("a", "python"), ToolCallsPending()])
 
@@ -393,7 +393,7 @@ def test_what_was_told_of_logs_is_how_they_begin(
     """Also if the server that streamed it has crashed: then the result begins on a new line."""
     events = [*(ToolPrinted("a", text) for text in printed), ToolResultReceived("a", result), *TEXT, STOP]
 
-    payloads, item = told(*events, **TOLD)
+    payloads, item = told(*events, **LOGPROB_COPIES)
 
     assert item["outputs"] == [{"type": "logs", "logs": logs}]
     assert "".join(deltas(payloads, LOGS)) == logs
@@ -421,7 +421,7 @@ def test_what_a_command_prints_is_told_while_it_runs() -> None:
 
 
 def test_what_is_stopped_has_what_it_printed() -> None:
-    answering = answering_with_tools(**TOLD)
+    answering = answering_with_tools(**LOGPROB_COPIES)
     calls = [*call("a", "python"), *call("b", "container.exec"), ToolCallsPending()]
     payloads = answering.begin() + answering.push([*calls, ToolPrinted("a", "4"), ToolPrinted("b", "", "c")])
 

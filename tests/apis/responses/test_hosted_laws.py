@@ -24,6 +24,7 @@ from antiphon.core.tool_result import ToolResult
 from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,
+    LOGPROB_COPIES,
     OPENED,
     PRINTED,
     RAN,
@@ -31,7 +32,6 @@ from tests.apis.responses.hosted import (
     SOUND,
     SOURCED,
     TIMED_OUT,
-    TOLD,
     answering_with_tools,
     call,
     checked,
@@ -50,7 +50,7 @@ SAID = st.sampled_from(
     [TEXT, THOUGHT, [Markup("~")], [TextStarted("commentary"), TextDelta("é", "é"), TextEnded()]]
 )
 OPTIONS = st.sampled_from(
-    [{}, SOURCED, TOLD, {"include_reasoning": False}, {"reasoning": {"summary": "auto"}}]
+    [{}, SOURCED, LOGPROB_COPIES, {"include_reasoning": False}, {"reasoning": {"summary": "auto"}}]
 )
 
 

@@ -60,8 +60,8 @@ _BLOCKS: Mapping[str, Mapping[str | None, str]] = {
     shell.TOOL: {None: "bash_code_execution"},
 }
 """Server tool → its action (None: any) → the name of the call's block."""
-_ELSEWHERE = ("text_editor_code_execution", "tool_search")  # in conversations that began at Anthropic
-_NAMES = (*(name for names in _BLOCKS.values() for name in names.values()), *_ELSEWHERE)
+_ANTHROPIC_ONLY = ("text_editor_code_execution", "tool_search")  # in conversations that began at Anthropic
+_NAMES = (*(name for names in _BLOCKS.values() for name in names.values()), *_ANTHROPIC_ONLY)
 RESULTS = tuple(f"{name}_tool_result" for name in _NAMES)
 """The types of blocks with results."""
 _FAILED = "unavailable"

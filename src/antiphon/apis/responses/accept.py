@@ -30,7 +30,7 @@ from antiphon.core.items import Item, Message, Role, Status, TextPart
 from antiphon.core.turn import PromptEnding, Turn
 
 LOGPROBS = "message.output_text.logprobs"
-TOLD = 7
+LOGPROB_COPIES = 7
 """How often a response holds a log probability: in an event when it is generated, at the end of its text, of
 its part, of its item and of the response; and in the stored item and the stored response."""
 SEALED_REASONING = "reasoning.encrypted_content"
@@ -140,7 +140,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=request.thinking_token_budget,
         tool_limit=request.max_tool_calls,
-        copies=TOLD,
+        copies=LOGPROB_COPIES,
     )
     return Accepted(
         context.id,

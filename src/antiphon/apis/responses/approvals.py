@@ -31,7 +31,7 @@ _PREFIX = f"{KINDS[REQUEST].prefix}_"
 _TIME, _NONCE = 8, 16  # hexadecimal digits
 _DENIED = "The user did not approve this call. Do not repeat it; continue without it."
 _OPEN = "The user has not decided about this call. It was not run."
-_LOST = "The user approved this call, but it is not known whether it was run."
+_OUTCOME_UNKNOWN = "The user approved this call, but it is not known whether it was run."
 
 
 class AnsweredApproval(Struct, frozen=True):
@@ -166,7 +166,7 @@ def _call_not_run(request: RequestObject, answer: RequestObject | None, tools: T
     if answer is None:
         why = _OPEN
     elif answer.value.get("approve"):
-        why = _LOST
+        why = _OUTCOME_UNKNOWN
     else:
         reason = answer.text_or_none("reason")
         why = f"{_DENIED} The reason: {reason[:MAX_REASON]}" if reason else _DENIED

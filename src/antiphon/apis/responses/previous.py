@@ -10,7 +10,7 @@ from typing import Any
 from antiphon.apis.request_object import Object, RequestObject, given, json_text
 
 PARAMETER = "previous_input_messages"
-_PEOPLE = (None, "all", "assistant", "user")  # recipients that are no tools
+_NOT_TOOLS = (None, "all", "assistant", "user")  # recipients that are no tools
 _SPACE = "functions."
 
 
@@ -32,7 +32,7 @@ def _items(message: RequestObject, new_id: str, unanswered: list[str]) -> Iterat
             raise message.wrong("role", "No message before it has a call with this id. Send the call, too.")
         unanswered.remove(call_id)
         yield {"type": "function_call_output", "call_id": call_id, "output": text}
-    elif role == "assistant" and recipient not in _PEOPLE:
+    elif role == "assistant" and recipient not in _NOT_TOOLS:
         yield _call(new_id, str(recipient), text, unanswered)
     elif role == "assistant" and message.text_or_none("channel") == "analysis":
         yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}

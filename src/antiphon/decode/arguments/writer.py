@@ -169,7 +169,7 @@ class _Value:
     def feed(self, text: str) -> str:
         if self._streams:
             return self._encode_more(text)
-        undecided = self._size < _DECIDED
+        undecided = self._size < _TYPE_PREFIX
         self._held.append(text)
         self._size += len(text)
         if self._size <= MAX_VALUE and not (undecided and self._must_be_text()):
@@ -191,16 +191,16 @@ class _Value:
         """Whether the text so far can only be a string, of all allowed types."""
         if self._types is None or "string" not in self._types:
             return False
-        begun = "".join(self._held)[:_DECIDED].strip().lower()
-        return bool(begun) and not any(_MAY_BE[type_](begun) for type_ in self._types if type_ in _MAY_BE)
+        begun = "".join(self._held)[:_TYPE_PREFIX].strip().lower()
+        return bool(begun) and not any(_POSSIBLE[type_](begun) for type_ in self._types if type_ in _POSSIBLE)
 
 
-_DECIDED = 64
+_TYPE_PREFIX = 64
 """Characters after which a value that may still be another type is held back to its end."""
 
 _encode = msgspec.json.Encoder().encode
 
-_MAY_BE: dict[str, Callable[[str], bool]] = {
+_POSSIBLE: dict[str, Callable[[str], bool]] = {
     "null": lambda begun: "null".startswith(begun) or "none".startswith(begun),
     "integer": lambda begun: set(begun) <= set("0123456789+-."),
     "number": lambda begun: set(begun) <= set("0123456789+-.e"),

@@ -36,7 +36,7 @@ from antiphon.dialects.response_template import builder as hf
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer
 
-ENOUGH = 0.6
+MIN_SCORE = 0.6
 """The share of the rendered calls that a dialect must decode to be chosen."""
 
 OVERRIDE = "Choose another with --dialect NAME."
@@ -149,7 +149,7 @@ class _Ranking:
         score = self._calls.score(best)
         derived = generic.build(self._samples)
         derived_score = round_trip_score(self._samples.calls, derived) if derived else 0.0
-        if score < ENOUGH or derived_score > score + (1 - ENOUGH) / 2:
+        if score < MIN_SCORE or derived_score > score + (1 - MIN_SCORE) / 2:
             return self._unmatched(derived, derived_score, best, score)
         tied = [each for each in others if self._rank(each) == self._rank(best)]
         if any(each.grammar != best.grammar for each in tied):

@@ -22,7 +22,7 @@ CHARACTERS = 16_384
 ATTEMPTS = 8
 """Texts of a model that are decoded: a model may write texts that only quote markers."""
 
-_OF_CALLS = re.compile("call|tool|function|action|python", re.IGNORECASE)
+_CALL_WORDS = re.compile("call|tool|function|action|python", re.IGNORECASE)
 _STOP = Finish(FinishReason.STOP)
 
 
@@ -56,7 +56,7 @@ def _markers() -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     for dialect in DIALECTS:
         for mark in opening_markers(dialect):
-            if not mark[0].isalnum() and _OF_CALLS.search(mark):
+            if not mark[0].isalnum() and _CALL_WORDS.search(mark):
                 found.setdefault(mark, []).append(dialect.names[0])
     return found
 

@@ -32,8 +32,8 @@ _RESULT = "walnut ridge"
 
 TEXT = Message(Role.ASSISTANT, (TextPart("The silver reed stands still."),))
 REASONING = Reasoning("A violet marsh comes to mind.")
-TIDE = FunctionCall("tide00001", "read_tide", json.dumps({"harbour": "Port Louis"}))
-BOATS = FunctionCall(
+CALL = FunctionCall("tide00001", "read_tide", json.dumps({"harbour": "Port Louis"}))
+OTHER_CALL = FunctionCall(
     "boats0002",
     "count_boats",
     json.dumps({"limit": 12, "exact": True, "river": "Oka", "kinds": ["skiff"]}),
@@ -42,11 +42,11 @@ BOATS = FunctionCall(
 PROBES: Mapping[str, tuple[OutputItem, ...]] = {
     "text": (TEXT,),
     "reasoning and text": (REASONING, TEXT),
-    "call": (TIDE,),
-    "other call": (BOATS,),
-    "two calls": (TIDE, BOATS),
-    "text and call": (TEXT, TIDE),
-    "reasoning and call": (REASONING, TIDE),
+    "call": (CALL,),
+    "other call": (OTHER_CALL,),
+    "two calls": (CALL, OTHER_CALL),
+    "text and call": (TEXT, CALL),
+    "reasoning and call": (REASONING, CALL),
 }
 """Answers that are rendered, by their names in reports."""
 
@@ -159,7 +159,7 @@ class _SampleRenderer:
         # Some templates open an answer, or close the conversation, without a generation prompt, too.
         shared = _shared(self._transcript(_QUESTION), self._transcript(_QUESTION, TEXT))
         self._question = (
-            _shared(shared, self._transcript(_QUESTION, TIDE)) if renderer.capabilities.calls else shared
+            _shared(shared, self._transcript(_QUESTION, CALL)) if renderer.capabilities.calls else shared
         )
         prompt = self._rendered(_QUESTION)
         self.generation_prompt = prompt[len(self._question) :] if prompt.startswith(self._question) else ""

@@ -35,7 +35,7 @@ OWN_SCORE = 2.0
 """The score of the dialect built from the response template: above the 1.0 that others can reach."""
 
 _STOP = Finish(FinishReason.STOP)
-_LEFTOVERS = re.compile(r"\s*(?:<[^<>]*>\s*)*")
+_END_TOKENS = re.compile(r"\s*(?:<[^<>]*>\s*)*")
 """End-of-turn tokens after a call. An engine does not return them."""
 _ESCAPES = re.compile(r"\\([^A-Za-z0-9\s])")
 
@@ -148,7 +148,7 @@ def opening_markers(dialect: Dialect) -> frozenset[str]:
 
 def _similarity(expected: Sequence[OutputItem], items: Sequence[OutputItem]) -> float:
     """The matches in order, divided by the longer of the two lists."""
-    if len(items) > 1 and not isinstance(items[-1], FunctionCall) and _LEFTOVERS.fullmatch(items[-1].text):
+    if len(items) > 1 and not isinstance(items[-1], FunctionCall) and _END_TOKENS.fullmatch(items[-1].text):
         items = items[:-1]
     matched, at = 0.0, 0
     for wanted in expected:

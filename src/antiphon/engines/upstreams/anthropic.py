@@ -61,7 +61,7 @@ _STATUS = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-_PASSED: Mapping[str, str | None] = {
+_PARAMETER_SUPPORT: Mapping[str, str | None] = {
     "json_schema": "as output_config.format; checked afterwards, and faults listed in `unmet`",
     "reasoning_effort": "as output_config.effort, with thinking",
     "thinking": 'as {"thinking":{"type":"adaptive"}}',
@@ -82,7 +82,7 @@ class MessagesServer(ChatServer):
     path = "/v1/messages"
 
     def __init__(self, card: ModelCard, slots: int, most: int) -> None:
-        super().__init__(NAME, card, slots, _PASSED)
+        super().__init__(NAME, card, slots, _PARAMETER_SUPPORT)
         self._most = most
         self._signatures: Signatures = BoundedDict(SIGNATURES)
 
@@ -95,7 +95,7 @@ class MessagesServer(ChatServer):
         thinking = _thinking(turn)
         if not thinking or _unsigned(messages):
             thinking = {}
-            messages = [message for each in messages if (message := _without_thoughts(each))["content"]]
+            messages = [message for each in messages if (message := _without_reasoning(each))["content"]]
         body = {
             "model": self.card.name,
             "messages": messages,
@@ -148,7 +148,7 @@ def _key(reasoning: str) -> bytes:
     return sha256(reasoning.encode()).digest()
 
 
-_THOUGHTS = ("thinking", "redacted_thinking")
+_REASONING_TYPES = ("thinking", "redacted_thinking")
 
 
 def _unsigned(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -156,11 +156,14 @@ def _unsigned(messages: Sequence[Mapping[str, Any]]) -> bool:
     *before, last = messages or [{"content": []}]
     if not any(block["type"] == "tool_result" for block in last["content"]):
         return False
-    return not before or before[-1]["content"][0]["type"] not in _THOUGHTS
+    return not before or before[-1]["content"][0]["type"] not in _REASONING_TYPES
 
 
-def _without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [block for block in message["content"] if block["type"] not in _THOUGHTS]}
+def _without_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **message,
+        "content": [block for block in message["content"] if block["type"] not in _REASONING_TYPES],
+    }
 
 
 def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[dict[str, Any]]:
@@ -340,7 +343,7 @@ class MessagesReader:
         block, delta = event.content_block, event.delta
         if block is not None:
             self._size = 0
-            if block.type not in _THOUGHTS:
+            if block.type not in _REASONING_TYPES:
                 self._reasoning, self._signed = [], []
         if piece is not None and piece.kind is PieceKind.REASONING:
             self._reasoning.append(piece.text)

@@ -416,7 +416,7 @@ class _Event(Struct, frozen=True, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-_NOTHING = _Details()
+_NO_DETAILS = _Details()
 
 
 class ChatReader(OpenAIReader):
@@ -479,8 +479,8 @@ class ChatReader(OpenAIReader):
         if usage is None:
             return ChatChunk(finish=Finish(reason))
         prompt, completion = (
-            usage.prompt_tokens_details or _NOTHING,
-            usage.completion_tokens_details or _NOTHING,
+            usage.prompt_tokens_details or _NO_DETAILS,
+            usage.completion_tokens_details or _NO_DETAILS,
         )
         finish = Finish(
             reason, None, usage.completion_tokens, completion.reasoning_tokens or 0, usage.prompt_tokens

@@ -49,7 +49,7 @@ _TOO_LONG = (
 )
 """Parts of the messages of servers for a prompt that is too long."""
 
-FAILED_WITHIN = 424
+MODEL_FAILED_STATUS = 424
 """The status with which Text Generation Inference reports that its model has failed."""
 
 WORD_JOINER = "\u2060"
@@ -332,7 +332,7 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (408, 502, 503, 504, 529):
         return EngineNotReadyError()
     message = _message(body)
-    blamed = (400 <= status < 500 and status != FAILED_WITHIN) or _TOO_LARGE.match(message)
+    blamed = (400 <= status < 500 and status != MODEL_FAILED_STATUS) or _TOO_LARGE.match(message)
     return _refusal_of(message, body) if blamed and message else EngineError()
 
 

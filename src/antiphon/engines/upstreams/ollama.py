@@ -39,7 +39,7 @@ _OPTIONS = {
 }
 """The fields of `Sampling` that are supported, and their names here."""
 
-_AS_IT_IS = {"raw": True, "think": False, "truncate": False, "shift": False}
+_RAW_PROMPT = {"raw": True, "think": False, "truncate": False, "shift": False}
 """Without these Ollama would put the prompt into its own template, remove reasoning from the text, cut a
 long prompt silently, and drop the oldest tokens when the context is full."""
 
@@ -84,7 +84,7 @@ class OllamaServer:
             value = getattr(request.sampling, name)
             if value is not None:
                 options[wire] = max(value, 0) if name == "top_k" else value  # off is 0 here
-        body = {"model": self._name, "prompt": request.prompt.text, **_AS_IT_IS, "stream": True}
+        body = {"model": self._name, "prompt": request.prompt.text, **_RAW_PROMPT, "stream": True}
         return self.path, msgspec.json.encode(body | {"options": options})
 
     def reader(self, request: GenerationRequest) -> "_Reader":

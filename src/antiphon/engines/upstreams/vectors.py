@@ -19,7 +19,7 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import ModelCard, Task, TranscriptionRequest
 from antiphon.engines.upstreams.kind import Post, unexpected
 
-AT_ONCE = 8
+MAX_PARALLEL = 8
 """Simultaneous requests to the server, for one request of a client."""
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ async def _sequentially(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], pa
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(asked))):
+            for _ in range(min(MAX_PARALLEL, len(asked))):
                 group.create_task(work())
     except ExceptionGroup as failures:
         error = failures.exceptions[0]

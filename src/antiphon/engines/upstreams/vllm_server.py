@@ -46,7 +46,7 @@ PROBE = (
 )
 """An image of 64 by 64 pixels: a model that takes no images refuses it."""
 
-_OF_ALL = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+_RECOMMENDED = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
 """Sampling parameters that the makers of models recommend."""
 
 
@@ -194,4 +194,4 @@ async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], 
     if not isinstance(found, dict) or not found.get("features"):
         return frozenset(), "", {}
     params: Mapping[str, Any] = found["sampling_params"]
-    return frozenset({MediaKind.IMAGE}), "", {key: params[key] for key in _OF_ALL if key in params}
+    return frozenset({MediaKind.IMAGE}), "", {key: params[key] for key in _RECOMMENDED if key in params}
