@@ -245,7 +245,7 @@ class AnswerPrinter:
 
 
 class MarkdownBlocks:
-    """Splits text after each blank line outside of fences. `growing` is the text after the last split."""
+    """Splits text after each blank line outside of fences. `incomplete` is the text after the last split."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -253,7 +253,7 @@ class MarkdownBlocks:
         self._fenced = False
 
     @property
-    def growing(self) -> str:
+    def incomplete(self) -> str:
         """The incomplete block."""
         return "".join([*self._lines, self._rest])
 
@@ -280,7 +280,7 @@ class MarkdownBlocks:
 
     def end(self) -> str:
         """The rest, at the end of the text."""
-        left, self._lines, self._rest, self._fenced = self.growing, [], "", False
+        left, self._lines, self._rest, self._fenced = self.incomplete, [], "", False
         return left
 
 
@@ -321,15 +321,18 @@ class Terminal(AnswerPrinter):
                 self._console.print(_markdown(block))
         if self._live is None:
             self._live = Live(
-                console=self._console, transient=True, refresh_per_second=10, get_renderable=self._growing
+                console=self._console,
+                transient=True,
+                refresh_per_second=10,
+                get_renderable=self._current_block,
             )
             self._live.start()
 
-    def _growing(self) -> RenderableType:
+    def _current_block(self) -> RenderableType:
         """The current block; its end, if it is higher than the terminal."""
         lines = max(1, self._console.height - 2)
         if len(self._blocks) < lines:
-            return _markdown(self._blocks.growing)
+            return _markdown(self._blocks.incomplete)
         return Text(self._blocks.last(lines))
 
     def _flush(self) -> None:
@@ -365,7 +368,7 @@ def printer_for(out: TextIO) -> AnswerPrinter:
 
 def ask_once(client: ChatClient, prompt: str, system: str | None) -> None:
     """Ask once and print the answer. Raises ChatError."""
-    _stream(client, [*_opening(system), {"role": "user", "content": prompt}], printer_for(sys.stdout))
+    _stream(client, [*_first_messages(system), {"role": "user", "content": prompt}], printer_for(sys.stdout))
 
 
 HELP = """\
@@ -383,7 +386,7 @@ class TerminalConversation:
     def __init__(self, client: ChatClient, system: str | None) -> None:
         self._client = client
         self._system = system
-        self._history = _opening(system)
+        self._history = _first_messages(system)
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: print(HELP),
             "/new": lambda _: self._start_over(),
@@ -392,7 +395,7 @@ class TerminalConversation:
             "/tools": self._set_tools,
         }
 
-    def take(self, line: str) -> bool:
+    def handle(self, line: str) -> bool:
         """Process a line; returns whether the conversation continues."""
         word, _, rest = line.strip().partition(" ")
         try:
@@ -403,13 +406,13 @@ class TerminalConversation:
             elif re.fullmatch(r"/\w+", word):
                 print(f"antiphon: there is no {word}. /help lists the commands.", file=sys.stderr)
             elif word:
-                self._history += _exchange(self._client, self._history, line.strip())
+                self._history += _ask(self._client, self._history, line.strip())
         except ChatError as error:
             print("antiphon:", error.message, file=sys.stderr)
         return True
 
     def _start_over(self) -> None:
-        self._history = _opening(self._system)
+        self._history = _first_messages(self._system)
 
     def _choose_model(self, name: str) -> None:
         names = self._client.models()
@@ -441,11 +444,11 @@ def converse(client: ChatClient, system: str | None) -> None:
             import readline  # noqa: F401, PLC0415 (at the top it would cost every command)
         print(f"{model}. /help lists the commands, /exit ends the chat, Ctrl-C stops an answer.")
     conversation = TerminalConversation(client, system)
-    while (line := _read_line()) is not None and conversation.take(line):
+    while (line := _read_line()) is not None and conversation.handle(line):
         pass
 
 
-def _exchange(client: ChatClient, history: list[Message], text: str) -> list[Message]:
+def _ask(client: ChatClient, history: list[Message], text: str) -> list[Message]:
     """One question and its answer, as far as it was received; nothing if none was."""
     question = {"role": "user", "content": text}
     shown = printer_for(sys.stdout)
@@ -470,7 +473,7 @@ def _stream(client: ChatClient, messages: list[Message], shown: AnswerPrinter) -
         shown.end()
 
 
-def _opening(system: str | None) -> list[Message]:
+def _first_messages(system: str | None) -> list[Message]:
     return [{"role": "system", "content": system}] if system else []
 
 

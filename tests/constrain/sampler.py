@@ -87,10 +87,10 @@ class Sampler:
     def _run(self, expr: Dfa, depth: int, out: list[str]) -> None:
         """A few steps at random, then the shortest way out."""
         state, left = expr.begun, _steps_left(expr)
-        for step in range(10 + len(expr.ways)):
+        for step in range(10 + len(expr.transitions)):
             if state in expr.ends and (step > 8 or self._random.random() < 0.2):
                 return
-            ways = [(read, to) for read, to in expr.ways[state] if to in left]
+            ways = [(read, to) for read, to in expr.transitions[state] if to in left]
             if step > 8:
                 ways = [min(ways, key=lambda way: left[way[1]])]
             read, state = self._random.choice(ways)
@@ -170,8 +170,8 @@ def _completes(found: AhoCorasick, state: int, text: str) -> str:
 def _steps_left(dfa: Dfa) -> dict[int, int]:
     """How far each state is from one in which the text may end; those from which there is none are left out."""
     left = dict.fromkeys(dfa.ends, 0)
-    for _ in dfa.ways:
-        for state, ways in enumerate(dfa.ways):
+    for _ in dfa.transitions:
+        for state, ways in enumerate(dfa.transitions):
             found = [left[to] + 1 for _, to in ways if to in left]
             if found and state not in left:
                 left[state] = min(found)

@@ -284,7 +284,7 @@ class Contents:
         return self._references.get(source, source)
 
 
-async def shown(store: Store, owner: str, payload: bytes) -> bytes:
+async def with_media(store: Store, owner: str, payload: bytes) -> bytes:
     """The payload of a stored item as its client gave it: with media in the place of references."""
     if b'"blob:' not in payload:
         return payload
@@ -303,7 +303,7 @@ async def shown_page(store: Store, owner: str, page: Page[ItemRecord], most: int
     data: list[ItemRecord] = []
     size = 0
     for item in page.data:
-        payload = await shown(store, owner, item.payload)
+        payload = await with_media(store, owner, item.payload)
         size += len(payload)
         if data and size > most:
             return Page(data, has_more=True)

@@ -75,7 +75,7 @@ class ContainerKeeper:
         await self._storage.store.containers.create(record)
         taken: set[str] = set()
         for file in uploaded:
-            taken.add(path := _free(file.filename, taken))
+            taken.add(path := _unused_name(file.filename, taken))
             await self.copy(record.owner, record.id, file, path)
 
     async def copy(self, owner: str, container: str, file: FileRecord, path: str) -> ContainerFileRecord:
@@ -163,7 +163,7 @@ def new_container(owner: str, container: str, name: str, minutes: int) -> Contai
     )
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _unused_name(name: str, taken: set[str]) -> str:
     """The name, with a number if it is taken."""
     path, number = PurePosixPath(name), 2
     while name in taken:
@@ -191,13 +191,13 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
     keeper = ContainerKeeper(app.storage, app.options.limits)
     record = new_container(owner, random_id("cntr_", 48), wire.name, minutes)
     await keeper.create(record, wire.file_ids or ())
-    return msgspec.json.encode(_shown(record))
+    return msgspec.json.encode(_resource(record))
 
 
 async def list_containers(app: App, owner: str, name: str | None, paging: Paging) -> bytes:
     """A page of containers. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.containers.list(owner, name, paging)
-    return listed([_shown(record) for record in page.data], has_more=page.has_more)
+    return listed([_resource(record) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, container_id: str) -> bytes:
@@ -205,7 +205,7 @@ async def retrieve(app: App, owner: str, container_id: str) -> bytes:
     record = await app.storage.store.containers.get(owner, container_id)
     if record is None:
         raise missing_container(container_id)
-    return msgspec.json.encode(_shown(record))
+    return msgspec.json.encode(_resource(record))
 
 
 async def delete(app: App, owner: str, container_id: str) -> bytes:
@@ -271,7 +271,7 @@ def _interpreters(app: App) -> Interpreters:
     return app.interpreters
 
 
-def _shown(record: ContainerRecord) -> Container:
+def _resource(record: ContainerRecord) -> Container:
     return Container(
         id=record.id,
         name=record.name,

@@ -17,7 +17,7 @@ from antiphon.apis.conversations.schema import (
     UpdateConversation,
 )
 from antiphon.app.app import App
-from antiphon.app.attachments import shown, shown_page
+from antiphon.app.attachments import shown_page, with_media
 from antiphon.app.journal import as_records
 from antiphon.app.responses.history import referenced_items
 from antiphon.app.responses.stored import encode_items
@@ -67,14 +67,14 @@ async def create_items(app: App, owner: str, conversation_id: str, wire: CreateI
             await store.conversations.add(owner, conversation_id, records)
     finally:
         await store.blobs.release(owner, source)
-    return await _shown(app, owner, Page([*records], has_more=False))
+    return await _encoded_page(app, owner, Page([*records], has_more=False))
 
 
 async def list_items(app: App, owner: str, conversation_id: str, paging: Paging) -> bytes:
     """A page of the items. Raises NotFoundError."""
     with _finding(conversation_id):
         page = await app.storage.store.conversations.items(owner, conversation_id, paging)
-    return await _shown(app, owner, page)
+    return await _encoded_page(app, owner, page)
 
 
 async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
@@ -83,7 +83,7 @@ async def retrieve_item(app: App, owner: str, conversation_id: str, item_id: str
     if item is None:
         message = f"Item with id '{item_id}' not found in conversation '{conversation_id}'."
         raise NotFoundError(message, param="item_id")
-    return await shown(app.storage.store, owner, item.payload)
+    return await with_media(app.storage.store, owner, item.payload)
 
 
 async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) -> bytes:
@@ -104,7 +104,7 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
     return as_records(await app.contents(owner).keep(accepted, source, "items", fetch=True))
 
 
-async def _shown(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
+async def _encoded_page(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
     most = app.options.limits.page_bytes
     return await encode_items(app, await shown_page(app.storage.store, owner, page, most))
 

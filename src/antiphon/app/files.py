@@ -73,7 +73,7 @@ async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) 
     page = await app.storage.store.files.list(owner, purpose, paging)
     # There may be thousands.
     return await app.large.run(
-        lambda: listed([_shown(record) for record in page.data], has_more=page.has_more)
+        lambda: listed([_resource(record) for record in page.data], has_more=page.has_more)
     )
 
 
@@ -123,10 +123,10 @@ def plain_name(name: str) -> str:
 
 
 def _encode(record: FileRecord) -> bytes:
-    return msgspec.json.encode(_shown(record))
+    return msgspec.json.encode(_resource(record))
 
 
-def _shown(record: FileRecord) -> File:
+def _resource(record: FileRecord) -> File:
     return File(
         id=record.id,
         bytes=record.size,

@@ -157,7 +157,7 @@ async def results(app: App, owner: str, batch_id: str) -> AsyncIterator[bytes]:
     return pieces()
 
 
-def shown(record: ResponseRecord, results_url: Callable[[str], str]) -> MessageBatch:
+def resource_of(record: ResponseRecord, results_url: Callable[[str], str]) -> MessageBatch:
     """A batch as clients see it."""
     state, ended = msgspec.json.decode(record.body, type=BatchState), record.status.terminal
     running = "canceling" if record.cancel_requested else "in_progress"
@@ -179,7 +179,7 @@ def _timestamp(seconds: float | None) -> str | None:
 
 def shown_page(page: Page[ResponseRecord], results_url: Callable[[str], str]) -> MessageBatchList:
     """Part of the batches as clients see them."""
-    batches = [shown(record, results_url) for record in page.data]
+    batches = [resource_of(record, results_url) for record in page.data]
     first, last = (batches[0].id, batches[-1].id) if batches else (None, None)
     return MessageBatchList(batches, page.has_more, first, last)
 

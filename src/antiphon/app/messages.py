@@ -6,7 +6,7 @@ from time import time
 from msgspec import UNSET
 
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.accept import MessageContext, accept, prompting
+from antiphon.apis.messages.accept import MessageContext, accept, prompt_turn
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.history import cited_files
@@ -58,7 +58,7 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)
-    turn = await app.large.run_on_items(request.messages, lambda: prompting(request, reading))
+    turn = await app.large.run_on_items(request.messages, lambda: prompt_turn(request, reading))
     size = await model.count(await app.attached(model, turn, contents))
     return TokenCount(size.tokens, size.estimated or UNSET)
 

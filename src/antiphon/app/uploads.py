@@ -44,7 +44,7 @@ async def create(app: App, owner: str, wire: CreateUpload) -> bytes:
     content = msgspec.json.encode(described)
     upload_id = PREFIX + sha256(content).hexdigest()
     await files.hold(app.storage.store, owner, upload_id, content, HOUR)
-    return _shown(upload_id, described, "pending")
+    return _resource(upload_id, described, "pending")
 
 
 async def add_part(app: App, owner: str, upload_id: str, content: AsyncIterable[bytes]) -> bytes:
@@ -68,27 +68,27 @@ async def complete(app: App, owner: str, upload_id: str, wire: CompleteUpload) -
     content = _content(app, owner, digests)
     file = await files.create(app, owner, fields, files.plain_name(described.wire.filename), content)
     await app.storage.store.blobs.release(owner, upload_id)
-    return _shown(upload_id, described, "completed", msgspec.json.decode(file, type=File))
+    return _resource(upload_id, described, "completed", msgspec.json.decode(file, type=File))
 
 
 async def cancel(app: App, owner: str, upload_id: str) -> bytes:
     """Let an upload go, with its parts. Raises NotFoundError."""
     described = await _find(app, owner, upload_id)
     await app.storage.store.blobs.release(owner, upload_id)
-    return _shown(upload_id, described, "cancelled")
+    return _resource(upload_id, described, "cancelled")
 
 
 async def _find(app: App, owner: str, upload_id: str) -> _Described:
     """The description of an upload. Raises NotFoundError."""
     try:
-        described = await _whole(app, owner, upload_id.removeprefix(PREFIX))
+        described = await _content_of(app, owner, upload_id.removeprefix(PREFIX))
         return msgspec.json.decode(described, type=_Described)
     except (NotFoundError, msgspec.DecodeError) as error:
         message = f"There is no open upload '{upload_id}': it may be complete, cancelled or expired."
         raise NotFoundError(message, param="upload_id") from error
 
 
-async def _whole(app: App, owner: str, digest: str) -> bytes:
+async def _content_of(app: App, owner: str, digest: str) -> bytes:
     blob = await app.storage.store.blobs.get(owner, digest)
     if blob is None or blob.size > app.options.limits.small_body_bytes:
         raise NotFoundError
@@ -123,7 +123,7 @@ async def _md5(app: App, owner: str, digests: Sequence[str]) -> str:
     return sum_.hexdigest()
 
 
-def _shown(upload_id: str, described: _Described, status: str, file: File | UnsetType = UNSET) -> bytes:
+def _resource(upload_id: str, described: _Described, status: str, file: File | UnsetType = UNSET) -> bytes:
     wire, at = described.wire, int(described.created_at)
     return msgspec.json.encode(
         Upload(

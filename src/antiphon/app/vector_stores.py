@@ -86,7 +86,7 @@ async def create(app: App, owner: str, wire: CreateVectorStore) -> bytes:
 async def list_vector_stores(app: App, owner: str, paging: Paging) -> bytes:
     """A page of vector stores. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.vector_stores.list(owner, paging)
-    return listed([_shown(record) for record in page.data], has_more=page.has_more)
+    return listed([_resource(record) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, vector_store_id: str) -> bytes:
@@ -268,10 +268,10 @@ def _chunking(given: ChunkingStrategy | None, where: str) -> tuple[int, int]:
 
 
 def _encode(record: VectorStoreRecord) -> bytes:
-    return msgspec.json.encode(_shown(record))
+    return msgspec.json.encode(_resource(record))
 
 
-def _shown(record: VectorStoreRecord) -> VectorStore:
+def _resource(record: VectorStoreRecord) -> VectorStore:
     seconds = record.expires_after_seconds
     return VectorStore(
         id=record.id,

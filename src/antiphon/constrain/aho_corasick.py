@@ -19,13 +19,13 @@ class AhoCorasick:
         """The text of each state: a prefix of a marker."""
         self._numbers = {begun: number for number, begun in enumerate(self.begun)}
         self._whole = frozenset(found)
-        self._steps = [self._ways(begun) for begun in self.begun]
+        self._steps = [self._transitions(begun) for begun in self.begun]
 
     def step(self, state: int, char: str) -> int | str:
         """The next state, or the marker that the character completes."""
         return self._steps[state].get(char, 0)
 
-    def ways(self, state: int) -> dict[str, int | str]:
+    def transitions(self, state: int) -> dict[str, int | str]:
         """Where each character leads that does not lead back to the start."""
         return self._steps[state]
 
@@ -33,7 +33,7 @@ class AhoCorasick:
         """The state after the text, which holds no marker."""
         return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
 
-    def _ways(self, begun: str) -> dict[str, int | str]:
+    def _transitions(self, begun: str) -> dict[str, int | str]:
         # Sorted, so that every process writes the same grammar.
         letters = sorted({marker[at] for marker in self._whole for at in range(len(marker))})
         ways = {char: self._next(begun + char) for char in letters}

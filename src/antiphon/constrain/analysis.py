@@ -91,7 +91,7 @@ def _can_end(dfa: Dfa, known: Callable[[str], bool]) -> bool:
     """Whether one of the final states can be reached."""
     reached, todo = {dfa.begun}, [dfa.begun]
     while todo:
-        ways = dfa.ways[todo.pop()]
+        ways = dfa.transitions[todo.pop()]
         found = {to for read, to in ways if is_satisfiable(read, known)} - reached
         reached |= found
         todo += found
@@ -167,9 +167,9 @@ def _dfa_length(dfa: Dfa) -> tuple[int, int | None]:
     """The same of a DFA that reads a character in each step."""
     count, read = 0, {dfa.begun}
     shortest, longest = None, 0
-    while read and count <= len(dfa.ways):
+    while read and count <= len(dfa.transitions):
         if read & dfa.ends:
             shortest, longest = count if shortest is None else shortest, count
-        read = {to for state in read for _, to in dfa.ways[state]}
+        read = {to for state in read for _, to in dfa.transitions[state]}
         count += 1
     return shortest or 0, None if read else longest

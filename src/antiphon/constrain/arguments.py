@@ -243,15 +243,15 @@ class ArgumentGrammar:
         avoid = "".join(sorted({marker.strip()[0] for marker in state.on}))
         json = spelling.type not in (None, "string")
         if not json and accepts_any_text(node, self._definitions):
-            self._written(node, avoid, json)  # free text covers every type that the value may have
+            self._without_end(node, avoid, json)  # free text covers every type that the value may have
             return Until(((end, EMPTY), *((each, None) for each in others)))
-        ways = [sequence(self._written(node, avoid, json), end)]
+        ways = [sequence(self._without_end(node, avoid, json), end)]
         if state.trim is Trim.NEWLINE:
-            lines = sequence("\n", self._written(node, avoid, json), "\n", end)
-            ways = [lines, sequence(self._written(node, avoid + "\n", json), end)]
+            lines = sequence("\n", self._without_end(node, avoid, json), "\n", end)
+            ways = [lines, sequence(self._without_end(node, avoid + "\n", json), end)]
         return alternation(*ways)
 
-    def _written(self, node: SchemaNode, avoid: str, json: bool) -> Expr:
+    def _without_end(self, node: SchemaNode, avoid: str, json: bool) -> Expr:
         """A value without its end."""
         syntax = RawTextSyntax(self._rules, f"{self._scope} {avoid}", self._definitions, avoid)
         expr = syntax.json.expr(node) if json else syntax.expr(node)

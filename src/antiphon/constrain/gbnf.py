@@ -115,10 +115,10 @@ class _Writer:
 
     def _dfa(self, expr: Dfa) -> str:
         """The name of the rule for its first state; that of each state has its number added."""
-        states = Dfa(expr.ways, expr.ends)
+        states = Dfa(expr.transitions, expr.ends)
         if states not in self._dfas:
             self._dfas[states] = f"machine-{len(self._dfas)}"
-            for state, ways in enumerate(expr.ways):
+            for state, ways in enumerate(expr.transitions):
                 options = [f"{self._part(read)} {self._dfas[states]}-{to}" for read, to in ways]
                 options += ['""'] if state in expr.ends else []
                 nothing = _class(())
@@ -138,7 +138,7 @@ class _Writer:
         then = dict(expr.on)
         found = aho_corasick(tuple(then))
         for state in range(len(found.begun)):
-            ways = found.ways(state)
+            ways = found.transitions(state)
             options = [f"{_class(without(ANY_CHAR, ''.join(ways)).ranges)} {name}-0"]
             for to in {to for to in ways.values() if isinstance(to, int)}:
                 letters = merged_ranges((ord(char), ord(char)) for char, way in ways.items() if way == to)

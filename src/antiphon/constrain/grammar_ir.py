@@ -74,7 +74,7 @@ class Dfa(Struct, frozen=True):
     beginning, so that there is one way to read a text.
     """
 
-    ways: tuple[tuple[tuple["Expr", int], ...], ...]
+    transitions: tuple[tuple[tuple["Expr", int], ...], ...]
     ends: frozenset[int]
     begun: int = 0
 
@@ -216,7 +216,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, Until):
         return tuple(then for _, then in expr.on if then is not None)
     if isinstance(expr, Dfa):
-        return tuple(read for ways in expr.ways for read, _ in ways)
+        return tuple(read for ways in expr.transitions for read, _ in ways)
     return ()
 
 
@@ -230,7 +230,7 @@ def map_characters(expr: Expr, change: Any) -> Expr:
     if isinstance(expr, Alternation):
         return alternation(*(map_characters(option, change) for option in expr.options))
     if isinstance(expr, Dfa):
-        ways = (((map_characters(read, change), to) for read, to in ways) for ways in expr.ways)
+        ways = (((map_characters(read, change), to) for read, to in ways) for ways in expr.transitions)
         return Dfa(tuple(map(tuple, ways)), expr.ends, expr.begun)
     assert isinstance(expr, Repeat)
     return repeat(map_characters(expr.expr, change), expr.least, expr.most)

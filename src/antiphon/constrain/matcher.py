@@ -152,7 +152,7 @@ class Matcher:
         """The transitions of a state: its number plus one, or 0 for the initial state of the DFA."""
         state = at - 1 if at else expr.begun
         below: list[Stack | None] = [rest] if state in expr.ends else []
-        below += (self._push(read, 0, self._push(expr, to + 1, rest)) for read, to in expr.ways[state])
+        below += (self._push(read, 0, self._push(expr, to + 1, rest)) for read, to in expr.transitions[state])
         return below
 
     def _after(self, stack: Stack, char: str) -> list[Stack]:
@@ -198,7 +198,7 @@ def _rest_of(expr: Expr, at: int) -> Expr:
     if isinstance(expr, Repeat):
         return repeat(expr.expr, max(0, expr.least - at), None if expr.most is None else expr.most - at)
     if isinstance(expr, Dfa) and at:
-        return Dfa(expr.ways, expr.ends, at - 1)
+        return Dfa(expr.transitions, expr.ends, at - 1)
     if isinstance(expr, Until) and at:
         begun = aho_corasick(tuple(marker for marker, _ in expr.on)).begun[at]
         return Until(expr.on, expr.open, begun)

@@ -220,15 +220,17 @@ class _ValueCounter:
         """Visit a value. `counted` is the limit for its own length, or None."""
         limits = self._limits
         if depth > limits.depth:
-            limits.refuse("depth", _written(path), f"'{_written(path)}' is nested too deeply")
+            limits.refuse("depth", _path_text(path), f"'{_path_text(path)}' is nested too deeply")
         if not isinstance(value, Struct):
             if counted is not None:
-                limits.check(counted, len(value), _written(path))
+                limits.check(counted, len(value), _path_text(path))
             if isinstance(value, list) and set(map(type, value)) <= _NUMBERS:
                 return
             self._left -= len(value)
             if self._left < 0:
-                limits.refuse(self._name, _written(path), f"There are too many values in '{_written(path)}'")
+                limits.refuse(
+                    self._name, _path_text(path), f"There are too many values in '{_path_text(path)}'"
+                )
         for key, each in _members(value):
             if not isinstance(each, _HOLDERS):
                 continue
@@ -263,9 +265,9 @@ def _is_scalar(type_: inspect.Type) -> bool:
     return isinstance(type_, _SCALAR_TYPES)
 
 
-def _written(path: _ValuePath) -> str:
+def _path_text(path: _ValuePath) -> str:
     """A path as errors name it: `tools[0].function.name`."""
     if path is None:
         return ""
-    outer, key = _written(path[0]), path[1]
+    outer, key = _path_text(path[0]), path[1]
     return f"{outer}[{key}]" if isinstance(key, int) else f"{outer}.{key}".lstrip(".")

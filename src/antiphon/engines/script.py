@@ -90,7 +90,7 @@ class ScriptedAnswer(Struct, frozen=True):
             played = map(partial(_scored, most=sampling.logprobs), played)
         if sampling.stop_token_ids:
             played = _until(frozenset(sampling.stop_token_ids), played)
-        return played if line.fail_after is None else _failing(line.fail_after, played)
+        return played if line.fail_after is None else _then_fail(line.fail_after, played)
 
     def _cut(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
         """The requested number of chunks, at most `limit`, the last one with `finish`."""
@@ -154,7 +154,7 @@ def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         yield chunk
 
 
-def _failing(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def _then_fail(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """This number of the chunks, and then the failure; all of them if there are fewer."""
     for number, chunk in enumerate(islice(chunks, after), 1):
         if chunk.finish is not None and number < after:

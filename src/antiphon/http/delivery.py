@@ -36,10 +36,10 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
-    """Wire event, or `many`, → server-sent events. `one` is None if each wire event is one already."""
+    """Wire events → server-sent events. `frame_one` is None if a wire event is one already."""
 
-    one: Callable[[bytes], bytes] | None
-    many: Callable[[list[bytes]], bytes]
+    frame_one: Callable[[bytes], bytes] | None
+    frame_all: Callable[[list[bytes]], bytes]
 
 
 READY = Framing(None, b"".join)
@@ -279,17 +279,17 @@ class EventStream(_Delivery):
         """See `Client`."""
         self.silent = False
         self.started = True
-        self.out(self._framing.many(lines))
+        self.out(self._framing.frame_all(lines))
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        frame = self._framing.one
+        frame = self._framing.frame_one
         return _DeltaWriter(self, encode if frame is None else _FramedDelta(frame, encode).encode).write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self.started = True
-        self._last = self._framing.many(lines) if lines else b""
+        self._last = self._framing.frame_all(lines) if lines else b""
 
     def _begin(self, events: bytes) -> None:
         """Keep events until the response has begun, and begin it."""

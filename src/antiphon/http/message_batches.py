@@ -18,7 +18,7 @@ MOST_ON_PAGE = 1000
 async def create(request: Request) -> Response:
     """Create a batch, which is answered in the background."""
     wire = await read_body(request, CreateMessageBatch)
-    return _shown(request, await message_batches.create(app_of(request), wire, owner_of(request)))
+    return _response(request, await message_batches.create(app_of(request), wire, owner_of(request)))
 
 
 async def list_batches(request: Request) -> Response:
@@ -32,12 +32,12 @@ async def list_batches(request: Request) -> Response:
 
 async def retrieve(request: Request) -> Response:
     """A batch in its current state."""
-    return _shown(request, await message_batches.retrieve(*_target(request)))
+    return _response(request, await message_batches.retrieve(*_target(request)))
 
 
 async def cancel(request: Request) -> Response:
     """Answer no more of its requests."""
-    return _shown(request, await message_batches.cancel(*_target(request)))
+    return _response(request, await message_batches.cancel(*_target(request)))
 
 
 async def results(request: Request) -> Response:
@@ -46,8 +46,8 @@ async def results(request: Request) -> Response:
     return StreamingResponse(lines, media_type="application/x-jsonl")
 
 
-def _shown(request: Request, record: ResponseRecord) -> Response:
-    return json_response(msgspec.json.encode(message_batches.shown(record, _results_url(request))))
+def _response(request: Request, record: ResponseRecord) -> Response:
+    return json_response(msgspec.json.encode(message_batches.resource_of(record, _results_url(request))))
 
 
 def _results_url(request: Request) -> Callable[[str], str]:

@@ -57,7 +57,7 @@ async def list_models(request: Request) -> Response:
     last = names.index(before) if before in names else len(names)
     limit = query.number("limit", len(names) or 1, least=1, most=1000)
     page = names[max(first, last - limit) : last] if before else names[first : first + limit]
-    shown = [_shown(entries[name]) for name in page]
+    shown = [_resource(entries[name]) for name in page]
     ids = (page[0], page[-1]) if page else (None, None)
     return json_response(msgspec.json.encode(ModelList(shown, len(page) < last - first, *ids)))
 
@@ -65,7 +65,7 @@ async def list_models(request: Request) -> Response:
 async def retrieve_model(request: Request) -> Response:
     """One model by its name, which may contain slashes."""
     entry = app_of(request).models.entry(request.path_params["model"])
-    return json_response(msgspec.json.encode(_shown(entry)))
+    return json_response(msgspec.json.encode(_resource(entry)))
 
 
 class StoreStatus(StrEnum):
@@ -212,7 +212,7 @@ def _replicas(app: App, name: str | None = None) -> Response:
     return json_response(msgspec.json.encode(ReplicaList(found)))
 
 
-def _shown(entry: ModelEntry) -> ShownModel:
+def _resource(entry: ModelEntry) -> ShownModel:
     card = entry.card
     created, context = (0, None) if card is None else (card.created, card.context or None)
     return ShownModel(

@@ -49,7 +49,7 @@ class BoundedPool:
         try:
             done, result = await self._run((call, args, kwargs, self.limits))
         finally:
-            self._leave(client)
+            self._release(client)
         if isinstance(result, _OverLimit):
             what = _TOO_MUCH[result.limit].format(getattr(self.limits, result.limit))
             raise RequestError(_MESSAGE.format(what, result.limit), param=param, code=LIMIT_EXCEEDED)
@@ -85,7 +85,7 @@ class BoundedPool:
             if admitted.cancelled():
                 queue.remove(admitted)
             else:
-                self._leave(client)
+                self._release(client)
             raise
 
     def _may_run(self, client: str) -> bool:
@@ -93,7 +93,7 @@ class BoundedPool:
         processes = self.limits.work_processes
         return self._running.total() < processes and self._running[client] < max(1, processes - 1)
 
-    def _leave(self, client: str) -> None:
+    def _release(self, client: str) -> None:
         """A process is free: for the client that was served the longest ago."""
         self._running[client] -= 1
         if not self._running[client]:
@@ -163,7 +163,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _written(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
+def _pickled(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
     """A job as it is sent, and the bytes that are sent separately."""
     pickler = _Pickler(out := io.BytesIO())
     pickler.dump(job)
@@ -190,7 +190,7 @@ class _Process:
         Over a limit, the process is ended.
         """
         try:
-            written, large = _written(job)
+            written, large = _pickled(job)
             self._connection.send_bytes(b"%d" % len(large))
             for each in (*large, written):
                 self._connection.send_bytes(each)

@@ -88,7 +88,7 @@ async def read_document(pool: BoundedPool, content: bytes | bytearray, param: st
     supported, with `limit_exceeded` if reading takes too much time or memory.
     """
     try:
-        return await pool.run(param, document_of, _sent(content))
+        return await pool.run(param, document_of, _as_argument(content))
     except RequestError as error:
         error.param = param
         raise
@@ -96,10 +96,10 @@ async def read_document(pool: BoundedPool, content: bytes | bytearray, param: st
 
 async def read_chunks(pool: BoundedPool, content: bytes | bytearray, chunking: Chunking) -> list[TextChunk]:
     """The text of a file, cut. Raises RequestError as `read_document` does."""
-    return await pool.run("file_id", _chunks, _sent(content), chunking)
+    return await pool.run("file_id", _chunks, _as_argument(content), chunking)
 
 
-def _sent(content: bytes | bytearray) -> bytes:
+def _as_argument(content: bytes | bytearray) -> bytes:
     """The content as an argument of the process."""
     return cast(bytes, LargeBytes(content))
 

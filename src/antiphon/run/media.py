@@ -257,10 +257,10 @@ def _normalised(data: bytes, image: Any, frames: int, *, low: bool) -> Image:
     seen = ImageOps.exif_transpose(image).convert("RGBA" if image.has_transparency_data else "RGB")
     if low:
         seen.thumbnail((LOW_PIXELS, LOW_PIXELS))
-    return _written(seen, frames, lossy=lossy)
+    return _encoded(seen, frames, lossy=lossy)
 
 
-def _written(image: Any, frames: int = 1, *, lossy: bool) -> Image:
+def _encoded(image: Any, frames: int = 1, *, lossy: bool) -> Image:
     out = BytesIO()
     image.save(out, "JPEG" if lossy else "PNG", **({"quality": _JPEG_QUALITY} if lossy else {}))
     width, height = image.size
@@ -282,7 +282,7 @@ def draw_page(data: bytes, number: int, param: str) -> Image:
             page = document[number]
             page_pixels = max(*page.get_size(), 1)
             drawn = page.render(scale=PAGE_PIXELS / page_pixels)
-            return _written(drawn.to_pil().convert("RGB"), lossy=True)
+            return _encoded(drawn.to_pil().convert("RGB"), lossy=True)
         finally:
             document.close()
     except (pypdfium2.PdfiumError, ValueError, IndexError) as error:

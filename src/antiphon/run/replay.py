@@ -153,7 +153,7 @@ async def request_after(
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
-    text, ids = await _written(chunks, engine)
+    text, ids = await _text_and_tokens(chunks, engine)
     constraint: Constraint | None = None
     if plan.constraint is not None:  # the text so far may violate it: then the rest is not constrained
         rest_plan = await pool.run("conversation", plan_after, plan, text)
@@ -170,7 +170,7 @@ async def request_after(
     return rest, len(ids)
 
 
-async def _written(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...]]:
+async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...]]:
     """The text of the chunks, and its tokens."""
     text = "".join(chunk.text for chunk in chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens]

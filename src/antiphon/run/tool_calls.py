@@ -81,11 +81,11 @@ class ToolBudget:
         self._calls_left -= 1
         self._calls[tool] += 1
 
-    def waited(self, seconds: float) -> None:
+    def add_elapsed(self, seconds: float) -> None:
         """Calls that ran side by side took so long."""
         self._seconds_left -= seconds
 
-    def took(self, tool: str, seconds: float) -> None:
+    def add_tool_seconds(self, tool: str, seconds: float) -> None:
         """A call took so long."""
         self._seconds[tool] += seconds  # type: ignore[assignment]
 
@@ -93,7 +93,7 @@ class ToolBudget:
         """Count the tokens that a generation read and wrote."""
         self._tokens_left -= tokens
 
-    def returned(self, tool: str, tokens: int) -> None:
+    def add_result_tokens(self, tool: str, tokens: int) -> None:
         """Count the tokens of the result of a call."""
         self._tokens[tool] += tokens
 
@@ -157,8 +157,8 @@ class ToolCalls:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for call, entry in zip(calls, entries, strict=True):
-            self._budget.took(self.hosted(call).type, entry.seconds)
-        self._budget.waited(max(entry.seconds for entry in entries))
+            self._budget.add_tool_seconds(self.hosted(call).type, entry.seconds)
+        self._budget.add_elapsed(max(entry.seconds for entry in entries))
         return [entry.result for entry in entries]
 
     def _allowed(self, call: FunctionCall) -> float | None:

@@ -62,7 +62,7 @@ class ApprovedCalls:
         approved = self._turn.approved
         async with self._sessions:
             for call in approved:
-                output.push(choice, self.items.extend(_written(call)))
+                output.push(choice, self.items.extend(_events_of(call)))
             output.push(choice, [ToolCallsPending()])
             returned = await self._calls.run(approved, output, choice)
             results = {
@@ -86,7 +86,7 @@ class ApprovedCalls:
         return [] if self._over else [self.items.push(Finished(FinishReason.ERROR, Usage()))]
 
 
-def _written(call: FunctionCall) -> list[Event]:
+def _events_of(call: FunctionCall) -> list[Event]:
     """The events of a call, as if the model wrote it now."""
     return [
         CallStarted(call.call_id, call.name, hosted=True),
@@ -253,7 +253,7 @@ class ToolLoop:
         """Note how many tokens the results have."""
         sizes = [await self._prepared.tokens_in(result.text) for result in results]
         for call, tokens in zip(calls, sizes, strict=True):
-            self._budget.returned(self._calls.hosted(call).type, tokens)
+            self._budget.add_result_tokens(self._calls.hosted(call).type, tokens)
         self._generations[-1] = replace(
             self._generations[-1], tool_calls=len(calls), tool_output_tokens=sum(sizes)
         )

@@ -235,7 +235,7 @@ class Browser:
         else:
             doing.details = OpenDetails(link.url)
             # Who gives a URL wants the page as it is now.
-            seen = None if isinstance(call.target, str) else self._history.seen(link.url)
+            seen = None if isinstance(call.target, str) else self._history.page_of(link.url)
             page = seen or await self._fetch(link.url)
         doing.details = OpenDetails(page.url)
         line = max(link.line - _LINES_BEFORE, 0) if link else 0
@@ -268,7 +268,7 @@ class Browser:
 
     def _show(self, page: WebPage, doing: RunningCall, line: int = 0, count: int | None = None) -> str:
         """Show a page under a cursor of its own. Raises ToolError if it has no such line."""
-        cursor = self._history.upcoming
+        cursor = self._history.next_cursor
         text = display(page, cursor, line, count)
         doing.shown = ShownPages(cursor, page.sources)
         self._history.add(page)
@@ -280,8 +280,10 @@ class Browser:
         """The page that a call showed, or how to get it. Raises ToolError if it cannot be had any more."""
         match result.details, call:
             case SearchDetails(query=query, sources=sources), _:
-                about = result.shown.sources if result.shown else ()
-                return WebPage(query, shown_lines(result.text), [Link(url) for url in sources], about=about)
+                cited = result.shown.sources if result.shown else ()
+                return WebPage(
+                    query, shown_lines(result.text), [Link(url) for url in sources], cited_pages=cited
+                )
             case OpenDetails(str(url)), _:
                 return partial(self._page_again, url)
             case FindDetails(str(url), pattern), _:
@@ -291,7 +293,7 @@ class Browser:
         return _UNAVAILABLE
 
     async def _page_again(self, url: str) -> WebPage:
-        return self._history.seen(url) or await self._fetch(url)
+        return self._history.page_of(url) or await self._fetch(url)
 
     async def _matches_again(self, url: str, pattern: str) -> WebPage:
         return matches_page(await self._page_again(url), pattern)

@@ -16,7 +16,7 @@ from antiphon.apis.responses.accept import (
     SEALED_REASONING,
     ResponseContext,
     accept,
-    prompting,
+    prompt_turn,
 )
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES, SUMMARY
 from antiphon.apis.responses.schema import CountTokens, CreateResponse
@@ -202,7 +202,7 @@ def test_counting_a_prompt_reads_it_as_an_answer_would() -> None:
     fields: dict[str, Any] = {"instructions": "Be kind.", "tools": [{"type": "function", "name": "f"}]}
     body = json.dumps({"model": "m", "input": "Hello"} | fields).encode()
 
-    counted = prompting(wire.decode(body, CountTokens), ResponseContext(ID, OWNER))
+    counted = prompt_turn(wire.decode(body, CountTokens), ResponseContext(ID, OWNER))
     assert counted == replace(turn(**fields), copies=counted.copies)  # nothing is answered
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.apis import wire
-from antiphon.apis.responses.accept import ResponseContext, prompting
+from antiphon.apis.responses.accept import ResponseContext, prompt_turn
 from antiphon.apis.responses.schema import CountTokens
 from antiphon.apis.responses.tools import requested_tools
 from antiphon.core.errors import RequestError
@@ -94,7 +94,7 @@ def test_a_prompt_that_is_measured_is_offered_the_same() -> None:
     requested = wire.decode(body, CountTokens)
     context = ResponseContext(ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)))
 
-    assert prompting(requested, context).tools == turn(tools=TOOLS).tools
+    assert prompt_turn(requested, context).tools == turn(tools=TOOLS).tools
 
 
 def test_a_tool_may_be_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.decode.arguments.types import ORDER, allowed, argument, as_json, coerce, declared, members
+from antiphon.decode.arguments.types import ORDER, allowed, argument, argument_names, as_json, coerce, members
 
 TREE = {
     "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
@@ -64,7 +64,7 @@ def test_an_argument_is_found_wherever_the_schema_lists_it() -> None:
     assert argument(root, "c") is None
     assert argument({"additionalProperties": {"type": "number"}}, "c") == {"type": "number"}
     assert argument({"additionalProperties": False, "properties": []}, "c") is None
-    assert declared(root) == {"a", "b"}
+    assert argument_names(root) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

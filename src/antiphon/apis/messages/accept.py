@@ -71,7 +71,7 @@ def accept(request: CreateMessage, context: MessageContext) -> Accepted:
     return Accepted(turn, shown)
 
 
-def prompting(request: CountTokens, context: MessageContext) -> Turn:
+def prompt_turn(request: CountTokens, context: MessageContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = tools_of(request.tools, request.mcp_servers, context.hosts)
     return _turn(request, context, tools, _history(request, context, tools).items)

@@ -112,7 +112,7 @@ def text_document(heading: Heading, text: str) -> TextDocument:
     return TextDocument(heading, [text[start:end] for start, end in pairwise(starts)], starts)
 
 
-def shown(pieces: Sequence[str], number: int) -> str:
+def numbered_text(pieces: Sequence[str], number: int) -> str:
     """The numbered pieces of the citable text with this number, for the model."""
     how = f"Cite what you take from it by its lines, as in 【doc{number}†L0】 or 【doc{number}†L0-L1】."
     return "\n".join((how, *(f"L{line}: {piece.rstrip()}" for line, piece in enumerate(pieces))))

@@ -19,7 +19,7 @@ from antiphon.apis.messages.citations import (
     FileText,
     Heading,
     PagedDocument,
-    shown,
+    numbered_text,
     text_document,
 )
 from antiphon.apis.messages.ids import core_id
@@ -159,7 +159,7 @@ class History:
     def _cite(self, citable: Citable) -> str:
         """The text that the model is shown."""
         self.citable.append(citable)
-        return shown(citable.pieces, len(self.citable) - 1)
+        return numbered_text(citable.pieces, len(self.citable) - 1)
 
     def _thinking(self, block: RequestObject) -> Iterator[Reasoning]:
         """Reasoning. A signature of this server holds the text; with others, the plain text is used."""

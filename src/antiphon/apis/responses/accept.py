@@ -159,7 +159,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     )
 
 
-def prompting(request: PromptParams, context: ResponseContext) -> Turn:
+def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     tools = toolbox(request.tools, context.hosts)
     conversation = parse_conversation(request, context)

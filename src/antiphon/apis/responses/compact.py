@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompting
+from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompt_turn
 from antiphon.apis.responses.history import summarized
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.reasoning import Seal
@@ -37,7 +37,7 @@ class AcceptedCompaction(Struct, frozen=True):
 
 def accept_compact(request: CompactRequest, context: ResponseContext) -> AcceptedCompaction:
     """The request as a turn. Raises RequestError."""
-    turn = summary_turn(prompting(request, context))  # also checks the items
+    turn = summary_turn(prompt_turn(request, context))  # also checks the items
     history, items, _ = parse_conversation(request, context)
     kept = tuple(
         msgspec.json.encode(item.value)

@@ -19,7 +19,7 @@ from antiphon.apis.responses.compact import (
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
-from antiphon.app.attachments import shown
+from antiphon.app.attachments import with_media
 from antiphon.app.event_log import logged_events
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.core.accumulator import output_of
@@ -157,7 +157,7 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
         return compaction_body(accepted, fields, int(time()), summary.prompt_tokens, summary.usage)
 
     turn = await app.attached(model, accepted.turn)
-    kept = [await shown(app.storage.store, owner, payload) for payload in accepted.kept]
+    kept = [await with_media(app.storage.store, owner, payload) for payload in accepted.kept]
     accepted = replace(accepted, kept=tuple(kept))
     source = AnswerSource([turn], model)
     return app.driver(source, CompactionProjection(make), wanted=request.deadline_seconds)

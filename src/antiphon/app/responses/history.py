@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompting
+from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompt_turn
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptParams
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
@@ -128,7 +128,7 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("resp_", 48))
-    turn = await app.large.run_on_items(request.input, lambda: prompting(request, context))
+    turn = await app.large.run_on_items(request.input, lambda: prompt_turn(request, context))
     return await model.count(await app.attached(model, turn))
 
 

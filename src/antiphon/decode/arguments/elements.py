@@ -46,7 +46,7 @@ def written(element: Element, schema: Any, root: Schema) -> str:
     return _array(element.elements, None, root) if list_like and not types else _object(element, schema, root)
 
 
-def together(elements: Sequence[Element], schema: Any, root: Schema) -> str:
+def merged_json(elements: Sequence[Element], schema: Any, root: Schema) -> str:
     """Elements of one name as JSON: an array, unless there is only one."""
     return written(elements[0], schema, root) if len(elements) == 1 else _array(elements, schema, root)
 
@@ -84,7 +84,7 @@ class Repeated:
 
     def end(self) -> str:
         """End the argument: the whole text, or the end of the array."""
-        return "]" if self._values else together(self._elements, self._schema, self._root)
+        return "]" if self._values else merged_json(self._elements, self._schema, self._root)
 
     def whole(self) -> str:
         """The whole text."""
@@ -100,7 +100,7 @@ def _object(element: Element, schema: Any, root: Schema) -> str:
     groups: dict[str, list[Element]] = {}
     for each in element.elements:
         groups.setdefault(each.name, []).append(each)
-    members = {name: together(group, argument(schema, name, root), root) for name, group in groups.items()}
+    members = {name: merged_json(group, argument(schema, name, root), root) for name, group in groups.items()}
     if text := "".join(element.text).strip():
         members[TEXT] = json.dumps(text, ensure_ascii=False)
     written_members = [f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in members.items()]

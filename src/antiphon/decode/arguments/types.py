@@ -53,7 +53,7 @@ def items(schema: Any, root: Schema) -> Any:
     return next((part["items"] for part in _subschemas(schema, root) if "items" in part), None)
 
 
-def declared(schema: Schema) -> frozenset[str]:
+def argument_names(schema: Schema) -> frozenset[str]:
     """The names of all arguments that `schema` lists."""
     listed = [part.get("properties") for part in _subschemas(schema, schema)]
     return frozenset(key for properties in listed if isinstance(properties, Mapping) for key in properties)

@@ -20,9 +20,9 @@ from antiphon.decode.arguments.types import (
     Schema,
     allowed,
     argument,
+    argument_names,
     as_json,
     coerce,
-    declared,
     members,
 )
 
@@ -139,13 +139,13 @@ class ObjectWriter:
         return f"{before}{_encode(key).decode()}: "
 
     def _may_wrap(self, key: str) -> bool:
-        return key in WRAPPERS and bool(names := declared(self._schema)) and key not in names
+        return key in WRAPPERS and bool(names := argument_names(self._schema)) and key not in names
 
     def _unwrap(self, value: str | None) -> str:
         """Write the wrapped arguments of `value`, or `value` itself if it does not contain them."""
         key, self._wrapper = self._wrapper, ""
         inner = members(value or "")
-        if inner is None or not inner.keys() <= declared(self._schema):
+        if inner is None or not inner.keys() <= argument_names(self._schema):
             return self._begin(key) + (value or "")
         return "".join(self._begin(name) + text for name, text in inner.items())
 

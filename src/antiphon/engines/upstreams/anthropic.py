@@ -22,7 +22,7 @@ from antiphon.core.items import MediaKind, MediaPart, object_in
 from antiphon.core.turn import CallMode, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
-from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, chosen, listed
+from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, models_of, select_model
 from antiphon.engines.upstreams.kind import (
     SIGNATURES,
     Answers,
@@ -397,7 +397,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
     """The server, if it was configured as this kind: without its headers it does not answer probes."""
     if wanted.kind != NAME:
         return None
-    name, model = chosen(listed(answers), wanted)
+    name, model = select_model(models_of(answers), wanted)
     card = ModelCard(
         name=name,
         context=wanted.context or model.get("max_input_tokens") or 0,

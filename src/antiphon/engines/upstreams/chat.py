@@ -429,7 +429,7 @@ class ChatReader(OpenAIReader):
         self._last_call = 0  # the number of the current call
         self._last_id = ""
 
-    def _chosen(self, choice: _Choice) -> Chunk | None:
+    def _chunk_of(self, choice: _Choice) -> Chunk | None:
         if choice.error is not None:
             raise refusal(error_status(choice.error), msgspec.json.encode({"error": choice.error}))
         if choice.finish_reason and self._reason is None:
@@ -542,12 +542,12 @@ def recogniser(provider: Provider) -> Recognise:
     async def recognise(
         client: HttpClient, answers: Answers, wanted: WantedUpstream
     ) -> ProviderServer | None:
-        models = listed(answers)
+        models = models_of(answers)
         if not wanted.kind and not any(map(provider.recognise, models.values())):
             return None
         if not wanted.kind and provider is ANY and not await _takes_chats(client, next(iter(models))):
             return None
-        name, model = chosen(models, wanted)
+        name, model = select_model(models, wanted)
         able = frozenset(provider.sampling)
         supported = model.get("supported_parameters")
         if isinstance(supported, list):  # OpenRouter lists the parameters of each model
@@ -566,10 +566,10 @@ def recogniser(provider: Provider) -> Recognise:
     return recognise
 
 
-def listed(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
+def models_of(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
     """The models that a server lists, by their names."""
-    listed = answers.get("/v1/models")
-    data = listed.get("data") if isinstance(listed, dict) else listed
+    models_of = answers.get("/v1/models")
+    data = models_of.get("data") if isinstance(models_of, dict) else models_of
     if not isinstance(data, list):
         return {}
     return {each["id"]: each for each in data if isinstance(each, dict) and "id" in each}
@@ -592,7 +592,9 @@ def _context(model: Mapping[str, Any]) -> int:
     return next((value for name in names if isinstance(value := model.get(name), int)), 0)
 
 
-def chosen(models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream) -> tuple[str, Mapping[str, Any]]:
+def select_model(
+    models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream
+) -> tuple[str, Mapping[str, Any]]:
     """The selected model, and its entry. Raises EngineError if the selection is not clear."""
     if wanted.tokenizer is not None:
         why = "The server of this model takes conversations only: --tokenizer has no effect on it."

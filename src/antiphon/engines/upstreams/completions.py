@@ -380,7 +380,7 @@ class CompletionsReader(OpenAIReader):
     def _status(self, event: _Event) -> int:
         return _STATUSES.get(event.error_type or "") or super()._status(event)
 
-    def _chosen(self, choice: _Choice) -> Chunk | None:
+    def _chunk_of(self, choice: _Choice) -> Chunk | None:
         chunk = self._chunk(choice)
         if chunk.finish is None:
             return chunk if chunk.text or chunk.tokens else None
@@ -461,7 +461,7 @@ class FullAnswerReader(CompletionsReader):
         """See `LineReader`: the answer is one line."""
         answer = self._decode(line)
         self._usage, self._kv_transfer = answer.usage, answer.kv_transfer_params
-        return self._chosen(answer.choices[0])
+        return self._chunk_of(answer.choices[0])
 
     def end(self) -> Chunk | None:
         """See `LineReader`."""
@@ -484,7 +484,7 @@ def recogniser(flavour: Flavour) -> Recognise:
             return None
         if flavour is ANY and not await _has_endpoint(client, model["id"]):
             return None
-        card, slots, chosen = await served(flavour, model, answers, wanted, EstimatedTokens())
+        card, slots, chosen = await read_model(flavour, model, answers, wanted, EstimatedTokens())
         return CompletionsServer(flavour, model["id"], card, slots, chosen)
 
     return recognise
@@ -522,7 +522,7 @@ def listed_model(answers: Answers, wanted: WantedUpstream) -> Mapping[str, Any] 
     return {**models[name], **(loaded if isinstance(loaded, dict) and name == loaded["id"] else {})}
 
 
-async def served(
+async def read_model(
     flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: WantedUpstream, tokenizer: Tokenizer
 ) -> tuple[ModelCard, int, Tokenizer]:
     """The card of this model, the number of slots, and its tokenizer."""

@@ -156,13 +156,13 @@ class OpenAIReader:
             raise refusal(self._status(event), data)
         if event.usage is not None:
             self._usage = event.usage
-        return self._chosen(event.choices[0]) if event.choices else None
+        return self._chunk_of(event.choices[0]) if event.choices else None
 
     def _status(self, event: Any) -> int:
         """The status for an event with an error."""
         return error_status(event.error)
 
-    def _chosen(self, choice: Any) -> Chunk | None:
+    def _chunk_of(self, choice: Any) -> Chunk | None:
         """The chunk in the only choice."""
         raise NotImplementedError
 

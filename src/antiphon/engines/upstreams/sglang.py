@@ -25,7 +25,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
-from antiphon.engines.upstreams.completions import UNSET, Flavour, is_owned_by, listed_model, served
+from antiphon.engines.upstreams.completions import UNSET, Flavour, is_owned_by, listed_model, read_model
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
@@ -275,7 +275,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
     if model is None or not (wanted.kind or is_owned_by(model, SGLANG.name)):
         return None
     tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
-    card, slots, chosen = await served(SGLANG, model, answers, wanted, tokenizer)
+    card, slots, chosen = await read_model(SGLANG, model, answers, wanted, tokenizer)
     if await _takes_images(client):
         able = replace(card.capabilities, media=frozenset({MediaKind.IMAGE}), media_remedy="")
         card = replace(card, capabilities=able)

@@ -28,7 +28,7 @@ from antiphon.engines.upstreams.completions import (
     ReportedUsage,
     is_owned_by,
     listed_model,
-    served,
+    read_model,
 )
 from antiphon.engines.upstreams.kind import Answers, Post, WantedUpstream, unreachable
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
@@ -175,7 +175,9 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
     model = listed_model(answers, wanted)
     if model is None or not (wanted.kind or is_owned_by(model, VLLM.name)):
         return None
-    card, slots, tokenizer = await served(VLLM, model, answers, wanted, ServerTokenizer(client, model["id"]))
+    card, slots, tokenizer = await read_model(
+        VLLM, model, answers, wanted, ServerTokenizer(client, model["id"])
+    )
     media, remedy, defaults = await _images(client, model["id"])
     able = replace(card.capabilities, media=media, media_remedy=remedy)
     return VllmServer(model["id"], replace(card, capabilities=able), slots, tokenizer, defaults)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.process import PAUSE, PIECE_BYTES, end, kill_group, start_process
+from antiphon.tools.process import PAUSE_SECONDS, PIECE_BYTES, end, kill_group, start_process
 from antiphon.tools.python.sandbox import environment
 from antiphon.tools.text import Excerpt
 
@@ -221,7 +221,7 @@ class Interpreter:
     def _readable(self) -> None:
         self._stop_reading()
         if self._take():  # a program that only prints must not keep the server busy
-            asyncio.get_running_loop().call_later(PAUSE, self._read_output)
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._read_output)
 
     def _take(self) -> bool:
         """Read new output; returns whether there may be more."""

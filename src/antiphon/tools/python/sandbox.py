@@ -42,7 +42,7 @@ found = [name for name in names if importlib.util.find_spec(name)]
 print(json.dumps({"version": list(sys.version_info[:3]), "libraries": found}))"""
 
 
-class About(Struct, frozen=True):
+class PythonProperties(Struct, frozen=True):
     """The properties of a Python in its sandbox."""
 
     version: tuple[int, int, int]
@@ -62,12 +62,12 @@ class Sandbox:
             *(_split(sandbox, "--python-sandbox") if sandbox else _bubblewrap(words[0], limits)),
             *words,
         ]
-        self.about = self._probe()
+        self.properties = self._probe()
 
     @property
     def words(self) -> list[str]:
         """The command of an interpreter for one container."""
-        libraries = "".join(f", {name}" for name in self.about.libraries)
+        libraries = "".join(f", {name}" for name in self.properties.libraries)
         settings = {
             "memory_bytes": self._limits.python_memory_bytes,
             "cpu_seconds": self._limits.python_cpu_seconds,
@@ -77,7 +77,7 @@ class Sandbox:
         }
         return [*self._words, "-I", "-c", _RUNNER, msgspec.json.encode(settings).decode()]
 
-    def _probe(self) -> About:
+    def _probe(self) -> PythonProperties:
         words = [*self._words, "-I", "-c", _ABOUT, msgspec.json.encode(LIBRARIES).decode()]
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command
@@ -96,7 +96,7 @@ class Sandbox:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise _broken(last[0] if last else f"it ended with {done.returncode}")
         try:
-            return msgspec.json.decode(done.stdout, type=About)
+            return msgspec.json.decode(done.stdout, type=PythonProperties)
         except msgspec.MsgspecError as error:
             raise _broken("it is not Python 3.9 or newer") from error
 

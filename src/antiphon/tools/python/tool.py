@@ -441,9 +441,11 @@ def _some(names: Sequence[str], most: int = 20) -> str:
 
 
 def _function(sandbox: Sandbox, limits: Limits) -> Function:
-    about = sandbox.about
-    version = ".".join(map(str, about.version[:2]))
-    libraries = f", with {', '.join(about.libraries)}" if about.libraries else ", without further libraries"
+    properties = sandbox.properties
+    version = ".".join(map(str, properties.version[:2]))
+    libraries = (
+        f", with {', '.join(properties.libraries)}" if properties.libraries else ", without further libraries"
+    )
     return Function(
         ACTION,
         f"""\

@@ -20,7 +20,7 @@ class PageHistory:
         self._next = 0
 
     @property
-    def upcoming(self) -> int:
+    def next_cursor(self) -> int:
         """The cursor that the next page gets."""
         return self._next
 
@@ -51,7 +51,7 @@ class PageHistory:
         self._visits[self._next - 1 if cursor is None else cursor] = page
         return page
 
-    def seen(self, url: str) -> WebPage | None:
+    def page_of(self, url: str) -> WebPage | None:
         """The newest page with this URL, if there is one."""
         pages = (visit for visit in reversed(self._visits.values()) if isinstance(visit, WebPage))
         return next((page for page in pages if page.url == url), None)

@@ -47,19 +47,19 @@ class Link(Struct, frozen=True):
 class WebPage(Struct, frozen=True):
     """A page to show. `url` is None for a generated page: results of a search, matches of a text.
 
-    `about` are the pages that a generated one refers to, with the lines where they begin.
+    `cited_pages` are the pages that a generated one refers to, with the lines where they begin.
     """
 
     title: str
     lines: Sequence[str]
     links: Sequence[Link] = ()
     url: str | None = None
-    about: tuple[CitablePage, ...] = ()
+    cited_pages: tuple[CitablePage, ...] = ()
 
     @property
     def sources(self) -> tuple[CitablePage, ...]:
         """The pages to cite for this one."""
-        return self.about if self.url is None else (CitablePage(clean(self.url), clean(self.title)),)
+        return self.cited_pages if self.url is None else (CitablePage(clean(self.url), clean(self.title)),)
 
 
 class SearchHit(Struct, frozen=True):
@@ -112,7 +112,7 @@ def results_page(query: str, results: Sequence[SearchHit], remark: str) -> WebPa
         lines += wrap(_listed(number, result))
     lines += [] if results else ["Nothing was found."]
     lines += _wrapped(["", remark] if remark else [])
-    return WebPage(squeeze(query), lines, links, about=tuple(sources))
+    return WebPage(squeeze(query), lines, links, cited_pages=tuple(sources))
 
 
 def _listed(number: int, result: SearchHit) -> str:
@@ -137,7 +137,7 @@ def matches_page(page: WebPage, pattern: str) -> WebPage:
     title = f"Find results for text: `{squeeze(pattern)}` in `{page.title}`"
     lines = shown[:-1] or list(wrap(f"No `find` results for pattern: `{squeeze(pattern)}`"))
     assert page.url is not None
-    return WebPage(title, lines, [Link(page.url, place) for place in places], about=page.sources)
+    return WebPage(title, lines, [Link(page.url, place) for place in places], cited_pages=page.sources)
 
 
 def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:
