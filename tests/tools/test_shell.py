@@ -250,7 +250,7 @@ async def test_what_runs_in_the_background_ends_with_the_call(session: Session) 
 async def test_who_leaves_the_group_is_not_waited_for(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "DRAINING", 0.1)
+    monkeypatch.setattr(process, "DRAIN_SECONDS", 0.1)
     pause = f"sleep 75.{os.getpid()}"
     left = f"setsid sh -c 'touch left; exec {pause}' &"
     assert await done(session, left, "until [ -e left ]; do :; done", "echo on") == CommandDetails(

@@ -25,7 +25,7 @@ LINE_BYTES = 1024 * 1024
 TRANSFER_SECONDS = 60.0
 """The most seconds for files, in either direction."""
 
-ENDING = 2.0
+END_SECONDS = 2.0
 """Seconds for a process that was killed to be gone."""
 
 _CPU_ENDED = (152, 137 + 15, -24)
@@ -187,7 +187,7 @@ class Interpreter:
         kill_group(self._process.pid)
         code: int | None = None
         with suppress(TimeoutError):
-            async with asyncio.timeout(ENDING):
+            async with asyncio.timeout(END_SECONDS):
                 code = await self._process.wait()
         self._take()
         if code in _CPU_ENDED:
