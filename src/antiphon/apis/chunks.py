@@ -186,7 +186,7 @@ class DetailedChunks(Chunks[P]):
 
 
 def chunks_for(factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int) -> Chunks[P]:
-    """The plainest writer that shows all that the client wants to see."""
+    """The simplest writer that shows all that the client has requested."""
     detailed = presentation.logprobs is not None or presentation.token_ids or presentation.padded
     kind = DetailedChunks if detailed or presentation.usage is UsageReports.EACH else Chunks
     return kind(factory, presentation, prompt_tokens)

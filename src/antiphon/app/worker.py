@@ -110,7 +110,8 @@ class Worker:
             while True:
                 await self._slots.acquire()  # first: other servers could not run a job that waits here
                 record = await self._next()
-                if record is None or record.id in self._jobs.values():  # ours: its lease had run out
+                # A job of this worker whose lease has expired may be claimed again: it still runs here.
+                if record is None or record.id in self._jobs.values():
                     self._slots.release()
                     await watch.changed(await self._pause())
                     continue
@@ -124,7 +125,7 @@ class Worker:
         """Seconds to wait for a notification. A lease that runs out does not notify."""
         try:
             leased = await self._app.storage.store.jobs.any_background()
-        except Exception as error:  # the loop has to go on, whatever it is
+        except Exception as error:  # any error: the loop has to continue
             _log_trouble(error)
             leased = True
         return self._lease / HEARTBEATS if leased else SWEEP
@@ -230,11 +231,11 @@ class Worker:
             stops[response_id](CancelRequestedError())
 
     async def _end_abandoned(self) -> None:
-        """End foreground responses whose server died, and with it the connection to their client."""
+        """End foreground responses whose server crashed, and with it the connection to their client."""
         writer = self._app.storage.writer
         jobs = writer.store.jobs
         for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease, ABANDONED):
-            if record.id not in writer.open:  # otherwise it is ours, and its lease had expired
+            if record.id not in writer.open:  # otherwise this worker runs it, and its lease had expired
                 await finish_from_record(writer, record, AbandonedError())
 
     async def _sweep(self) -> None:

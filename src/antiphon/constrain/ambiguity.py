@@ -173,7 +173,7 @@ class _AmbiguitySearch(Matcher):
 
 
 def _chars(derivations: Derivations) -> list[str]:
-    """The characters with which most readings go on."""
+    """The characters with which most readings continue."""
     edges: Counter[int] = Counter()
     spans = [(span, ways) for top, ways in derivations.items() for span in _spans(top)]
     for low in {low for (low, _), _ in spans}:

@@ -41,7 +41,7 @@ from antiphon.constrain.schema_ir import (
 from antiphon.constrain.unquoted_text import identifiers_except, is_bare_name, text_except, without_characters
 
 SPACE = optional(alternation(" ", sequence("\n", repeat(char_class(" \t"), 0, 20))))
-"""Space between the parts of a value: bounded, so that a model cannot lose itself in blanks."""
+"""Space between the parts of a value: bounded, because a model might write blanks without end."""
 
 _CONTROLS = "".join(map(chr, range(0x20)))
 _HEX = char_class("0-9a-fA-F")

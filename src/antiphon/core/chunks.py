@@ -25,7 +25,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
     """The engine failed in the middle of it."""
     CONTENT_FILTER = "content_filter"
-    """The server of the model did not let it go on."""
+    """The server of the model did not allow it to continue."""
     TOOL_LIMIT = "tool_limit"
     """The budget of the server's tools was used up, and the model wrote no text. Not a reason of engines."""
 

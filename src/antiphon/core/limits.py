@@ -138,7 +138,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
             self.refuse(name, param, f"'{param}' has {count}")
 
     def check_number(self, name: str, number: int, param: str) -> None:
-        """Raise RequestError if the number that a parameter is is over its limit."""
+        """Raise RequestError if the value of a parameter is a number over its limit."""
         if number > getattr(self, name):
             self.refuse(name, param, f"'{param}' is {number}")
 

@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def _value(xllamacpp: Any, name: str, value: Any) -> Any:
-    """A value of ours as xllamacpp has it."""
+    """A value of the settings, converted to a type of xllamacpp."""
     match name:
         case "lora_adapters":  # without effect, where a request does not name them
             return [xllamacpp.CommonAdapterLoraInfo(path, 0.0) for path in value]

@@ -283,7 +283,7 @@ def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGI
     prepare_types()
     asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
     if app.options.origins:
-        # Around all that answers: a page may read why it was refused, and its preflights have no key.
+        # Outermost: pages may read why they were refused, and preflight requests have no key.
         asgi = CORSMiddleware(
             asgi,
             allow_origins=app.options.origins,

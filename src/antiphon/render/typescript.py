@@ -15,7 +15,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 
 MAX_DEPTH = 32
-"""The deepest nesting of a schema. The output grows with its square, for each level is indented."""
+"""The deepest nesting of a schema. The output grows with its square, because each level is indented."""
 
 _PRIMITIVES = {"number": "number", "integer": "number", "boolean": "boolean"}
 

@@ -150,7 +150,7 @@ class ChatModel:
         return await self.pool.run(param, plan_to_check, requirements_of(turn, None))
 
     def _as_sent(self, turn: Turn) -> Turn:
-        """The turn as the server gets it: without tools that it shall not see, shortened if it has to be."""
+        """The turn as the server gets it: without tools that it must not see, shortened if necessary."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         if not turn.shorten:

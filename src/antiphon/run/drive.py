@@ -157,7 +157,7 @@ class Journal:
     """Stores an answer. The methods that most journals do not need do nothing here."""
 
     background = False
-    """No client waits for the answer: another server may go on with it."""
+    """No client waits for the answer: another server may continue it."""
 
     @property
     def replaying(self) -> bool:
@@ -341,18 +341,18 @@ class Driver:
             self._on_pause.pop()()
 
     def resume(self, why: str) -> None:
-        """This does not hold the answer back any more."""
+        """This is no longer a reason to pause the answer."""
         self._pauses.discard(why)
         self.paused = bool(self._pauses)
         while self._waiting and not self.paused:
             self._waiting.pop(0)()
 
     def on_pause(self, call: Callable[[], None]) -> None:
-        """Have `call` called once, when the answer is held back."""
+        """Call `call` once, when the answer is paused."""
         self._on_pause.add(call)
 
     def on_resume(self, call: Callable[[], None]) -> None:
-        """Have `call` called once, when the answer is not held back any more."""
+        """Call `call` once, when the answer is not paused any more."""
         self._waiting.append(call)
 
     # From the beginning to the end
@@ -385,7 +385,7 @@ class Driver:
         try:
             await self._end(ending, reason)
         finally:
-            # All refer to this object, in the end: no cycle is left for the garbage collector.
+            # All of these refer to this object: without them no cycle is left for the garbage collector.
             self._client = Client()
             self._journal = self._reason = None
             self._on_pause.clear()

@@ -140,7 +140,7 @@ class ServedModel:
         log.info("unloaded", model=self.names[0])
 
     async def stop(self) -> None:
-        """Free the model for good. Answers that are under way end."""
+        """Free the model permanently. Running answers end."""
         self.loaded = False
         if self.model is not None:
             self.model.stopping.set()

@@ -133,7 +133,7 @@ class FileSearchSession:
         return ToolResult(shown.text, FileSearchDetails(queries, number, tuple(found[: shown.count])))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. Numbers of searches go on."""
+        """See `Session`. Searches are numbered from the last one on."""
         if isinstance(result.details, FileSearchDetails):
             self._number = max(self._number, result.details.number + 1)
 

@@ -24,7 +24,7 @@ DRAIN_SECONDS = 2.0
 """Seconds for reading the rest of a pipe; a process that left its group may hold it open forever."""
 
 END_SECONDS = 10.0
-"""Seconds for all that was killed to be gone, when the server stops: a machine may be busy."""
+"""Seconds until killed processes must have ended when the server stops: a machine may be busy."""
 
 PIECE_BYTES = 256 * 1024
 """The most bytes of a pipe that are in memory at a time."""
@@ -222,7 +222,7 @@ def kill_group(group: int) -> None:
 def _send(group: int, what: signal.Signals) -> bool:
     """Send a signal to a group; returns whether there is one."""
     # The number may be that of a process that has ended. It is very unlikely to have been reused: as long as
-    # the group has members its number is not given away, and otherwise a new process would have to get just
+    # the group has members its number is not reused, and otherwise a new process would have to get just
     # this one of all numbers, and lead a group, in the short time since.
     with suppress(ProcessLookupError, PermissionError):  # no such group; the second on macOS
         os.killpg(group, what)

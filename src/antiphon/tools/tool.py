@@ -123,7 +123,7 @@ class ServerTool(Protocol):
         ...
 
     def open(self, wanted: WantedTool) -> Session:
-        """Begin to work for an answer to a request that wants the tool so: it was offered so."""
+        """Open a session for one answer. `wanted` is what `offer` has accepted, with functions."""
         ...
 
     async def close(self) -> None:

@@ -145,7 +145,7 @@ class RunningCall(Struct):
 class Browser:
     """The web as one answer sees it: a `Session`.
 
-    Searches may run side by side. What they found is shown in the order in which they began, for each page
+    Searches may run in parallel. What they found is shown in the order in which they began, because each page
     gets the next cursor.
     """
 
@@ -234,7 +234,7 @@ class Browser:
             page = await self._history.page(call.cursor)
         else:
             doing.details = OpenDetails(link.url)
-            # Who gives a URL wants the page as it is now.
+            # A URL is always fetched: the model asks for the current page. A link may show a stored page.
             seen = None if isinstance(call.target, str) else self._history.page_of(link.url)
             page = seen or await self._fetch(link.url)
         doing.details = OpenDetails(page.url)

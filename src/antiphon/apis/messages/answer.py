@@ -51,7 +51,7 @@ class Blocks:
         self.presentation = presentation
         self.seal = seal
         self.calls = 0
-        """The client's calls, also those that the model broke: the client has to answer them, too."""
+        """The client's calls, malformed ones included: the client has to answer them, too."""
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
         self._web = ServerToolUsage()

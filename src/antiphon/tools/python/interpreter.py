@@ -26,7 +26,7 @@ TRANSFER_SECONDS = 60.0
 """The most seconds for files, in either direction."""
 
 END_SECONDS = 2.0
-"""Seconds for a process that was killed to be gone."""
+"""Seconds until a killed process must have ended."""
 
 _CPU_ENDED = (152, 137 + 15, -24)
 """How a process ends whose time on the processor is used up: the signal XCPU."""
