@@ -214,7 +214,7 @@ def test_a_reader_that_left_is_no_traceback() -> None:
     closed = "import os; r, w = os.pipe(); os.close(r); os.dup2(w, 1);"
     done = run(
         closed
-        + "import antiphon.chat as chat; chat.say = lambda *_: print('x' * 99999, flush=True);"
+        + "import antiphon.chat as chat; chat.ask_once = lambda *_: print('x' * 99999, flush=True);"
         + ENTRY,
         "chat",
         "hi",

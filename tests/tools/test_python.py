@@ -315,7 +315,7 @@ async def test_other_containers_are_refused(tool: PythonInterpreter, container: 
 
 
 async def test_figures_are_pictures(storage: Storage, session: Session) -> None:
-    if "matplotlib" not in interpreters(storage).sandbox.about.libraries:
+    if "matplotlib" not in interpreters(storage).sandbox.properties.libraries:
         pytest.skip("the Python of this machine has no matplotlib")
     result = successful(await session.run(*code("import matplotlib.pyplot as p; p.plot([1, 2]); p.show()")))
     assert isinstance(result.details, ProgramDetails)
