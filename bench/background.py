@@ -225,7 +225,7 @@ async def _asked(server: Server, request: bytes) -> AsyncIterator[asyncio.Stream
 
 async def _jobs(server: Server, load: Load, count: int) -> float:
     """Seconds until all of this number of simultaneous ones are complete."""
-    load = replace(_asking(load, background=True), connections=count, awake=False)
+    load = replace(_asking(load, background=True), connections=count, rest=None)
     return round((await drive(load, server.port)).seconds, 2)
 
 

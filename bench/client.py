@@ -5,7 +5,7 @@ ends the bench: a fast server that loses tokens has no figures.
 """
 
 import asyncio
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import cast
 
 import httptools
@@ -16,9 +16,12 @@ class Load(Struct, frozen=True):
     """The requests to send, their number, and the form of a complete answer.
 
     `marks` times `mark` must be in each body, and it must end in `end`. The connections begin evenly over
-    `spread` seconds. With `awake` the client never sleeps: waking it costs the server that writes to it 2 to
-    4 µs over loopback, which a faster server would not have to do, because it keeps its client busy. It may
-    take `seconds`.
+    `spread` seconds. It may take `seconds`.
+
+    The client reads what has come, rests for `rest` seconds, and reads again: data never wake it. Over
+    loopback, waking a client costs the server that writes to it 2 to 4 µs, which a client on another machine
+    does not cost, and a faster server would not have, because it keeps its client busy. None: it waits for
+    data, where a latency is measured.
     """
 
     request: bytes
@@ -28,7 +31,7 @@ class Load(Struct, frozen=True):
     marks: int
     end: bytes
     spread: float = 0
-    awake: bool = True
+    rest: float | None = 0
     seconds: float = 60
 
 
@@ -50,22 +53,24 @@ async def drive(load: Load, port: int) -> Tally:
     """Put the load on a server. Raises WrongAnswerError, OSError, TimeoutError."""
     tally = Tally()
     begun = perf_counter()
-    spinning = asyncio.create_task(_spin() if load.awake else asyncio.sleep(0))
+    resting = asyncio.create_task(asyncio.sleep(0) if load.rest is None else _rest(load.rest))
     try:
         async with asyncio.timeout(load.seconds), asyncio.TaskGroup() as group:
             for index in range(load.connections):
                 delay = load.spread * index / load.connections
                 group.create_task(_connection(load, port, tally, delay))
     finally:
-        spinning.cancel()
+        resting.cancel()
     tally.seconds = perf_counter() - begun
     return tally
 
 
-async def _spin() -> None:
-    """Never let the event loop sleep."""
-    while True:  # noqa: ASYNC110 (there is nothing to wait for)
+async def _rest(seconds: float) -> None:
+    """Never let the event loop wait for data."""
+    while True:
         await asyncio.sleep(0)
+        if seconds:
+            sleep(seconds)  # noqa: ASYNC251 (the loop is to stand still)
 
 
 async def _connection(load: Load, port: int, tally: Tally, delay: float) -> None:

@@ -146,11 +146,11 @@ def _full(streams: int, effort: Effort) -> Load:
 def _paced(requests: int) -> Load:
     """Streams that begin evenly over the duration of one."""
     spread = PACED.tokens * PACED.delay_ms / 1000
-    return replace(_streams(PACED, _PACED_STREAMS, requests), spread=spread, awake=False)
+    return replace(_streams(PACED, _PACED_STREAMS, requests), spread=spread, rest=None)
 
 
 def _paced_at_once() -> Load:
-    return replace(_streams(PACED, _PACED_STREAMS, 1), awake=False)
+    return replace(_streams(PACED, _PACED_STREAMS, 1), rest=None)
 
 
 def _streams(plan: Plan, connections: int, requests: int) -> Load:

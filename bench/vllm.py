@@ -1,10 +1,11 @@
 """`python bench/vllm.py`: the cost of a token over HTTP with vLLM's engine, compared with vLLM's own server.
 
-Both serve the same model, by the same vLLM, one after the other, and get the same requests from the same
-client. So does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could take less. The CPU
-time, user and kernel, of the process with the connections is measured: vLLM computes in others. So any model
-can be used, here a small one with random weights. It must not be too small: vLLM's server sends several
-tokens in one event if it cannot keep up with the engine, and events per token are printed with the figures.
+Both serve the same model, by the same vLLM, and get the same requests from the same client, in turns. So
+does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could take less. The CPU time, user
+and kernel, of the process with the connections is measured: vLLM computes in others. So any model can be
+used, here a small one with random weights. It must not be too small: vLLM's server sends several tokens in
+one event if it cannot keep up with the engine, and events per token are printed with the figures. The client
+rests between two looks at its connections, because waking it would be measured, too.
 
 It needs the environment of `make test-vllm`, and uses the tokenizer of its model.
 """
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -44,6 +45,8 @@ START_SECONDS = 600
 ROUND_SECONDS = 600
 SAMPLE = 2048
 """Tokens in a round, at least: the clock has steps of 10 ms."""
+REST = 0.005
+"""Seconds between two looks of the client: one that never sleeps would take a core from the engine."""
 LIMIT = 0.25
 """Antiphon's share of the cost of vLLM's server: at least four times cheaper."""
 
@@ -129,15 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = [(streams, tokens) for tokens in options.tokens for streams in options.streams]
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         model = _model(Path(folder), options.tokenizer)
-        figures = {
-            name: _measured(command, kinds, options.rounds)
-            for name, command in {
-                "vllm": _vllm(model),
-                "floor": _floor(model, options.tokens),
-                "antiphon": _antiphon(model),
-            }.items()
+        commands = {
+            "antiphon": _antiphon(model),
+            "vllm": _vllm(model),
+            "floor": _floor(model, options.tokens),
         }
-    rows = [_row(kind, {name: costs[kind] for name, costs in figures.items()}) for kind in kinds]
+        figures = _measured(commands, kinds, options.rounds)
+    rows = [_row(kind, figures[kind]) for kind in kinds]
     worst = min(rows, key=lambda row: row.ratio)
     target = Target("Antiphon's cost as a share of vLLM's server's", round(1 / worst.ratio, 3), LIMIT)
     report = Report(Machine.here(), [target], rows)
@@ -181,11 +182,23 @@ def _antiphon(model: Path) -> Callable[[int], list[str]]:
     return lambda port: [*start, *_engine_words(), *options, "--port", str(port)]
 
 
-def _measured(command: Callable[[int], list[str]], kinds: Sequence[Kind], rounds: int) -> dict[Kind, Cost]:
-    """The cost of a token."""
-    with _running(command) as (pid, port):
-        asyncio.run(drive(_load(4, kinds[0][1], 1), port))  # a warm-up: now it has run every line of its code
-        return {kind: _cost([_round(pid, port, *kind) for _ in range(rounds)]) for kind in kinds}
+def _measured(
+    commands: Mapping[str, Callable[[int], list[str]]], kinds: Sequence[Kind], rounds: int
+) -> dict[Kind, dict[str, Cost]]:
+    """The cost of a token, for each server. They take turns: a slow minute of the machine hits all."""
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(_running(command)) for name, command in commands.items()}
+        for pid, port in servers.values():  # a warm-up: now they have run every line of their code
+            _round(pid, port, 4, kinds[0][1])
+        return {kind: _taking_turns(servers, kind, rounds) for kind in kinds}
+
+
+def _taking_turns(servers: Mapping[str, tuple[int, int]], kind: Kind, rounds: int) -> dict[str, Cost]:
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+    for _ in range(rounds):
+        for name, (pid, port) in servers.items():
+            taken[name].append(_round(pid, port, *kind))
+    return {name: _cost(each) for name, each in taken.items()}
 
 
 def _cost(rounds: Sequence[tuple[float, float]]) -> Cost:
@@ -210,7 +223,7 @@ def _load(streams: int, tokens: int, requests: int) -> Load:
         counted,
         1,
         b"data: [DONE]\n\n",
-        awake=False,
+        rest=REST,
         seconds=ROUND_SECONDS,
     )
 
