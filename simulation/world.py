@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.decode.ids import discard_digits
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
@@ -503,8 +504,10 @@ def _simulated(rng: Random) -> Iterator[None]:
     holders = _holders(len(sys.modules))
     for module, name, _ in holders:
         setattr(module, name, instead[name])
+    discard_digits()
     try:
         yield
     finally:
+        discard_digits()
         for module, name, value in holders:
             setattr(module, name, value)

@@ -8,7 +8,7 @@ import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -35,8 +35,9 @@ def configure(level: str, form: str = "console") -> None:
     last, lines = _json() if form == "json" else _console(), _Lines(sys.stderr)
     structlog.configure(
         processors=[noted, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
+        wrapper_class=_logger_class(least),
         logger_factory=lambda *_: lines,
+        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
@@ -50,6 +51,31 @@ def configure(level: str, form: str = "console") -> None:
         structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
     )
     logging.basicConfig(handlers=[handler], level=max(least, logging.WARNING), force=True)
+
+
+def _logger_class(least: int) -> type[structlog.typing.FilteringBoundLogger]:
+    """The logger of structlog for this level, whose `info` passes the fields on in one step.
+
+    structlog copies them four times on their way to the processors, and there is a line for each request.
+    """
+    usual = structlog.make_filtering_bound_logger(least)
+    if least > logging.INFO:
+        return usual
+
+    class Logger(usual):  # type: ignore[misc, valid-type]
+        def info(self, event: str, **fields: Any) -> None:
+            if self._context:
+                fields = {**self._context, **fields}
+            fields["event"] = event
+            line = fields
+            try:
+                for process in self._processors:
+                    line = process(self._logger, "info", line)
+                self._logger.info(line)
+            except structlog.DropEvent:
+                pass
+
+    return Logger
 
 
 def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -123,8 +149,10 @@ class _PlainRenderer:
         texts = "".join([value for value in event.values() if type(value) is str])
         plain = _is_plain(texts)  # nearly always: one check for all of them
         pairs = [
-            f"{name}={value}" if type(value) is str and (plain or _is_plain(value)) else f"{name}={value!r}"
-            for name, value in sorted(event.items())
+            f"{name}={value}"
+            if type(value := event[name]) is str and (plain or _is_plain(value))
+            else f"{name}={value!r}"
+            for name in sorted(event)
         ]
         return " ".join((head, *pairs)).rstrip(" ")
 

@@ -6,7 +6,7 @@ and is decoded again.
 
 import string
 from collections.abc import Callable
-from os import urandom
+from os import register_at_fork, urandom
 from random import Random, SystemRandom
 
 CallIds = Callable[[str, int], str]
@@ -23,8 +23,14 @@ def ids_by(rule: IdRule, calls: int = 0, rng: Random | None = None) -> CallIds:
 
 
 def random_id(prefix: str, length: int) -> str:
-    """`prefix` and `length` random hexadecimal digits, four bits each."""
-    return prefix + urandom((length + 1) // 2).hex()[:length]
+    """`prefix` and `length` random hexadecimal digits, four bits each; there are up to 48."""
+    try:
+        digits = _unused.pop()
+    except IndexError:
+        more = urandom(_LONGEST // 2 * _AT_ONCE).hex()
+        digits, *others = (more[start : start + _LONGEST] for start in range(0, len(more), _LONGEST))
+        _unused.extend(others)
+    return prefix + digits[:length]
 
 
 def openai_call_id(rng: Random, name: str, index: int) -> str:
@@ -41,6 +47,14 @@ def kimi_call_id(rng: Random, name: str, index: int) -> str:
     """`functions.NAME:INDEX`, counted over the whole conversation, as the Kimi models write it themselves."""
     return f"functions.{name}:{index}"
 
+
+_LONGEST = 48
+_AT_ONCE = 64
+_unused: list[str] = []
+"""Random digits of further ids: each request has two, and the system takes 2 µs to make some."""
+discard_digits = _unused.clear
+"""Make the digits of all further ids anew: a copy of this process has the same."""
+register_at_fork(after_in_child=discard_digits)
 
 _SYSTEM_RANDOM = SystemRandom()  # it has no state
 _ALPHANUMERIC = string.ascii_letters + string.digits
