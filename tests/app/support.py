@@ -115,7 +115,7 @@ class Diary:
         self._number += 1
         return line
 
-    def set_prompts(self, prompts: Any) -> None: ...
+    def prompted(self, prompts: Any) -> None: ...
 
     def begin(self) -> list[bytes]:
         return [self._line(begins=True)]

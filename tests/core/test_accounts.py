@@ -85,18 +85,18 @@ def test_requests_and_answers_at_a_time(clock: Clock) -> None:
     with pytest.raises(RateLimitError, match="2 requests per minute"):
         account.admit()
     with ExitStack() as answers:
-        answers.enter_context(account.answering())
-        answers.enter_context(account.answering())
-        with pytest.raises(RateLimitError, match="2 answers under way"), account.answering():
+        answers.enter_context(account)
+        answers.enter_context(account)
+        with pytest.raises(RateLimitError, match="2 answers under way"), account:
             pass
-    with account.answering():
+    with account:
         pass
 
 
 def test_work_in_the_background_is_not_refused_but_counts() -> None:
     account = Account("ann", "a", Permissions(("small",), tokens_per_minute=100, concurrent=1))
     background = account.in_background
-    with account.answering(), background.answering():
+    with account, background:
         assert background.reserve(1000) == 0
     background.settle(0, 60)
     assert account.tokens is not None

@@ -276,7 +276,7 @@ class BackgroundJournal(StreamJournal):
         self._calls_stored = record.calls_begun
         super().__init__(writer, projection, given)
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
         """Prompts are written with the next events: a server that continues the answer needs them."""
         self._prompt_ids = packed(prompts[0].ids)
 
@@ -335,9 +335,9 @@ class CompletionJournal(Journal):
 class StreamedCompletionJournal(CompletionJournal):
     """The same for an answer that is streamed: the full answer is built in addition to the stream."""
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
         """See `Journal`."""
-        self._builder.set_prompts(prompts)
+        self._builder.prompted(prompts)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Build the answer."""

@@ -60,7 +60,7 @@ async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> Async
     """The body of a transcription, in pieces. Raises RequestError, EngineError."""
     model = await app.models.model(name)
     account = observed().account
-    with account.answering():
+    with account:
         async for piece in model.transcribe(audio):
             yield piece
 
@@ -73,7 +73,7 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 async def _charged_to_account(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
     account, used = observed().account, 0
-    with naming({"max_tokens": param, "documents": param, "input": param}), account.answering():
+    with naming({"max_tokens": param, "documents": param, "input": param}), account:
         reserved = account.reserve(about)
         try:
             found = await work()

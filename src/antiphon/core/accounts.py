@@ -75,7 +75,10 @@ class Bucket:
 
 
 class Account:
-    """The account of a key: its `name`, for people, and its `owner`, the identity of its stored objects."""
+    """The account of a key: its `name`, for people, and its `owner`, the identity of its stored objects.
+
+    As a context manager it holds a place for one answer while a block runs.
+    """
 
     def __init__(self, name: str, owner: str, permissions: Permissions) -> None:
         self.name = name
@@ -109,20 +112,14 @@ class Account:
             self._check(self.requests, 1, "requests")
             self.requests.take(1)
 
-    def answering(self) -> "_RunningAnswer":
-        """Hold a place for one answer while the block runs."""
-        return _RunningAnswer(self)
-
-    def begin_answer(self) -> None:
-        """Take a place for one answer."""
+    def __enter__(self) -> None:
         most = self.permissions.concurrent
         if most is not None and self._running >= most:
             message = f"The key '{self.name}' has {most} answers under way, as many as it may have at a time."
             raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
         self._running += 1
 
-    def end_answer(self) -> None:
-        """Give it up."""
+    def __exit__(self, *_: object) -> None:
         self._running -= 1
 
     def reserve(self, tokens: int) -> int:
@@ -181,21 +178,6 @@ class Account:
             yield "requests", self.requests
         if self.tokens is not None:
             yield "tokens", self.tokens
-
-
-class _RunningAnswer:
-    """See `Account.answering`."""
-
-    __slots__ = ("_account",)
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-
-    def __enter__(self) -> None:
-        self._account.begin_answer()
-
-    def __exit__(self, *_: object) -> None:
-        self._account.end_answer()
 
 
 class _Background(Account):

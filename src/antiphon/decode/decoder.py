@@ -217,7 +217,7 @@ class Decoder:
             return []
         self._read_plain()
         self._read(chunk)
-        events = self._drain() if self._prefix_left else self._builder.drain()
+        events = self._drain()
         self.stopped = self._builder.stopped is not None
         self._find_plain()
         return events
@@ -269,7 +269,10 @@ class Decoder:
 
     def _drain(self) -> list[Event]:
         """The builder's events, without the text of `call_prefix`."""
-        return [kept for event in self._builder.drain() if (kept := self._without_prefix(event))]
+        events = self._builder.drain()
+        if not self._prefix_left:
+            return events
+        return [kept for event in events if (kept := self._without_prefix(event))]
 
     def _without_prefix(self, event: Event) -> Event | None:
         """The event without the text of `call_prefix`; None if it has no other."""

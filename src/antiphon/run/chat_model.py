@@ -87,7 +87,7 @@ class ChatModel:
         return self.engine.card
 
     @staticmethod
-    def in_use() -> AbstractAsyncContextManager[None]:
+    def held() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 

@@ -16,7 +16,7 @@ under a bound, and merge them into one chunk when it resumes.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -117,7 +117,7 @@ class Source(Protocol):
 class Projection(Protocol):
     """Makes wire events of the events of an answer, and the body of the full answer."""
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
         """These are the prompts that the answer begins with; called in a thread if they have `tokens`."""
         ...
 
@@ -164,7 +164,7 @@ class Journal:
         """The answer is being replayed, and has not reached the end of the stored events."""
         return False
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
         """These are the prompts that the answer begins with."""
 
     def open(self, stop: Callable[[Exception], None]) -> Awaitable[None] | None:
@@ -298,11 +298,11 @@ class Driver:
         """There was a first event."""
         return self._begun
 
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def prompted(self, prompts: Sequence[Prompt]) -> None:
         """The prompts of the answer are rendered."""
-        self._projection.set_prompts(prompts)
+        self._projection.prompted(prompts)
         if self._journal is not None:
-            self._journal.set_prompts(prompts)
+            self._journal.prompted(prompts)
 
     async def calls_begin(self, count: int) -> None:
         """Store the total number of started calls of server tools, for a server that continues the answer."""
@@ -398,9 +398,13 @@ class Driver:
         """Run the source; returns why it was ended early, or None."""
         limit = None if self._deadline is None else asyncio.timeout(self._deadline)
         try:
-            async with limit or nullcontext():
+            if limit is None:
                 await self._run_source()
                 await self._opened()
+            else:
+                async with limit:
+                    await self._run_source()
+                    await self._opened()
         except asyncio.CancelledError as cancelled:
             self._cancelled = cancelled  # the server cancels requests that take too long to end
             return self._reason or EngineNotReadyError()

@@ -101,6 +101,10 @@ class ReasoningLimit(Struct, frozen=True):
     closing: Chunk
 
 
+_MARKED = frozenset({CallStarted, Malformed})
+"""The types of events that a generation changes or counts."""
+
+
 class Interceptors(Struct, frozen=True):
     """The parts that may act between engine and client; most answers have none.
 
@@ -488,7 +492,8 @@ class GenerationRun:
             self._first = perf_counter()
         if self._calls is not None:
             events = self._calls.filter(events)
-        return [self._items.push(self._marked(event)) for event in events]
+        push = self._items.push
+        return [push(self._marked(event) if type(event) in _MARKED else event) for event in events]
 
     def _marked(self, event: Event) -> Event:
         if isinstance(event, CallStarted) and event.name in self._hosted:

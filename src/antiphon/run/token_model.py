@@ -103,7 +103,7 @@ class TokenModel:
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
     @staticmethod
-    def in_use() -> AbstractAsyncContextManager[None]:
+    def held() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 
@@ -196,7 +196,7 @@ class TokenModel:
 
         Raises RequestError if there is no room for an answer.
         """
-        prompt = await self.compose(turn, ids)
+        prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
         if len(prompt.ids) >= self.card.context:
             raise _too_long(len(prompt.ids), self.card.context)
         return prompt
@@ -204,10 +204,10 @@ class TokenModel:
     async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The prompt without a limit on its length, for display and counts. Raises RequestError."""
         with naming(turn.parameters):
-            check_turn(turn, self.limits, self.card.context)
             return await self._compose(turn, ids)
 
     async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
+        check_turn(turn, self.limits, self.card.context)
         prompt = await self._whole(turn)
         if prompt.media:
             if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):

@@ -108,7 +108,7 @@ class VectorModel:
         return self.engine.load
 
     @staticmethod
-    def in_use() -> AbstractAsyncContextManager[None]:
+    def held() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 

@@ -71,7 +71,7 @@ def answered(
     presentation: PresentationOptions = DEFAULT_PRESENTATION,
 ) -> dict[str, Any]:
     builder = CompletionBuilder(ENVELOPE, layout, presentation)
-    builder.set_prompts(PROMPTS)
+    builder.prompted(PROMPTS)
     assert builder.begin() == []
     for index, events in enumerate(choices):
         assert builder.push(index, Accumulator().extend(events)) == []
@@ -88,7 +88,7 @@ def streamed(
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, one event at a time, choice after choice."""
     stream = CompletionStream(ENVELOPE, layout, presentation)
-    stream.set_prompts(PROMPTS)
+    stream.prompted(PROMPTS)
     sent = stream.begin()
     for index, events in enumerate(choices):
         for event in Accumulator().extend(events):

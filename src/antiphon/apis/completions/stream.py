@@ -73,9 +73,9 @@ class CompletionStream(StreamProjection):
         self._presentation = presentation
         self._choices: dict[int, _ChoiceState] = {}
 
-    def set_prompts(self, prompts: Iterable[Any]) -> None:
+    def prompted(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
-        super().set_prompts(prompts)
+        super().prompted(prompts)
         self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
     def begin(self) -> list[bytes]:
