@@ -203,6 +203,11 @@ def test_mutated_requests_are_answered_or_refused(http: httpx.Client, request: t
     answered(http, path, json.dumps(body).encode())
 
 
+def test_an_output_may_have_a_type_that_is_no_string(http: httpx.Client) -> None:
+    output = {"type": "shell_call_output", "call_id": "c", "output": {"type": []}}
+    answered(http, "/responses", json.dumps({"model": "scripted", "input": [output]}).encode())
+
+
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
 def test_what_is_mutated_is_valid(http: httpx.Client, path: str, body: Any) -> None:
     missing = {"previous_response_id", "conversation"} & body.keys()

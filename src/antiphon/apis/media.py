@@ -101,9 +101,10 @@ def _parts(value: Any, change: Callable[[str], str]) -> Any:
         return [_parts(part, change) for part in value]
     if not isinstance(value, dict):
         return value
-    if value.get("type") in _MEDIA:
+    type_ = value.get("type")
+    if isinstance(type_, str) and type_ in _MEDIA:  # the value is not checked: its type may be a list
         return _sourced(value, change)
-    return with_sources(value, change) if value.get("type") == "tool_result" else value
+    return with_sources(value, change) if type_ == "tool_result" else value
 
 
 def _sourced(part: Mapping[str, Any], change: Callable[[str], str]) -> Mapping[str, Any]:
