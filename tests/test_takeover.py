@@ -101,6 +101,14 @@ def ended(server: Process, response_id: str) -> Any:
     return response
 
 
+def until_stored(server: Process, response_id: str, items: int) -> None:
+    """Wait until this number of its items are stored: a stream that is being sent may be ahead of its log."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while len((response := get(server, response_id))["output"]) < items:
+        assert time.monotonic() < deadline, response
+        time.sleep(0.01)
+
+
 def text_of(response: Any) -> str:
     [message] = [item for item in response["output"] if item["type"] == "message"]
     return "".join(part["text"] for part in message["content"])
@@ -273,7 +281,7 @@ def test_what_was_answered_is_there(servers: Servers, sqlite: str) -> None:
 def test_a_foreground_stream_whose_server_was_killed_has_failed(servers: Servers, sqlite: str) -> None:
     first = servers.start(sqlite)
     reader = asking(first, "a story")
-    reader.until(20)
+    until_stored(first, reader.id, items=2)
     first.kill()
     before = reader.ended()
 

@@ -115,6 +115,8 @@ class Diary:
         self._number += 1
         return line
 
+    def recording_encoder(self, texts: list[str]) -> None: ...
+
     def prompted(self, prompts: Any) -> None: ...
 
     def begin(self) -> list[bytes]:

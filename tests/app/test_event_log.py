@@ -43,8 +43,8 @@ class Written:
                 self._buffer.add(self.events[-1:])
             case (which, text):
                 run = self._runs[which]
-                if not run.texts:
-                    self._buffer.open(run)
+                if self._buffer.run is not run:
+                    self._buffer.follow(run)
                 run.texts.append(text)
                 self.events.append(self._numbers.delta(FRAMES[which], text))
 

@@ -116,6 +116,32 @@ async def test_deltas_share_a_line_of_the_log_whoever_writes_them(store: Outage,
     assert len(lines) <= len(reader.lines) - 6
 
 
+async def test_deltas_are_written_while_an_item_goes_on(store: Outage, writer: LogWriter) -> None:
+    wire = CreateResponse(model="m", input="Hi")
+    projection = ResponseProjection(accept(wire, ResponseContext("resp_1", OWNER)), 1, lambda: 2.0)
+    journal = StreamJournal(writer, projection, stored_input(writer))
+    opening = journal.open(lambda reason: None)
+    assert opening is not None
+    await opening
+    told = journal.record(0, (), projection.begin())
+    started = [TextStarted()]
+    told += journal.record(0, started, projection.push(0, started))
+    encode = projection.delta_encoder(0, TextDelta)
+    assert encode is not None
+    write = journal.delta_encoder(encode)
+    assert write is not None
+    for text in ("", "ab", "", "c", "de"):  # at first, and in between, there is nothing to be written
+        told += [write(char, ()) for char in text]
+        await writer.flush()
+        assert await log_of(store) == told
+    held = [TextDelta("f", "f")]
+    told += journal.record(0, held, projection.push(0, held))
+    await writer.flush()
+    told.append(write("g", ()))
+    await writer.flush()
+    assert await log_of(store) == told
+
+
 @pytest.mark.parametrize("kind", [FullAnswerJournal, StreamJournal])
 async def test_the_end_comes_with_everything(store: Outage, writer: LogWriter, kind: Any) -> None:
     conversation = ConversationRecord(id="conv_1", owner=OWNER, created_at=0.0, metadata=b"{}")

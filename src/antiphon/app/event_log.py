@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DeltaRun:
-    """Consecutive deltas of one item: their `texts`. It is open while it has any."""
+    """Consecutive deltas of one item: their `texts` since the last line."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -30,7 +30,7 @@ class DeltaRun:
         self._parts = [part.decode() for part in frame]
         self._size = sum(map(len, frame))
 
-    def close(self) -> "list[_Line]":
+    def take(self) -> "list[_Line]":
         """Its lines; then it is empty."""
         parts = [self.texts[start : start + MOST_DELTAS] for start in range(0, len(self.texts), MOST_DELTAS)]
         self.texts.clear()
@@ -54,27 +54,28 @@ class EventBuffer:
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
-        self._run: DeltaRun | None = None  # follows `_lines`
+        self.run: DeltaRun | None = None
+        """Its texts follow `_lines`, also those that are appended to it later."""
 
     def __bool__(self) -> bool:
-        return self._run is not None or bool(self._lines)
+        return bool(self._lines) or (self.run is not None and bool(self.run.texts))
 
     def add(self, events: Iterable[bytes]) -> None:
         """Add wire events."""
-        self._close()
+        self._add_run()
         self._lines += [_Line(event, 1, len(event)) for event in events]
 
-    def open(self, run: DeltaRun) -> None:
-        """Add the run, whose texts are collected until the next call."""
-        self._close()
-        self._run = run
+    def follow(self, run: DeltaRun | None) -> None:
+        """From now on the texts of this run are the last events."""
+        self._add_run()
+        self.run = run
 
     def take(self, first: int, chunks: bytes) -> tuple[LogEntry, ...]:
         """All events, from number `first` on, as entries of the store, with these chunks; then it is empty.
 
         Large ones are split into several entries: each entry is copied at once, which blocks the event loop.
         """
-        self._close()
+        self._add_run()
         lines, self._lines = self._lines, []
         entries: list[LogEntry] = []
         for piece in pieces(lines, lambda line: line.size):
@@ -83,10 +84,9 @@ class EventBuffer:
             first, chunks = last + 1, b""
         return tuple(entries)
 
-    def _close(self) -> None:
-        if self._run is not None:
-            self._lines += self._run.close()
-            self._run = None
+    def _add_run(self) -> None:
+        if self.run is not None and self.run.texts:
+            self._lines += self.run.take()
 
 
 def logged_events(entry: LogEntry) -> list[bytes]:

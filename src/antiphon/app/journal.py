@@ -19,7 +19,6 @@ from antiphon.app.event_log import DeltaRun, EventBuffer
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.accumulator import DELTAS
-from antiphon.core.chunks import Token
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import DeltaEncoder, Journal, Projection
@@ -52,6 +51,10 @@ class StoredProjection(Projection, Protocol):
     @property
     def items(self) -> Sequence[StoredItem]:
         """The items that are finished."""
+        ...
+
+    def recording_encoder(self, texts: list[str]) -> DeltaEncoder | None:
+        """As `delta_encoder`; the text of each delta is also appended to `texts`."""
         ...
 
 
@@ -127,7 +130,6 @@ class StreamJournal(ResponseJournal):
         self._known = self.last + 1  # this many of the next wire events are in the log already
         self._next = self.last + 1  # sequence number of the first event in `_events`
         self._events = EventBuffer()
-        self._run: DeltaRun | None = None  # of the item whose deltas had a delta encoder last
 
     def stop(self, reason: Exception) -> None:
         """See `Writable`."""
@@ -144,8 +146,7 @@ class StreamJournal(ResponseJournal):
     async def _create(self, row: ResponseRecord) -> None:
         await self._writer.store.responses.create(row, self._given.items)
         self._writer.register(self)
-        if self._events:
-            self._writer.notify(self)
+        self._writer.notify(self)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
@@ -153,49 +154,38 @@ class StreamJournal(ResponseJournal):
         if self._known:
             known, self._known = self._known, max(0, self._known - len(lines))
             lines = lines[known:]
-        if (run := self._run_with(events, lines)) is not None:
-            self._add_delta(run, events[0].text)
-        elif lines:
-            if not self._events:
-                self._writer.notify(self)
+        if not lines:
+            return lines
+        if not self._events:
+            self._writer.notify(self)
+        run = self._events.run
+        if run is None or run.frame is not self._projection.frame:
+            self._events.follow(None)  # its item has ended
+            self._events.add(lines)
+        elif len(lines) == len(events) == 1 and type(events[0]) in DELTAS:
+            run.texts.append(events[0].text)
+        else:
             self._events.add(lines)
         return lines
 
-    def _run_with(self, events: Any, lines: list[bytes]) -> DeltaRun | None:
-        """The run that these belong to, if they are a delta of its item."""
-        one = len(lines) == len(events) == 1 and type(events[0]) in DELTAS
-        run = self._run if one else None
-        return run if run is not None and run.frame is self._projection.frame else None
-
-    def _add_delta(self, run: DeltaRun, text: str) -> None:
-        if not run.texts:
-            self._writer.notify(self)
-            self._events.open(run)
-        run.texts.append(text)
-
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
-        """See `Journal`."""
+        """See `Journal`. The writer looks for new texts while there is a run: it is not told of each."""
         frame = self._projection.frame
         if frame is None or self.replaying:
             return None
-        if self._run is None or self._run.frame is not frame:
-            self._run = DeltaRun(frame)
-        run, texts = self._run, self._run.texts
-
-        def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
-            line = encode(text, tokens)
-            if texts:  # what `_add_delta` would do
-                texts.append(text)
-            else:
-                self._add_delta(run, text)
-            return line
-
-        return encode_delta
+        run = self._events.run
+        if run is None or run.frame is not frame:
+            run = DeltaRun(frame)
+            self._events.follow(run)
+        self._writer.notify(self)
+        return self._projection.recording_encoder(run.texts)
 
     def take(self) -> Append | None:
         """See `Writable`."""
         if self.response_id not in self._writer.open:
             return None  # its row is being created
+        if self._events.run is not None:
+            self._writer.notify(self)
         entries, calls = self._entries(), self._new_calls()
         if not entries and calls is None:
             return None

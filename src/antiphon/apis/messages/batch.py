@@ -186,6 +186,9 @@ class BatchProjection:
     def delta_encoder(self, choice: int, delta: type[Any]) -> None:
         """Results have no deltas."""
 
+    def recording_encoder(self, texts: list[str]) -> None:
+        """See `delta_encoder`."""
+
     def finish(self) -> list[bytes]:
         """Each request has its result."""
         self.status = "completed"

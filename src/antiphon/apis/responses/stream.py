@@ -195,15 +195,13 @@ class ResponseProjection:
         self, choice: int, delta: type[Event]
     ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
         """See `Projection`."""
+        return None if self.frame is None else _Deltas(self._numbers, self.frame, self._written).encode
+
+    def recording_encoder(self, texts: list[str]) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+        """The same; the text of each delta is also appended to `texts`."""
         if self.frame is None:
             return None
-        line, written, frame = self._numbers.delta, self._written, self.frame
-
-        def encode_delta(text: str, tokens: tuple[Token, ...]) -> bytes:
-            written.append(tokens)
-            return line(frame, text)
-
-        return encode_delta
+        return _RecordedDeltas(self._numbers, self.frame, self._written, texts).encode
 
     def _push_rare(self, event: Event, out: list[bytes]) -> None:
         if self._ended:
@@ -465,3 +463,37 @@ def _status(after: Event) -> str:
     """The status of an item with this event after its end."""
     cut = isinstance(after, Finished) and after.reason is not FinishReason.STOP
     return INCOMPLETE if cut else COMPLETED
+
+
+class _Deltas:
+    """Encodes the deltas of one item. `written` gets the tokens of each."""
+
+    __slots__ = ("_frame", "_line", "_written")
+
+    def __init__(self, numbers: SequenceNumbers, frame: Frame, written: list[tuple[Token, ...]]) -> None:
+        self._line = numbers.delta
+        self._frame = frame
+        self._written = written
+
+    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
+        """The next event, a delta with this text."""
+        self._written.append(tokens)
+        return self._line(self._frame, text)
+
+
+class _RecordedDeltas(_Deltas):
+    """The same. `texts` gets the text of each: a call less for each token than an encoder around it."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(
+        self, numbers: SequenceNumbers, frame: Frame, written: list[tuple[Token, ...]], texts: list[str]
+    ) -> None:
+        super().__init__(numbers, frame, written)
+        self._texts = texts
+
+    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
+        """See `_Deltas`."""
+        self._texts.append(text)
+        self._written.append(tokens)
+        return self._line(self._frame, text)
