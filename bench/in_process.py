@@ -180,7 +180,7 @@ class _Source:
         self._generation = GenerationRun(engine, request, decoder, Interceptors(), Accumulator())
 
     async def run(self, output: Driver) -> None:
-        output.prompted([_PROMPT])
+        output.set_prompts([_PROMPT])
         await self._generation.run(output, 0)
 
     def abandon(self) -> Iterable[tuple[int, Any]]:

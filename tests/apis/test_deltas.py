@@ -118,7 +118,7 @@ class OneGeneration:
         self._run = GenerationRun(engine, request(), decoder, Interceptors(), Accumulator())
 
     async def run(self, output: Driver) -> None:
-        output.prompted([PROMPT])
+        output.set_prompts([PROMPT])
         await self._run.run(output, 0)
 
     def abandon(self) -> list[tuple[int, list[Event]]]:

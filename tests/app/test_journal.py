@@ -47,7 +47,7 @@ class Says:
         self._closing = closing
 
     async def run(self, output: Driver) -> None:
-        output.prompted([Prompt("p", (1, 2))])
+        output.set_prompts([Prompt("p", (1, 2))])
         for char in self._text:
             output.push(0, [TextDelta(char, char)])
         if self._failure is not None:
@@ -88,7 +88,7 @@ class Mixes:
         self._text = text
 
     async def run(self, output: Driver) -> None:
-        output.prompted([Prompt("p", (1, 2))])
+        output.set_prompts([Prompt("p", (1, 2))])
         output.push(0, [TextStarted()])
         await until(lambda: not output.paused)
         for index, char in enumerate(self._text):
@@ -308,7 +308,7 @@ class Flushing(Says):
         self._log = log
 
     async def run(self, output: Driver) -> None:
-        output.prompted([Prompt("p", (1, 2))])
+        output.set_prompts([Prompt("p", (1, 2))])
         for char in self._said:
             if self._log is not None:
                 self._log.record([chunk(char)])

@@ -149,7 +149,7 @@ class Collected(SilentProjection):
     def __init__(self) -> None:
         self.items = Accumulator()
 
-    def prompted(self, prompts: object) -> None: ...
+    def set_prompts(self, prompts: object) -> None: ...
 
     def body(self) -> bytes:
         return b""

@@ -202,7 +202,7 @@ class Heard:
     def begun(self) -> bool:
         return bool(self.batches)
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         self.prompts += prompts
 
     def push(self, choice: int, events: list[Event]) -> None:

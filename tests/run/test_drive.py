@@ -89,7 +89,7 @@ class Words:
         self.said: list[str] = []
         self.status = ""
 
-    def prompted(self, prompts: Sequence[Any]) -> None: ...
+    def set_prompts(self, prompts: Sequence[Any]) -> None: ...
 
     def begin(self) -> list[bytes]:
         return [b"begin"]
@@ -135,7 +135,7 @@ class Notes:
         self.released = False
         self.closing = asyncio.Event()
 
-    def prompted(self, prompts: Sequence[Any]) -> None: ...
+    def set_prompts(self, prompts: Sequence[Any]) -> None: ...
 
     def open(self, stop: Callable[[Exception], None]) -> Awaitable[None] | None:
         self.stop = stop

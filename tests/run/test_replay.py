@@ -294,7 +294,7 @@ async def test_the_wire_events_of_a_replayed_log_are_the_same_bytes(cut: int, fi
         model = await scripted({"output": output, "split": "chars", "finish": finish})
         heard = await answered(accepted.turn, model, ReplayContext(log, Random("resp_1")), leave_after)
         projection = ResponseProjection(accepted, 1, lambda: 2.0)
-        projection.prompted(heard.prompts)
+        projection.set_prompts(heard.prompts)
         made = projection.begin()
         for choice, events in heard.batches:
             made += projection.push(choice, events)

@@ -50,7 +50,7 @@ class _Enveloped:
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """The prompts are known, each with a `text` and `ids`.
 
         The list of their log probabilities is made here: if it is long, this runs in a thread.

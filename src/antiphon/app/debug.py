@@ -235,7 +235,7 @@ async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | No
             ids, decoder = entry.ids, None
         elif isinstance(entry, Chunk):
             if decoder is None:
-                async with model.held():
+                async with model.in_use():
                     prepared = await model.prepare(accepted.turn, ids)
                 kept = record_of(0, prepared.request, prepared.reading)
                 record.generations.append(kept)

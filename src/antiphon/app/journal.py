@@ -266,7 +266,7 @@ class BackgroundJournal(StreamJournal):
         self._calls_stored = record.calls_begun
         super().__init__(writer, projection, given)
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Prompts are written with the next events: a server that continues the answer needs them."""
         self._prompt_ids = packed(prompts[0].ids)
 
@@ -325,9 +325,9 @@ class CompletionJournal(Journal):
 class StreamedCompletionJournal(CompletionJournal):
     """The same for an answer that is streamed: the full answer is built in addition to the stream."""
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """See `Journal`."""
-        self._builder.prompted(prompts)
+        self._builder.set_prompts(prompts)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Build the answer."""

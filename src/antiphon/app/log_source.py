@@ -93,7 +93,7 @@ class LogProjection(SilentProjection):
     def __init__(self, encode_error: Callable[[AntiphonError], bytes]) -> None:
         self._encode_error = encode_error
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """Nothing: prompts are in the log."""
 
     def push(self, choice: int, lines: list[bytes]) -> list[bytes]:

@@ -197,7 +197,7 @@ class Finished(Struct, frozen=True, gc=False):
 
     `error` is the public message of an engine that failed. `unmet` names
     which demands of the request the answer does not meet, where the engine
-    could not be held to them. `generations` are there if there were several.
+    could not enforce them. `generations` are there if there were several.
     `kv_transfer_params` are those of the engine's `Finish`.
     """
 

@@ -54,7 +54,7 @@ class AnswerSource:
         If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
         """
         with naming(self._turns[0].parameters), observed().account:
-            async with self._model.held():
+            async with self._model.in_use():
                 await self._run(output)
 
     async def _run(self, output: Driver) -> None:
@@ -68,10 +68,10 @@ class AnswerSource:
         prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
         _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
-            output.prompted([each.prompt for each in prepared])
+            output.set_prompts([each.prompt for each in prepared])
         else:
             prompts = await _each(prepared, partial(_scored, choices=choices))
-            await asyncio.to_thread(output.prompted, prompts)  # much is made of them
+            await asyncio.to_thread(output.set_prompts, prompts)  # much is made of them
         if prepared[0].request.sampling.beam_width is None:
             contexts = [[self._context] * each.turn.choices for each in prepared]
         else:
@@ -107,7 +107,7 @@ class AnswerSource:
         self._choices = [calls]
         turn = await calls.run(output, 0)
         prepared = await self._model.prepare(turn, self._context.prompt)
-        output.prompted([prepared.prompt])
+        output.set_prompts([prepared.prompt])
         choice = _choice(prepared, 0, self._context, calls.items)
         self._choices = [choice]
         await choice.run(output, 0)
@@ -159,7 +159,7 @@ def _check_searched(prepared: Prepared) -> None:
     """Refuse features that a beam search does not support. Raises RequestError."""
     turn = prepared.turn
     for what, wanted in (
-        ("tools or a form that the answer is held to", prepared.request.constraint is not None),
+        ("tools or structured output", prepared.request.constraint is not None),
         ("tools of the server", hosts_tools(turn)),
         ("a limit of reasoning", turn.reasoning_limit is not None),
         ("another number of answers than beams", turn.choices != turn.sampling.beam_width),

@@ -87,7 +87,7 @@ class ChatModel:
         return self.engine.card
 
     @staticmethod
-    def held() -> AbstractAsyncContextManager[None]:
+    def in_use() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 

@@ -117,7 +117,7 @@ class Source(Protocol):
 class Projection(Protocol):
     """Makes wire events of the events of an answer, and the body of the full answer."""
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """These are the prompts that the answer begins with; called in a thread if they have `tokens`."""
         ...
 
@@ -164,7 +164,7 @@ class Journal:
         """The answer is being replayed, and has not reached the end of the stored events."""
         return False
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """These are the prompts that the answer begins with."""
 
     def open(self, stop: Callable[[Exception], None]) -> Awaitable[None] | None:
@@ -298,11 +298,11 @@ class Driver:
         """There was a first event."""
         return self._begun
 
-    def prompted(self, prompts: Sequence[Prompt]) -> None:
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """The prompts of the answer are rendered."""
-        self._projection.prompted(prompts)
+        self._projection.set_prompts(prompts)
         if self._journal is not None:
-            self._journal.prompted(prompts)
+            self._journal.set_prompts(prompts)
 
     async def calls_begin(self, count: int) -> None:
         """Store the total number of started calls of server tools, for a server that continues the answer."""

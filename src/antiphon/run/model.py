@@ -96,7 +96,7 @@ class Model(Protocol):
         """Its generations that are under way."""
         ...
 
-    def held(self) -> AbstractAsyncContextManager[None]:
+    def in_use(self) -> AbstractAsyncContextManager[None]:
         """Load the model if necessary, and keep it loaded while a block runs. Raises EngineError."""
         ...
 

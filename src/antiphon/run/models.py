@@ -1,7 +1,7 @@
 """The models of one server: found by their names, loaded on demand, and unloaded to free memory.
 
 A model that is not loaded is loaded when it is requested. If there is no room, the least recently used one
-is unloaded as soon as it is not in use: every user holds its model (`Model.held`). Requests that wait for
+is unloaded as soon as it is not in use: every user holds its model (`Model.in_use`). Requests that wait for
 room are served in their order of arrival, for any model.
 """
 
@@ -48,7 +48,7 @@ GRACE_SECONDS = 5.0
 
 log = structlog.get_logger()
 
-_held: ContextVar[tuple[ServedModel, ...]] = ContextVar("held", default=())
+_in_use: ContextVar[tuple[ServedModel, ...]] = ContextVar("in_use", default=())
 """The models that this task holds already."""
 
 
@@ -223,7 +223,7 @@ class Models:
         self._check_ready()
         served, adapter = self._find(name)
         if served.model is None:
-            async with self.hold(served):
+            async with self.in_use(served):
                 self._keep_for_next(served)
         assert served.model is not None
         observed().served = adapter or served.names[0]
@@ -319,10 +319,10 @@ class Models:
 
     # Memory
 
-    def hold(self, served: ServedModel) -> AbstractAsyncContextManager[None]:
+    def in_use(self, served: ServedModel) -> AbstractAsyncContextManager[None]:
         """Have the model loaded while the block runs. Raises EngineError if that cannot be done."""
         always = served.loaded and not served.memory  # nothing unloads what takes no memory here
-        return nullcontext() if always or served in _held.get() else _Hold(self, served)
+        return nullcontext() if always or served in _in_use.get() else _Hold(self, served)
 
     async def take(self, served: ServedModel) -> None:
         """Load the model if necessary, and keep it loaded until it is released. Raises EngineError."""
@@ -430,15 +430,15 @@ class _Hold:
         self._token: Token[tuple[ServedModel, ...]]
 
     async def __aenter__(self) -> None:
-        self._token = _held.set((*_held.get(), self._served))
+        self._token = _in_use.set((*_in_use.get(), self._served))
         try:
             await self._models.take(self._served)
         except BaseException:
-            _held.reset(self._token)
+            _in_use.reset(self._token)
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        _held.reset(self._token)
+        _in_use.reset(self._token)
         self._models.release(self._served)
 
 
@@ -508,9 +508,9 @@ class NamedModel:
         """See `Model`."""
         return self._model.load
 
-    def held(self) -> AbstractAsyncContextManager[None]:
+    def in_use(self) -> AbstractAsyncContextManager[None]:
         """See `Model`."""
-        return self._models.hold(self._served)
+        return self._models.in_use(self._served)
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
@@ -523,37 +523,37 @@ class NamedModel:
 
     async def count(self, turn: Turn) -> PromptSize:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.count(self._completed(turn))
 
     async def compose(self, turn: Turn) -> Prompt:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.compose(self._completed(turn))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.token_texts(ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.detokenize(ids)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.embed(request)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             return await self._model.score(pairs)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Model`."""
-        async with self.held():
+        async with self.in_use():
             async for piece in self._model.transcribe(audio):
                 yield piece
 

@@ -99,7 +99,7 @@ class ReplayLog:
         """The result of the call of this number, if it was recorded."""
         return self._results.get(number)
 
-    def printed(self, results: int) -> list[ToolPrintedEntry]:
+    def printed_after(self, results: int) -> list[ToolPrintedEntry]:
         """The recorded output of calls at the time when this number of results had been shown."""
         return [entry for entry in self._printed if entry.results == results]
 

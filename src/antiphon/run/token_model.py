@@ -103,7 +103,7 @@ class TokenModel:
         self._foreign = lru_cache(TEMPLATES)(self._compile)
 
     @staticmethod
-    def held() -> AbstractAsyncContextManager[None]:
+    def in_use() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 

@@ -219,7 +219,7 @@ class _Group:
         numbers = range(self.first, self.first + len(calls))
         # If the calls had begun before, stored events may have to precede new output.
         self._shows_output = log is None or not any(
-            log.result_of(each) or log.printed(each) for each in numbers
+            log.result_of(each) or log.printed_after(each) for each in numbers
         )
 
     def listener(self, number: int) -> OutputCallback:
@@ -237,7 +237,7 @@ class _Group:
 
     def show_recorded(self) -> None:
         """Show the recorded output of calls before the next result."""
-        for entry in self._log.printed(self._results) if self._log else ():
+        for entry in self._log.printed_after(self._results) if self._log else ():
             call = self._calls[entry.number - self.first]
             self.output.push(self._choice, [ToolPrinted(call.call_id, entry.stdout, entry.stderr)])
 

@@ -108,7 +108,7 @@ class VectorModel:
         return self.engine.load
 
     @staticmethod
-    def held() -> AbstractAsyncContextManager[None]:
+    def in_use() -> AbstractAsyncContextManager[None]:
         """See `Model`: it is loaded already."""
         return nullcontext()
 

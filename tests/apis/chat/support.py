@@ -86,7 +86,7 @@ def answered(
 ) -> dict[str, Any]:
     """The body of the full answer."""
     builder = ChatCompletionBuilder(envelope, len(choices), presentation)
-    builder.prompted(envelope.prompts)
+    builder.set_prompts(envelope.prompts)
     assert builder.begin() == []
     for index, events in enumerate(choices):
         assert builder.push(index, Accumulator().extend(events)) == []

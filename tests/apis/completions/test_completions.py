@@ -71,7 +71,7 @@ def answered(
     presentation: PresentationOptions = DEFAULT_PRESENTATION,
 ) -> dict[str, Any]:
     builder = CompletionBuilder(ENVELOPE, layout, presentation)
-    builder.prompted(PROMPTS)
+    builder.set_prompts(PROMPTS)
     assert builder.begin() == []
     for index, events in enumerate(choices):
         assert builder.push(index, Accumulator().extend(events)) == []
@@ -88,7 +88,7 @@ def streamed(
 ) -> list[dict[str, Any]]:
     """The chunks of a stream, one event at a time, choice after choice."""
     stream = CompletionStream(ENVELOPE, layout, presentation)
-    stream.prompted(PROMPTS)
+    stream.set_prompts(PROMPTS)
     sent = stream.begin()
     for index, events in enumerate(choices):
         for event in Accumulator().extend(events):

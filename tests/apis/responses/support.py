@@ -125,7 +125,7 @@ def batches(events: Sequence[Event], size: int) -> Iterable[list[Event]]:
 
 def streamed(answering: Answering, events: Sequence[Event], *, size: int = 10_000) -> list[bytes]:
     """The whole stream of an answer."""
-    answering.projection.prompted([PromptOfSeven()])
+    answering.projection.set_prompts([PromptOfSeven()])
     payloads = answering.begin()
     for batch in batches(events, size):
         payloads += answering.push(batch)

@@ -74,9 +74,9 @@ class ChatCompletionBuilder(BodyProjection):
         self._scored: PromptLogprobs | UnsetType = UNSET
         self._body: bytes | None = None
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
-        super().prompted(prompts)
+        super().set_prompts(prompts)
         if self._presentation.prompt_logprobs and len(self._envelope.prompts) == 1:
             self._scored = prompt_logprobs(self._envelope.prompts[0].tokens)
 

@@ -53,9 +53,9 @@ class CompletionBuilder(BodyProjection):
             ChoiceResult(shown, []) for _ in range(layout.prompts * layout.best_of)
         ]
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
-        super().prompted(prompts)
+        super().set_prompts(prompts)
         if self._presentation.prompt_logprobs:
             self._scored = [prompt_logprobs(prompt.tokens) for prompt in self._envelope.prompts]
         self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)

@@ -73,9 +73,9 @@ class CompletionStream(StreamProjection):
         self._presentation = presentation
         self._choices: dict[int, _ChoiceState] = {}
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """See `Projection`."""
-        super().prompted(prompts)
+        super().set_prompts(prompts)
         self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
     def begin(self) -> list[bytes]:

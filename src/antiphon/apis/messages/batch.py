@@ -166,7 +166,7 @@ class BatchProjection:
         self._clock = clock
         self.status = "in_progress"
 
-    def prompted(self, prompts: Sequence[Any]) -> None:
+    def set_prompts(self, prompts: Sequence[Any]) -> None:
         """Each request has its own."""
 
     def begin(self) -> list[bytes]:

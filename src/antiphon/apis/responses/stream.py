@@ -141,7 +141,7 @@ class ResponseProjection:
 
     # Before the first event
 
-    def prompted(self, prompts: Sequence[Any]) -> None:
+    def set_prompts(self, prompts: Sequence[Any]) -> None:
         """These are the prompts that the answer begins with, each with its `text` and `ids`."""
         self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
         self._prompts = prompts
@@ -294,7 +294,7 @@ class ResponseProjection:
         call = self._call(event.call_id)
         if call.result_type is not None:
             self._start_result(call, call.result_type, out)
-        out += call.printed(event.stdout, event.stderr)
+        out += call.add_output(event.stdout, event.stderr)
 
     def _call(self, call_id: str) -> Presenter:
         """The call of this id, which has no result yet."""

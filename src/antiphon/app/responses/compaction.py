@@ -51,7 +51,7 @@ class SummaryProjection(SilentProjection):
         self._prompt_tokens = 0
         self._texts: list[Any] = []
 
-    def prompted(self, prompts: Iterable[Any]) -> None:
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
         """The prompt is known."""
         self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
 

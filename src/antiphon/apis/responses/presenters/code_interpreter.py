@@ -104,7 +104,7 @@ class CodePresenter(Presenter):
         """The event that it runs."""
         return [self.stage("interpreting")]
 
-    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+    def add_output(self, stdout: str, stderr: str) -> list[bytes]:
         """It has printed more."""
         return self._add_logs(stdout + stderr)
 

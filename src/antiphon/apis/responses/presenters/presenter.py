@@ -2,7 +2,7 @@
 
 A presenter is an open item with further steps: when the model has written the call (`end`), the server runs
 it (`run`), and its result is received before it is closed. Other items may begin and end in between. A limit
-may end it at any time. The output of a program is shown while it runs (`printed`), and the rest with the
+may end it at any time. The output of a program is shown while it runs (`add_output`), and the rest with the
 result.
 """
 
@@ -84,7 +84,7 @@ class Presenter(OpenItem):
         """The call is whole, and the server runs it."""
         return []
 
-    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+    def add_output(self, stdout: str, stderr: str) -> list[bytes]:
         """The program that the call runs has printed this."""
         return []
 

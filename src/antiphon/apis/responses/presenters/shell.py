@@ -127,10 +127,10 @@ class ShellPresenter(Presenter):
         """The item with the output of the commands."""
         return OpenShellOutput(self.numbers, position, self, self._action.max_output_length)
 
-    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+    def add_output(self, stdout: str, stderr: str) -> list[bytes]:
         """They have printed more."""
         assert isinstance(self.output, OpenShellOutput)
-        return self.output.printed(stdout, stderr)
+        return self.output.add_output(stdout, stderr)
 
 
 class OpenShellOutput(OpenItem):
@@ -149,7 +149,7 @@ class OpenShellOutput(OpenItem):
         """The output; empty before it has been streamed."""
         return ShellOutputItem(self.position.id, status, self._of.call.id, self._output, self._limit)
 
-    def printed(self, stdout: str, stderr: str) -> list[bytes]:
+    def add_output(self, stdout: str, stderr: str) -> list[bytes]:
         """The commands have printed more."""
         streamed = self._streamed or OutputDelta("", "")
         self._streamed = OutputDelta(streamed.stdout + stdout, streamed.stderr + stderr)
@@ -163,7 +163,7 @@ class OpenShellOutput(OpenItem):
             end = _output(self._of.result)
             more = rest(streamed.stdout, end.stdout), rest(streamed.stderr, end.stderr)
             if any(more) or self._streamed is None:
-                content += self.printed(*more)
+                content += self.add_output(*more)
             end = replace(end, stdout=streamed.stdout + more[0], stderr=streamed.stderr + more[1])
         self._output = (end,)
         content.append(self.numbers.encode(ShellOutputDone, *self.position, 0, self._output))
