@@ -8,6 +8,8 @@ import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
+from time import time_ns
 from typing import Any, TextIO
 
 import structlog
@@ -81,15 +83,29 @@ def _logger_class(least: int) -> type[structlog.typing.FilteringBoundLogger]:
 def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """The event with its level, its time, and the request that it belongs to."""
     event["level"] = _LEVELS.get(method, method)
-    event["timestamp"] = datetime.now(UTC).isoformat().removesuffix("+00:00") + "Z"
+    event["timestamp"] = _now()
     observation = OBSERVATION.get()
     if observation is not None and observation.request_id:
         event.setdefault("request_id", observation.request_id)
-    if observation is None or not observation.content:
+    shown_whole = observation is not None and observation.content
+    # Nearly always, all texts together are short: then none has to be looked at.
+    texts = [value for value in event.values() if type(value) is str]
+    if not shown_whole and len("".join(texts)) > LONGEST:
         for name, value in event.items():
             if type(value) is str and len(value) > LONGEST:
                 event[name] = f"{value[:LONGEST]}… ({len(value)} characters)"
     return event
+
+
+def _now() -> str:
+    """The time in UTC, as ISO 8601."""
+    whole, part = divmod(time_ns(), 10**9)
+    return f"{_second(whole)}.{part // 1000:06}Z"
+
+
+@lru_cache(1)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
 
 
 class _Lines:
