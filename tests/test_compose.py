@@ -97,7 +97,7 @@ def test_wrong_options_are_told_before_files_of_models_are_looked_for(
     ("shell", "says"),
     [
         ("/none/sandbox sh", "/none/sandbox: No such file or directory"),
-        ("sh -c 'echo no namespaces >&2; exit 3'", "it ends with code 3: no namespaces. Give the command"),
+        ("sh -c 'echo no namespaces >&2; exit 3'", "it ends with code 3: no namespaces. Give a command"),
     ],
 )
 async def test_a_shell_is_tried_before_a_model_is_loaded(
