@@ -39,7 +39,6 @@ def configure(level: str, form: str = "console") -> None:
         processors=[noted, *last],
         wrapper_class=_logger_class(least),
         logger_factory=lambda *_: lines,
-        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
