@@ -169,7 +169,10 @@ class StreamJournal(ResponseJournal):
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
-        """See `Journal`. The writer looks for new texts while there is a run: it is not told of each."""
+        """See `Journal`: an encoder of the projection that records, in place of `encode`.
+
+        The writer looks for new texts while there is a run: it is not told of each.
+        """
         frame = self._projection.frame
         if frame is None or self.replaying:
             return None

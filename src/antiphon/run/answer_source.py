@@ -53,6 +53,7 @@ class AnswerSource:
 
         If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
         """
+        # Of the key's account, a place for one answer; then the model, which may have to be loaded.
         with naming(self._turns[0].parameters), observed().account:
             async with self._model.in_use():
                 await self._run(output)

@@ -179,7 +179,7 @@ class Journal:
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
-        """`encode`, with the effect of `record`; None if `record` does more, or needs events."""
+        """`encode` with the effect of `record`, or an equal encoder; None if that needs events."""
         return encode
 
     async def calls_begin(self, count: int) -> None:

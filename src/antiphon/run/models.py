@@ -156,10 +156,10 @@ class Models:
     async def stop(self) -> None:
         """Free the models. Answers that are under way end."""
         self.health = Health.DRAINING
-        bringing = [*self._load_tasks.values()]
-        for task in bringing:
+        loading = [*self._load_tasks.values()]
+        for task in loading:
             task.cancel()
-        await asyncio.gather(*bringing, return_exceptions=True)
+        await asyncio.gather(*loading, return_exceptions=True)
         for served in self._served:
             await served.stop()
 
