@@ -4,7 +4,6 @@ Other libraries log by `logging`: their warnings become lines of the same form.
 """
 
 import logging
-import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -28,7 +27,10 @@ _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical"}
 """Other names of methods of a logger."""
 _RARE = frozenset({"exc_info", "exception", "stack", "logger", "logger_name"})
 """Keys that need several lines, or come from other libraries."""
-_NEEDS_QUOTES = re.compile(r"[\s='\"]")
+_HEAD = frozenset({"timestamp", "level", "event"})
+"""What a line begins with."""
+_SHOWN_AS_IS = frozenset({str, int, float, bool, type(None)})
+"""Types whose `repr` is their `str`, apart from texts, which may need quotes."""
 
 
 def configure(level: str, form: str = "console") -> None:
@@ -86,10 +88,13 @@ def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     observation = OBSERVATION.get()
     if observation is not None and observation.request_id:
         event.setdefault("request_id", observation.request_id)
-    shown_whole = observation is not None and observation.content
-    # Nearly always, all texts together are short: then none has to be looked at.
-    texts = [value for value in event.values() if type(value) is str]
-    if not shown_whole and len("".join(texts)) > LONGEST:
+    return event
+
+
+def _shortened(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The event with only the beginnings of long texts, unless contents are to be logged."""
+    observation = OBSERVATION.get()
+    if observation is None or not observation.content:
         for name, value in event.items():
             if type(value) is str and len(value) > LONGEST:
                 event[name] = f"{value[:LONGEST]}… ({len(value)} characters)"
@@ -143,13 +148,14 @@ def _console() -> list[Processor]:
     renderer = structlog.dev.ConsoleRenderer(
         colors=colors, pad_event_to=_EVENT_WIDTH, exception_formatter=structlog.dev.plain_traceback
     )
-    return [renderer] if colors else [_PlainRenderer(renderer)]
+    return [_shortened, renderer] if colors else [_PlainRenderer(renderer)]
 
 
 class _PlainRenderer:
-    """Writes the same as structlog's renderer for consoles without colors, in 6 µs instead of 23.
+    """Writes the same as structlog's renderer for consoles without colors, after `_shortened`.
 
-    There is a line for each request. `renderer` writes events with other fields.
+    There is a line for each request: nearly all are made in one step, in 3 µs instead of 23. Values with
+    characters that cannot be seen are quoted, too. `renderer` writes events with other fields.
     """
 
     def __init__(self, renderer: structlog.dev.ConsoleRenderer) -> None:
@@ -158,27 +164,37 @@ class _PlainRenderer:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         """See `Processor`."""
         if not _RARE.isdisjoint(event) or "timestamp" not in event:
-            return self._renderer(logger, method, event)
-        timestamp, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
-        head = f"{timestamp} [{level:<{_LEVEL_WIDTH}}] {text:<{_EVENT_WIDTH}}"
-        texts = "".join([value for value in event.values() if type(value) is str])
-        plain = _is_plain(texts)  # nearly always: one check for all of them
-        pairs = [
-            f"{name}={value}"
-            if type(value := event[name]) is str and (plain or _is_plain(value))
-            else f"{name}={value!r}"
-            for name in sorted(event)
-        ]
-        return " ".join((head, *pairs)).rstrip(" ")
+            return self._renderer(logger, method, _shortened(logger, method, event))
+        names, form = _layout(tuple(event))
+        simple = _SHOWN_AS_IS.issuperset(map(type, event.values()))
+        if not simple or not _is_plain(pairs := form % event, len(names)) or len(pairs) > LONGEST:
+            event = _shortened(logger, method, event)
+            pairs = " ".join([f"{name}={_shown(event[name])}" for name in names])
+        head = f"{event['timestamp']} [{event['level']:<{_LEVEL_WIDTH}}] {event['event']:<{_EVENT_WIDTH}}"
+        return f"{head} {pairs}".rstrip(" ")
 
 
-def _is_plain(text: str) -> bool:
-    """Whether a text is read as one value, whatever a client put into it."""
-    return text.isprintable() and not _NEEDS_QUOTES.search(text)
+@lru_cache(256)
+def _layout(keys: tuple[str, ...]) -> tuple[list[str], str]:
+    """The fields of an event after its head, in their order, and the text that their values are put into."""
+    names = sorted({*keys} - _HEAD)
+    return names, " ".join([f"{name}=%({name})s" for name in names])
+
+
+def _shown(value: object) -> str:
+    """A value in a line: a text that is not read as one value, whatever a client put into it, is quoted."""
+    return value if type(value) is str and _is_plain(value) else repr(value)
+
+
+def _is_plain(text: str, pairs: int = 0) -> bool:
+    """Whether all in it can be seen, nothing is quoted, and only `pairs` have signs and spaces between."""
+    spaces = max(pairs - 1, 0)
+    signs = text.count("=") == pairs and text.count(" ") == spaces
+    return signs and "'" not in text and '"' not in text and text.isprintable()
 
 
 def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    return [_shortened, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
 
 
 def log_failure(error: BaseException, **more: object) -> None:
