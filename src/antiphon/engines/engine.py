@@ -228,7 +228,7 @@ class Engine(Protocol):
     def memory(self) -> int:
         """The approximate bytes of main and graphics memory that the model takes while it is loaded.
 
-        It is known before `start`. 0 if the model is loaded elsewhere.
+        It is known before `start`, and read for each request. 0 if the model is loaded elsewhere.
         """
         ...
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,7 +116,7 @@ class VllmEngine:
         """See `Monitored`."""
         return self._core is not None
 
-    @property
+    @cached_property
     def memory(self) -> int:
         """The size of its weights, if they are in a folder. vLLM itself determines its further memory."""
         weights = Path(str(self._args.model)).glob("*.safetensors")
