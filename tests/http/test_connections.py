@@ -200,6 +200,25 @@ async def test_who_sends_nothing() -> None:
         assert await sent(server) == b""
 
 
+async def test_who_sends_nothing_after_an_answer() -> None:
+    async with serving(idle_seconds=1) as server, connected(server) as (reader, writer):
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            await asyncio.sleep(0.5)
+            writer.write(HEALTH)
+            await reader.readuntil(b"\r\n\r\n")
+            answered = loop.time()
+        async with asyncio.timeout(10):
+            await reader.read()
+        assert loop.time() - answered > 0.9
+
+
+async def test_who_sends_a_request_slowly_after_an_answer() -> None:
+    async with serving(header_seconds=1) as server:
+        answers = await sent(server, HEALTH, HEALTH[:20])
+        refusal(answers[answers.rindex(b"HTTP/1.1") :], 408, "header_seconds")
+
+
 async def test_a_slow_answer_is_no_slow_request() -> None:
     async with (
         serving(header_seconds=1, body_seconds=1, idle_seconds=1) as server,

@@ -9,7 +9,8 @@ begin and end with one message, its start with a `body`.
 A connection is subject to the limits of the server, for the size and the time of requests.
 """
 
-from asyncio import BaseTransport, TimerHandle, WriteTransport
+import logging
+from asyncio import BaseTransport, Event, TimerHandle, WriteTransport
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,9 +18,12 @@ from email.utils import formatdate
 from http import HTTPStatus
 from time import time
 from typing import Any, ClassVar, NoReturn, Protocol
+from urllib.parse import unquote
 
 import structlog
+from httptools import parse_url
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -37,6 +41,7 @@ STALL = 60.0
 """Seconds for which a client may leave data unread."""
 LARGE_PART = 256 * 1024
 """Parts of a body of at least this number of bytes are written separately, and not copied into a frame."""
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
 SLICE = 4096
@@ -167,6 +172,51 @@ class _RefusedError(Exception):
 class _Cycle(RequestResponseCycle):
     """One request and its response. The start of a response may contain the whole `body`: see `STREAM`."""
 
+    logger = logging.getLogger("uvicorn.error")
+    access_log = False
+    message_event = Event()  # for all that nobody waits for
+    more_body = True
+    disconnected = response_started = response_complete = False
+    chunked_encoding = None
+    expected_content_length = 0
+    unreceived = False
+    """There is a part of the body, or its end, that was not received."""
+
+    def __init__(self, connection: "StreamProtocol", keep_alive: bool) -> None:
+        # uvicorn's sets all of the above for each request.
+        self.scope = connection.scope
+        self.transport = connection.transport
+        self.flow = connection.flow
+        self.default_headers = connection.server_state.default_headers
+        self.on_response = connection.on_response_complete
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = connection.expect_100_continue
+        self.body = bytearray()
+
+    def notify(self) -> None:
+        """Continue `receive`."""
+        if not self.unreceived:
+            self.unreceived = True
+            self.message_event.set()
+
+    async def receive(self) -> Any:
+        """See ASGI."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        while not (self.unreceived or self.disconnected or self.response_complete):
+            if self.message_event is _Cycle.message_event:
+                self.message_event = Event()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        self.unreceived = False
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
     async def send(self, message: Any) -> None:
         """See ASGI."""
         body = message.get("body") if message["type"] == "http.response.start" else None
@@ -202,12 +252,15 @@ class StreamProtocol(HttpToolsProtocol):
     others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
     date: ClassVar[DateHeader] = DateHeader()
     listener: Listener | None = None
+    cycle: _Cycle
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._awaited: str | None = "idle_seconds"  # the limit that currently applies to the client
-        self._timed: str | None = None  # the limit of the timer that runs
-        self._timer: TimerHandle | None = None
+        self._timed: str | None = None  # the limit that the deadline is of
+        self._deadline = 0.0
+        self._timer: TimerHandle | None = None  # at the deadline, or before
+        self._upgraded = False  # the last request is not answered by HTTP
         self._most = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
         self._pieces = 0  # bytes of further pieces of this head, or between parts of the body
@@ -255,18 +308,34 @@ class StreamProtocol(HttpToolsProtocol):
         raise _RefusedError
 
     def _time(self) -> None:
-        """Start the timer for the client's current limit. Data in one piece need no timer."""
+        """Set the deadline for the client's current limit.
+
+        Data in one piece need no timer. One that is too early is not made anew: there are many requests.
+        """
         if self._awaited == self._timed:
             return
+        self._timed = self._awaited
+        if self._timed is None:
+            return
+        self._deadline = self.loop.time() + getattr(self.limits, self._timed)
+        if self._timer is None or self._timer.when() > self._deadline:
+            self._stop_timer()
+            self._timer = self.loop.call_at(self._deadline, self._late)
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timed, self._timer = self._awaited, None
-        if self._timed is not None:
-            self._timer = self.loop.call_later(getattr(self.limits, self._timed), self._late)
+            self._timer = None
 
     def _late(self) -> None:
         """The client is too slow, unless reading is paused, or it waits for an answer."""
-        limit, self._timed = str(self._timed), None
+        self._timer = None
+        if self._timed is None:
+            return
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._late)
+            return
+        limit, self._timed = self._timed, None
         if self.flow.read_paused or (self.answering and limit == "header_seconds"):
             self._time()
         elif limit == "idle_seconds":
@@ -290,16 +359,16 @@ class StreamProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Offer the extension to the request that begins."""
+        """Begin to read a request."""
         self._parsed = True
         self._head = self._chunks = 0
         self._awaited = "header_seconds"
         if len(self.pipeline) >= self.limits.pipelined:
             what = f"More than {self.limits.pipelined} requests wait on this connection"
             self._refuse(HTTPStatus.TOO_MANY_REQUESTS, "pipelined", what)
-        self.date.update(self.server_state, self.config)
-        super().on_message_begin()
-        self.scope["extensions"] = {STREAM: self}  # type: ignore[dict-item]
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_url(self, url: bytes) -> None:
         """Count it."""
@@ -319,9 +388,41 @@ class StreamProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Wait for the body."""
+        """Serve the request, or let it wait for its turn, and offer the extension to it."""
         self._awaited = "body_seconds"
-        super().on_headers_complete()
+        parser, version = self.parser, self.parser.get_http_version()
+        scope: Any = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "method": parser.get_method().decode("ascii"),
+            "path": "",
+            "raw_path": b"",
+            "query_string": b"",
+            "headers": self.headers,
+            "state": {},
+            "extensions": {STREAM: self},
+        }
+        self.scope = scope
+        self._upgraded = parser.should_upgrade() and self._should_upgrade()
+        if self._upgraded:
+            return
+        url = parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        self.date.update(self.server_state, self.config)
+        cycle = _Cycle(self, version != "1.0" and parser.should_keep_alive())
+        waits, self.cycle = self.answering, cycle
+        if waits:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+        else:
+            self._start_asgi_task(cycle, self.app)
 
     def on_chunk_header(self) -> None:
         """Count a chunk of the body."""
@@ -333,23 +434,39 @@ class StreamProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Process a part of the body."""
         self._parsed = True
-        super().on_body(body)
+        cycle = self.cycle
+        if self._upgraded or cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.notify()
 
     def on_message_complete(self) -> None:
-        """Stop the timer: uvicorn waits for the next request."""
-        self._awaited = None
-        super().on_message_complete()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Serve a request, by a cycle of ours: uvicorn does not let its class be chosen."""
-        cycle.__class__ = _Cycle
-        super()._start_asgi_task(cycle, app)
+        """Wait for the answer, or for the next request."""
+        cycle, self._awaited = self.cycle, None
+        if self._upgraded:
+            return
+        if cycle.response_complete:
+            self._awaited = "idle_seconds"
+            return
+        cycle.more_body = False
+        cycle.notify()
 
     def on_response_complete(self) -> None:
-        """Read no more requests before those that wait are answered."""
-        super().on_response_complete()  # which reads on in any case
+        """Serve the next request. Read no more of them before those that wait are answered."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._awaited is None:
+            self._awaited = "idle_seconds"
+            self._time()
         if self.pipeline:
             self.flow.pause_reading()
+        elif self.flow.read_paused:
+            self.flow.resume_reading()
 
     # The current response
 
@@ -368,8 +485,8 @@ class StreamProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the listener, too."""
-        self._awaited = None
-        self._time()
+        self._awaited = self._timed = None
+        self._stop_timer()
         self.others.remove(self)
         self._stop_reader()
         super().connection_lost(exc)
@@ -410,8 +527,8 @@ class StreamProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Pass the connection on to the other protocol."""
-        self._awaited = None
-        self._time()
+        self._awaited = self._timed = None
+        self._stop_timer()
         self.others.remove(self)
         super().handle_websocket_upgrade()
 
@@ -490,5 +607,4 @@ def protocols(limits: Limits, stall: float = STALL, connections: int | None = No
         "http": type("StreamProtocol", (StreamProtocol,), {**shared, "stall": stall, "date": DateHeader()}),
         "ws": type("SocketProtocol", (SocketProtocol,), shared),
         "ws_max_size": limits.body_bytes,
-        "timeout_keep_alive": limits.idle_seconds,
     }
