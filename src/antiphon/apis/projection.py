@@ -9,7 +9,7 @@ from antiphon.apis.framing import DONE, untyped_event
 from antiphon.core.accumulator import Output, output_of
 from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
+from antiphon.core.events import ITEM_ENDS, Event, Finished, TextDelta
 from antiphon.core.items import Item
 
 
@@ -110,15 +110,13 @@ class ChoiceResult(Generic[C]):
     def push(self, events: list[Event]) -> None:
         """Process the next events. Items are in the events that end them."""
         for event in events:
-            match event:
-                case TextDelta():
-                    if self._shown is not None:
-                        self.tokens.extend(self._shown(event.tokens))
-                case TextEnded(item=item) | ReasoningEnded(item=item) | CallEnded(item=item):
-                    assert item is not None
-                    self._items.append(item)
-                case Finished():
-                    self._end = event
+            if type(event) is TextDelta:
+                if self._shown is not None:
+                    self.tokens.extend(self._shown(event.tokens))
+            elif type(event) is Finished:
+                self._end = event
+            elif type(event) in ITEM_ENDS:
+                self._items.append(event.item)  # type: ignore[union-attr, arg-type]
 
     @property
     def output(self) -> Output:

@@ -53,17 +53,17 @@ class Output(Struct, frozen=True):
     @property
     def text(self) -> str:
         """All visible text: each message is a paragraph."""
-        return PARAGRAPH.join([item.text for item in self.items if isinstance(item, Message)])
+        return PARAGRAPH.join([item.text for item in self.items if type(item) is Message])
 
     @property
     def reasoning(self) -> str:
         """The reasoning: each is a paragraph."""
-        return PARAGRAPH.join([item.text for item in self.items if isinstance(item, Reasoning)])
+        return PARAGRAPH.join([item.text for item in self.items if type(item) is Reasoning])
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
         """The calls of the client's functions, in order, incomplete ones included."""
-        return tuple([item for item in self.items if isinstance(item, FunctionCall) and not item.hosted])
+        return tuple([item for item in self.items if type(item) is FunctionCall and not item.hosted])
 
 
 class Accumulator:

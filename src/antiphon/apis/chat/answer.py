@@ -42,10 +42,10 @@ class Annotations:
 
     def push(self, event: Event) -> tuple[Annotation, ...]:
         """The annotations that an event completes: each message is a paragraph of the content."""
-        if isinstance(event, ToolResultReceived):
+        if type(event) is ToolResultReceived:
             self._citations = self._citations or Citations()
             self._citations.add(event.result)
-        if not isinstance(event, TextEnded) or event.item is None:
+        if type(event) is not TextEnded or event.item is None:
             return ()
         text, start = event.item.text, self._length + len(PARAGRAPH) * bool(self._messages)
         self._length, self._messages = start + len(text), self._messages + 1
@@ -85,7 +85,7 @@ class ChatCompletionBuilder(BodyProjection):
         state = self._choices[choice]
         state.push(events)
         for event in events:
-            if isinstance(event, TextEnded | ToolResultReceived):
+            if type(event) is TextEnded or type(event) is ToolResultReceived:
                 self._annotations[choice] += self._cited[choice].push(event)
         if self._presentation.token_ids:
             state.ids += [token.id for event in events if self._shows_tokens(event) for token in event.tokens]
@@ -108,10 +108,7 @@ class ChatCompletionBuilder(BodyProjection):
             id=envelope.id,
             created=envelope.created,
             model=envelope.model,
-            choices=[
-                self._choice(index, state, output)
-                for index, (state, output) in enumerate(zip(self._choices, outputs, strict=True))
-            ],
+            choices=[self._choice(index, output) for index, output in enumerate(outputs)],
             usage=total(envelope.prompt_tokens, [output.usage for output in outputs], len(envelope.prompts)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
@@ -124,18 +121,18 @@ class ChatCompletionBuilder(BodyProjection):
             completion.prompt_logprobs = self._scored
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, state: ChoiceResult[EncodedList], output: Output) -> Choice:
-        presentation = self._presentation
+    def _choice(self, index: int, output: Output) -> Choice:
+        presentation, state = self._presentation, self._choices[index]
         calls = output.calls
         reason = finish_reason(output.reason, len(calls))
         message = _message(output, calls, presentation)
         message.annotations = self._annotations[index]
-        scored = cast("list[Raw]", state.tokens.raw)
+        scored = presentation.logprobs is not None
         return Choice(
             index,
             message,
             reason_shown(reason, presentation),
-            logprobs=None if presentation.logprobs is None else ChoiceLogprobs(scored),
+            logprobs=ChoiceLogprobs(cast("list[Raw]", state.tokens.raw)) if scored else None,
             stop_reason=output.stop,
             token_ids=state.ids if presentation.token_ids else UNSET,
             error=ChoiceError(output.error) if output.error else UNSET,
