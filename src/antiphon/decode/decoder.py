@@ -231,10 +231,11 @@ class Decoder:
 
     def _find_plain(self) -> None:
         """Compute the condition for the next chunk to be plain, or space between plain ones."""
-        reader, kind = self._reader, self._table[self.state].visible_kind
+        reader, entry = self._reader, self._table[self.state]
+        kind = entry.visible_kind
         self._plain_texts = self._spaces = NEVER_PLAIN
         if kind is not None and not self._prefix_left and isinstance(reader, SpanReader):
-            self._delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
+            self._delta = entry.delta
             if (lexer := reader.text_lexer) and self._builder.passes(kind) and self._token_map.idle:
                 self._plain_texts, self._spaces = lexer.plain, lexer.space
         self.plain = self._plain_texts

@@ -36,6 +36,9 @@ from antiphon.decode.token_map import TokenMap
 MAX_PROVISIONAL = 64 * 1024
 """Characters that are held back until a call has an argument; beyond that they are text."""
 
+_TEXT, _REASONING, _CALL = SpanKind.TEXT, SpanKind.REASONING, SpanKind.CALL
+"""Looked up once: in Python 3.11 the attribute of an enumeration takes as long as a call."""
+
 
 class EventBuilder:
     """Builds events from text that is reported in order, each character once.
@@ -82,10 +85,10 @@ class EventBuilder:
         self._stop = stop
         self._tools = tools
         self._held = ""  # visible text that may be the beginning of a stop string
-        self._kind = SpanKind.TEXT  # of the current text
+        self._kind = _TEXT  # of the current text
         self._phase: str | None = None  # the phase of the current text
         self._open: SpanKind | None = None  # the open item: text, reasoning or call
-        self._writer = ObjectWriter({})
+        self._writer: ObjectWriter  # of the arguments of the call that is named
         self._broken = False  # the arguments of the open call are no JSON any more
         self._provisional: list[str] | None = None
         self._named: CallHeader | None = None  # the call that the provisional text begins
@@ -110,11 +113,11 @@ class EventBuilder:
         if self._named is not None or self._open is not kind or self._phase != phase:
             self.close()
         self._kind, self._phase = kind, phase
-        self.reasoned = self.reasoned or kind is SpanKind.REASONING
+        self.reasoned = self.reasoned or kind is _REASONING
 
     def text(self, kind: SpanKind, raw: str) -> None:
         """Text of a span."""
-        if self._stop is None or kind is not SpanKind.TEXT:
+        if self._stop is None or kind is not _TEXT:
             self._show(kind, raw)
         else:
             self._show_until_stop(self._stop, self._held + raw)
@@ -122,7 +125,7 @@ class EventBuilder:
     def insert_text(self, text: str) -> None:
         """Add visible text that the model did not write."""
         if text:
-            self._open_item(SpanKind.TEXT)
+            self._open_item(_TEXT)
             self._events.append(TextDelta(text, ""))
 
     def markup(self, raw: str) -> None:
@@ -131,7 +134,8 @@ class EventBuilder:
             self._provisional.append(raw)
             self._provisional_size += len(raw)
         elif raw:
-            self._release()
+            if self._held:
+                self._release()
             self._events.append(Markup(raw, self._take(raw)))
 
     def malformed(self, why: str) -> None:
@@ -140,17 +144,18 @@ class EventBuilder:
 
     def close(self) -> None:
         """Close the open item; a call that did not fail is complete."""
-        self._release()
-        if self.in_call:
+        if self._held:
+            self._release()
+        if self._open is _CALL or self._named is not None:
             self.arguments(self._writer.end(), "")
             self.end_call()
         elif self._open is not None:
-            self._events.append(TextEnded() if self._open is SpanKind.TEXT else ReasoningEnded())
+            self._events.append(TextEnded() if self._open is _TEXT else ReasoningEnded())
         self._open = None
 
     def passes(self, kind: SpanKind) -> bool:
         """Whether plain text of this kind needs only a delta: its item is open, no text is provisional."""
-        return self._open is kind and not self._held and (self._stop is None or kind is not SpanKind.TEXT)
+        return self._open is kind and not self._held and (self._stop is None or kind is not _TEXT)
 
     # The opening of a call
 
@@ -208,7 +213,7 @@ class EventBuilder:
         raw = (marker or "") + raw
         # Also if it follows reasoning: its tokens do not count as reasoning.
         self.enter(SpanKind.MARKUP)
-        self._open = SpanKind.CALL
+        self._open = _CALL
         if call_id is None or call_id in self._call_ids:  # models repeat ids
             call_id = self._ids(name, self._calls)
         self._call_ids.add(call_id)
@@ -221,7 +226,7 @@ class EventBuilder:
     @property
     def in_call(self) -> bool:
         """Whether a call is open."""
-        return self._open is SpanKind.CALL or self._named is not None
+        return self._open is _CALL or self._named is not None
 
     def arguments(self, text: str, raw: str) -> None:
         """Add JSON text to the arguments of the call, which starts with the first text."""
@@ -312,13 +317,13 @@ class EventBuilder:
     def _take(self, raw: str, visible: bool = False) -> tuple[Token, ...]:
         tokens = self._token_map.take(len(raw), visible)
         self.completion_tokens += len(tokens)
-        if self._kind is SpanKind.REASONING:  # space and markers inside reasoning count as reasoning
+        if self._kind is _REASONING:  # space and markers inside reasoning count as reasoning
             self.reasoning_tokens += len(tokens)
         return tokens
 
     def _show(self, kind: SpanKind, raw: str) -> None:
         self._open_item(kind)
-        if kind is SpanKind.TEXT:
+        if kind is _TEXT:
             self._events.append(TextDelta(raw, raw, self._take(raw, visible=True)))
         else:
             self._events.append(ReasoningDelta(raw, raw, self._take(raw)))
@@ -327,7 +332,7 @@ class EventBuilder:
         if self._open is not kind:
             self.close()
             self._open = kind
-            self._events.append(TextStarted(self._phase) if kind is SpanKind.TEXT else ReasoningStarted())
+            self._events.append(TextStarted(self._phase) if kind is _TEXT else ReasoningStarted())
 
     def _show_until_stop(self, stop: StopMatcher, text: str) -> None:
         self._held = ""
@@ -336,7 +341,7 @@ class EventBuilder:
             return
         end, self.stopped = stop.find(text)
         if end:
-            self._show(SpanKind.TEXT, text[:end])
+            self._show(_TEXT, text[:end])
         if self.stopped:
             self.markup(text[end:])
         else:
@@ -344,7 +349,7 @@ class EventBuilder:
 
     def _release(self) -> None:
         """Report text that was held back and is not a stop string."""
-        if self._held and self._stop is not None:
-            held, self._held = self._held, ""
-            self._stop.reset()
-            self._show(SpanKind.TEXT, held)
+        assert self._stop is not None
+        held, self._held = self._held, ""
+        self._stop.reset()
+        self._show(_TEXT, held)

@@ -8,10 +8,11 @@ cost of a piece depends on its own length only.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
-class MarkerMatch(NamedTuple):
+class MarkerMatch(Struct, frozen=True, gc=False):
     """A marker at `text[start:end]`; or, if `marker` is empty, a possible beginning of one."""
 
     start: int

@@ -15,6 +15,10 @@ RETRACT: Final = ""
 """In place of a state's name: the provisional text is not a call."""
 
 
+_OPENING, _CALL = SpanKind.OPENING, SpanKind.CALL
+_HIDDEN = SpanKind.CALL, SpanKind.MARKUP
+
+
 class Step(NamedTuple):
     """The next state. `raw` is the marker that leads there, with the space before it."""
 
@@ -88,9 +92,9 @@ class SpanReader:
         """The same, without holding text back."""
         self._final = True
         step = self.feed(text)
-        if step is None and self._table.kind is SpanKind.OPENING:
+        if step is None and self._table.kind is _OPENING:
             return Step(RETRACT, self._held)
-        if step is None:
+        if step is None and self._held:
             self._report(self._held)
         return step
 
@@ -133,10 +137,10 @@ class SpanReader:
     def _begin(self, content: str, rest: str) -> Step | None:
         """Report the first text of this span; from here on the markers in `first` are text."""
         self._lexer = self._table.lexer
-        if self._table.kind is SpanKind.CALL:
+        if self._table.kind is _CALL:
             self._builder.malformed("text between the arguments of a call")
         self._report(content)
-        return self.feed(rest)
+        return self.feed(rest) if rest else None
 
     def _skip_space(self, text: str) -> str:
         """Report space after a marker as part of the marker."""
@@ -146,7 +150,7 @@ class SpanReader:
         return body
 
     def _report(self, text: str) -> None:
-        if self._table.kind in (SpanKind.CALL, SpanKind.MARKUP):
+        if self._table.kind in _HIDDEN:
             self._builder.markup(text)
         elif text:
             self._builder.text(self._table.kind, text)

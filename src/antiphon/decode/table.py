@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
+from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.grammar import (
     BraceArguments,
     CallStart,
@@ -44,7 +45,7 @@ from antiphon.decode.readers import SpanReader, SpanTable, StateReader
 class CompiledState:
     """A compiled state: its type, and a factory of readers for it."""
 
-    __slots__ = ("make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
+    __slots__ = ("delta", "make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
 
     def __init__(self, state: State, make: Callable[[EventBuilder], StateReader]) -> None:
         kind = state.kind if isinstance(state, Span) else None
@@ -55,6 +56,7 @@ class CompiledState:
         self.visible = kind in (SpanKind.TEXT, SpanKind.REASONING)
         """The text is content or reasoning."""
         self.visible_kind = kind if self.visible else None
+        self.delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
         self.outside_calls = self.visible or kind is SpanKind.MARKUP
         """No call is open here."""
 

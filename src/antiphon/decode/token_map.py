@@ -58,6 +58,8 @@ class TokenMap:
 
     def rest(self) -> tuple[Token, ...]:
         """The remaining tokens, those after the last character."""
-        rest = tuple(token for _, _, token in self._tokens)
+        if not self._tokens:
+            return ()
+        rest = tuple([token for _, _, token in self._tokens])
         self._tokens.clear()
         return rest

@@ -335,7 +335,7 @@ class TokenModel:
     def decoder(self, turn: Turn, prompt: Prompt, rng: Random | None = None) -> Decoder:
         """A decoder for one answer to this prompt. `rng` makes the ids of its calls."""
         table = self.table(turn)
-        calls = len([item for item in turn.items if isinstance(item, FunctionCall)])
+        calls = len([item for item in turn.items if type(item) is FunctionCall])
         start = self.begun(table, prompt.text)
         decoder = Decoder(
             table,
@@ -389,13 +389,14 @@ class TokenModel:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        reads_calls = self._exclude_tools or turn.tool_choice.calling is not CallMode.NONE
-        return self._table if turn.tools and reads_calls else self._table_without_calls
+        if turn.tools and (self._exclude_tools or turn.tool_choice.calling is not CallMode.NONE):
+            return self._table
+        return self._table_without_calls
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
         tail = self._tail(table, prompt)
-        return start_after(table, tail) if tail else Start()
+        return start_after(table, tail) if tail else _FROM_START
 
     def _tail(self, table: Table, prompt: str) -> str:
         """The end of the prompt that belongs to the answer."""
@@ -432,6 +433,7 @@ class TokenModel:
 
 
 _PLAIN = Table(TEXT)
+_FROM_START = Start()
 
 
 def _is_reasoning(state: State) -> bool:
