@@ -34,6 +34,8 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Rea
 PARAGRAPH = "\n\n"
 """The separator of two messages, or two reasonings, for clients that know only one text."""
 
+_ASSISTANT = Role.ASSISTANT
+
 DELTAS = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 """The types of the frequent events: one or more for each token."""
 
@@ -78,7 +80,7 @@ class Accumulator:
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.pieces: list[str] = []
-        self._opened: TextStarted | CallStarted | None = None
+        self._opened: TextStarted | ReasoningStarted | CallStarted | None = None
         self._finished: Finished | None = None
 
     def push(self, event: Event) -> Event:
@@ -102,20 +104,20 @@ class Accumulator:
         return output_of(self.items, self._finished)
 
     def _start(self, event: TextStarted | ReasoningStarted | CallStarted) -> Event:
-        self._opened = None if isinstance(event, ReasoningStarted) else event
+        self._opened = event
         # Most answers have one item, with number 0, which is also the default of events: no copy is needed.
         return replace(event, index=len(self.items)) if self.items else event
 
     def _end_text(self, event: TextEnded) -> Event:
-        assert isinstance(self._opened, TextStarted)
-        return self._end(event, Message(Role.ASSISTANT, (TextPart(self._take()),), phase=self._opened.phase))
+        assert type(self._opened) is TextStarted
+        return self._end(event, Message(_ASSISTANT, (TextPart(self._take()),), phase=self._opened.phase))
 
     def _end_reasoning(self, event: ReasoningEnded) -> Event:
         return self._end(event, Reasoning(self._take()))
 
     def _end_call(self, event: CallEnded) -> Event:
         call = self._opened
-        assert isinstance(call, CallStarted)
+        assert type(call) is CallStarted
         status = Status.COMPLETED if event.complete else Status.INCOMPLETE
         return self._end(event, FunctionCall(call.call_id, call.name, self._take(), status, call.hosted))
 

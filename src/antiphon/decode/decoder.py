@@ -136,8 +136,12 @@ class Decoder:
         self._plain_length = self._plain_tokens = 0  # of plain chunks that are not counted yet
         self._prefix_left = 0  # characters of `call_prefix` that are still to be removed from events
         self.state = table.grammar.text
-        self._reader: StateReader = table[self.state].make(self._builder)
-        self._go_to(state or table.grammar.start)
+        text, begin = table[self.state], state or table.grammar.start
+        self._reader: StateReader = text.make(self._builder)
+        if begin == self.state and text.outside_calls is not None:
+            self._enter(text.outside_calls, "")
+        else:
+            self._go_to(begin)
         if state is None:
             self.keep_space()
         if call_prefix:
@@ -309,8 +313,8 @@ class Decoder:
         entry = self._table[name]
         if entry.starts_call and not self._builder.provisional:
             self._begin_call(entry.state, marker)
-        elif entry.outside_calls:
-            self._enter(entry.state, marker)
+        elif entry.outside_calls is not None:
+            self._enter(entry.outside_calls, marker)
         else:
             self._builder.markup(marker)
         self.state = name
@@ -328,9 +332,8 @@ class Decoder:
             self._builder.close()
         self._builder.begin_provisional(marker)
 
-    def _enter(self, span: State, marker: str) -> None:
+    def _enter(self, span: Span, marker: str) -> None:
         """Enter a state outside calls."""
-        assert isinstance(span, Span)
         if self._builder.provisional:
             self._builder.discard_call()  # a group without calls
         self._builder.enter(span.kind, span.phase)

@@ -48,7 +48,8 @@ class CompiledState:
     __slots__ = ("delta", "make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
 
     def __init__(self, state: State, make: Callable[[EventBuilder], StateReader]) -> None:
-        kind = state.kind if isinstance(state, Span) else None
+        span = state if isinstance(state, Span) else None
+        kind = None if span is None else span.kind
         self.state = state
         self.make = make
         self.starts_call = kind is SpanKind.OPENING or isinstance(state, CallStart)
@@ -57,8 +58,8 @@ class CompiledState:
         """The text is content or reasoning."""
         self.visible_kind = kind if self.visible else None
         self.delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
-        self.outside_calls = self.visible or kind is SpanKind.MARKUP
-        """No call is open here."""
+        self.outside_calls = span if self.visible or kind is SpanKind.MARKUP else None
+        """The span, if no call is open here."""
 
 
 class Table(dict[str, CompiledState]):

@@ -74,14 +74,11 @@ class AnswerSource:
             prompts = await _each(prepared, partial(_scored, choices=choices))
             await asyncio.to_thread(output.set_prompts, prompts)  # much is made of them
         if prepared[0].request.sampling.beam_width is None:
-            contexts = [[self._context] * each.turn.choices for each in prepared]
+            choosing = [
+                _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
+            ]
         else:
-            contexts = await _each(prepared, _searched)
-        choosing = [
-            _choice(each, index, context)
-            for each, begun in zip(prepared, contexts, strict=True)
-            for index, context in enumerate(begun)
-        ]
+            choosing = [choice for found in await _each(prepared, _searched) for choice in found]
         self._choices = choosing
         if len(choosing) == 1:
             await choosing[0].run(output, 0)
@@ -149,11 +146,12 @@ async def _scored(prepared: Prepared, choices: int) -> Prompt:
     return replace(prepared.prompt, tokens=await prepared.engine.score_prompt(prepared.request))
 
 
-async def _searched(prepared: Prepared) -> list[ReplayContext]:
-    """The results of a beam search for a turn, as contexts to replay."""
+async def _searched(prepared: Prepared) -> list[Choice]:
+    """The results of a beam search for a turn, as choices that replay them."""
     _check_searched(prepared)
     assert isinstance(prepared.engine, BeamSearcher)
-    return [ReplayContext(ReplayLog(answer)) for answer in await prepared.engine.search(prepared.request)]
+    found = await prepared.engine.search(prepared.request)
+    return [_choice(prepared, index, ReplayContext(ReplayLog(each))) for index, each in enumerate(found)]
 
 
 def _check_searched(prepared: Prepared) -> None:

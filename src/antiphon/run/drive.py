@@ -218,6 +218,9 @@ class Client:
         """Send the last wire events, or the body: the answer is over."""
 
 
+_NO_CLIENT = Client()
+
+
 class Driver:
     """Drives one answer; sources push to it. A driver is used once."""
 
@@ -253,7 +256,7 @@ class Driver:
         self._source = source
         self._projection = projection
         self._journal = journal
-        self._client = Client()
+        self._client = _NO_CLIENT
         self._begun = False
         self._opening: asyncio.Task[None] | None = None  # the journal's
         self._unopened: Exception | None = None  # why the journal cannot be opened
@@ -386,7 +389,7 @@ class Driver:
             await self._end(ending, reason)
         finally:
             # All of these refer to this object: without them no cycle is left for the garbage collector.
-            self._client = Client()
+            self._client = _NO_CLIENT
             self._journal = self._reason = None
             self._on_pause.clear()
             del self._source
@@ -400,11 +403,9 @@ class Driver:
         try:
             if limit is None:
                 await self._run_source()
-                await self._opened()
             else:
                 async with limit:
                     await self._run_source()
-                    await self._opened()
         except asyncio.CancelledError as cancelled:
             self._cancelled = cancelled  # the server cancels requests that take too long to end
             return self._reason or EngineNotReadyError()
@@ -413,7 +414,7 @@ class Driver:
         return self._reason
 
     async def _run_source(self) -> None:
-        """Run the source until it ends or is stopped. From then on `stop` has no effect."""
+        """Run the source until it ends or is stopped; then `stop` has no effect, and the journal is open."""
         task = self._task
         assert task is not None
         try:
@@ -427,11 +428,12 @@ class Driver:
                 await _cancel_arrived()
                 # Otherwise a deadline that expires now would look like a cancellation from outside.
                 task.uncancel()
-
-    async def _opened(self) -> None:
-        """Wait until the journal is open. Raises why it cannot be opened."""
         if self._opening is not None:
-            await asyncio.wait((self._opening,))
+            await self._opened(self._opening)
+
+    async def _opened(self, opening: asyncio.Task[None]) -> None:
+        """Wait until the journal is open. Raises why it cannot be opened."""
+        await asyncio.wait((opening,))
         if self._unopened is not None:
             raise self._unopened
 
@@ -442,26 +444,26 @@ class Driver:
         except Exception as error:  # the stored answer has no end
             self._send_failure(error)
             return
-        match ending.client:
-            case ClientResult.RESULT | ClientResult.CANCELLED:
-                self._client.end(lines, self._projection.body)
-            case ClientResult.ERROR:
-                assert isinstance(reason, Exception)
-                self._send_failure(reason, lines)
+        if reason is None or ending.client is ClientResult.CANCELLED:
+            self._client.end(lines, self._projection.body)
+        elif ending.client is ClientResult.ERROR:
+            assert isinstance(reason, Exception)
+            self._send_failure(reason, lines)
 
     async def _close(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
         """Store the end; the last wire events."""
         journal = self._journal
-        if journal is None and ending.client is ClientResult.NOTHING:
+        if reason is not None and journal is None and ending.client is ClientResult.NOTHING:
             for _ in self._source.abandon():  # the events are only counted; they are not sent
                 pass
             return []
-        if ending.stored is Stored.UNCHANGED:
+        if reason is not None and ending.stored is Stored.UNCHANGED:
             if journal is not None:
                 await journal.release()
             return self._unstored_lines(reason) if self._begun else []
         lines = [] if self._begun else self._begin()
-        await self._opened()
+        if self._opening is not None:
+            await self._opened(self._opening)
         if reason is not None and not (journal is not None and journal.replaying):
             lines = await self._abandon(lines)
         lines += self._last_lines(ending, reason)
@@ -501,12 +503,11 @@ class Driver:
         return closing + self._projection.fail(public_error(reason))
 
     def _last_lines(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
-        match ending.stored:
-            case Stored.FAILED:
-                return self._projection.fail(public_error(reason))
-            case Stored.CANCELLED:
-                return self._projection.cancel()
-        return self._projection.finish()
+        if reason is None:
+            return self._projection.finish()
+        if ending.stored is Stored.CANCELLED:
+            return self._projection.cancel()
+        return self._projection.fail(public_error(reason))
 
     def _send_failure(self, error: Exception, lines: Sequence[bytes] = ()) -> None:
         """Send a failure to the client, in the stream if it has begun; otherwise raise it."""

@@ -242,8 +242,7 @@ class GenerationRun:
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
-        steps_in = self._calls, self._check, self._limit, self._intercepted or None
-        self._direct = all(each is None for each in steps_in)
+        self._direct = not (self._calls or self._check or self._limit or self._intercepted)
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
@@ -252,7 +251,8 @@ class GenerationRun:
                 self._close_reasoning()
             else:
                 await self._generate_rest()
-        await self._emit_later()
+        if self._later:
+            await self._emit_later()
         if self._check is not None and (events := await self._check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]
             self._observation.unmet += [why for end in ends for why in end.unmet]
@@ -261,7 +261,10 @@ class GenerationRun:
     async def _generate_rest(self) -> None:
         """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
         try:
-            await self._generate(await self._next_request())
+            request = self._request
+            if self._replay is not None and self._replay.chunks:
+                request = await self._rest(self._replay.chunks)
+            await self._generate(request)
         except ReplicaLostError as lost:
             self._lost += 1
             assert self._replay is not None
@@ -272,12 +275,10 @@ class GenerationRun:
             self._observation.failovers += 1
             self._unfinished = []
 
-    async def _next_request(self) -> GenerationRequest:
-        """The request to the engine: for the rest of the answer, if a part is there already."""
-        if self._replay is None or not self._replay.chunks:
-            return self._request
+    async def _rest(self, chunks: list[Chunk]) -> GenerationRequest:
+        """The request to the engine for the rest of the answer, after these chunks."""
         request, self._before = await request_after(
-            self._replay.chunks, self._engine, self._request, self._plan, self._pool
+            chunks, self._engine, self._request, self._plan, self._pool
         )
         return request
 
@@ -333,7 +334,7 @@ class GenerationRun:
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
-        ready = self._begins and not self._held and not self._output.paused
+        ready = self._begins and not over and not self._held and not self._output.paused
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
             self._write = self._output.delta_writer(self._choice, delta)
@@ -479,8 +480,6 @@ class GenerationRun:
 
     async def _emit_later(self) -> None:
         """Emit the last events of a large answer, each in a turn of its own, while the client reads."""
-        if not self._later:
-            return
         while self._later:
             await wait_for_turn(self._output)
             self._emit(self._choice, [self._later.pop(0)])
@@ -514,7 +513,7 @@ class GenerationRun:
             # The engine calls this outside of the request's context.
             known = {"model": model, "request_id": observation.request_id}
             log.info("broken markup", verdict=self._verdict, places=self._broken, **known)
-        if isinstance(end := visible[-1], Finished):
+        if type(end := visible[-1]) is Finished:
             prompt, conversation = self._request.prompt, self._request.conversation
             read = len(prompt.ids) + end.usage.prompt_tokens  # one of the two is known
             observation.generations.append(

@@ -21,7 +21,7 @@ from antiphon.core.call_filter import CallFilter
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import CallMode, Function, Turn
+from antiphon.core.turn import Function, ToolChoice, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import (
@@ -46,6 +46,7 @@ TOKEN_BYTES = 100
 ANSWER_SHARE = 4
 """The fraction of the context (1/4) that is kept for the answer if a conversation is shortened to fit."""
 
+_FREE = ToolChoice()
 _FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
@@ -165,7 +166,7 @@ class Prepared(Struct, frozen=True):
             _filter(self.turn),
             self.reasoning,
             OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
-            frozenset([tool.name for tool in self.turn.tools if tool.hosted and not tool.hosted.approval]),
+            _hosted(self.turn) if self.turn.tools else frozenset(),
             self.plan,
             self.pool,
             self.ended,
@@ -203,9 +204,12 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
 
 def _filter(turn: Turn) -> CallFilter | None:
     """The filter for calls that the client does not allow; most turns need none."""
-    choice = turn.tool_choice
-    free = choice.most is None and choice.names is None and choice.calling is not CallMode.NONE
-    return None if free else CallFilter(choice)
+    return None if turn.tool_choice == _FREE else CallFilter(turn.tool_choice)
+
+
+def _hosted(turn: Turn) -> frozenset[str]:
+    """The names of the functions that the server runs without asking the client."""
+    return frozenset([tool.name for tool in turn.tools if tool.hosted and not tool.hosted.approval])
 
 
 def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
