@@ -1,5 +1,6 @@
 """The parameters of a request for sampling, length and stop strings."""
 
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -74,21 +75,9 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if values == _NONE_SET:  # as of most requests
         return Sampling(max_tokens=max_tokens, logprobs=logprobs)
     given = {name: value for name, value in zip(_SHARED_FIELDS, values, strict=True) if value is not None}
-    given.update(
-        top_k=-1 if request.top_k == 0 else request.top_k,
-        logit_bias=request.logit_bias or {},
-        banned_tokens=_listed(request.banned_tokens, "banned_tokens", list[Count]),
-        dry_sequence_breakers=_listed(request.dry_sequence_breakers, "dry_sequence_breakers", list[str]),
-        max_tokens=max_tokens,
-        min_tokens=request.min_tokens or None,
-        stop_token_ids=tuple(request.stop_token_ids or ()),
-        ignore_eos=request.ignore_eos or None,
-        bad_words=_texts(request.bad_words),
-        allowed_token_ids=tuple(request.allowed_token_ids or ()),
-        logprobs=logprobs,
-        cache_salt=request.cache_salt or None,
-    )
-    return Sampling(**given)
+    for name in _READ.keys() & given.keys():
+        given[name] = _READ[name](given[name])
+    return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)
 
 
 def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tuple[T, ...]:
@@ -105,6 +94,20 @@ def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tup
 def _texts(value: str | list[str] | None) -> tuple[str, ...]:
     """One text or several, without empty ones."""
     return tuple(text for text in ((value,) if isinstance(value, str) else value or ()) if text)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "top_k": lambda most: most or -1,
+    "banned_tokens": lambda value: _listed(value, "banned_tokens", list[Count]),
+    "dry_sequence_breakers": lambda value: _listed(value, "dry_sequence_breakers", list[str]),
+    "min_tokens": lambda least: least or None,
+    "stop_token_ids": tuple,
+    "ignore_eos": lambda ignored: ignored or None,
+    "bad_words": _texts,
+    "allowed_token_ids": tuple,
+    "cache_salt": lambda salt: salt or None,
+}
+"""Field → what its value, if it is set, means here."""
 
 
 def sampling(request: Request, *, max_tokens: int | None, logprobs: int | None) -> Sampling:

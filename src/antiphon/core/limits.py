@@ -6,8 +6,7 @@ A request over a limit is refused before it causes work, by an error that names 
 
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from functools import cache
-from operator import attrgetter
+from functools import cache, cached_property
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,7 +23,7 @@ LIMIT_EXCEEDED = "limit_exceeded"
 """The code of every error that names a limit."""
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The value of each limit."""
 
     # Bodies and their content
@@ -127,6 +126,12 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     socket_turns: int = 16
     socket_bytes: int = 64 * MIB
 
+    @cached_property
+    def least_values(self) -> int:
+        """The lowest limit of `check_body`."""
+        counted: list[int] = [getattr(self, name) for name in _COUNTED.values()]
+        return min(self.values, self.schema_values, self.depth, *counted)
+
     def refuse(self, name: str, param: str, what: str) -> NoReturn:
         """Raise the RequestError for a parameter that is over a limit."""
         message = f"{what}: more than {getattr(self, name)}, the limit '{name}' of this server."
@@ -191,16 +196,12 @@ _ValuePath = tuple[Any, str | int] | None
 """A value in a body: the path of its container, and its name or index in that."""
 
 
-_counts = attrgetter(*{*_COUNTED.values(), "values", "schema_values", "depth"})
-
-
 def is_small(body: bytes, limits: Limits) -> bool:
     """Whether this JSON is too short to exceed any limit of `check_body`. Most bodies are, and need no visit.
 
     Each value follows one of these characters, or is the only one; those in texts only increase the estimate.
     """
-    least: int = min(_counts(limits))
-    return body.count(b",") + body.count(b"{") + body.count(b"[") < least
+    return body.count(b",") + body.count(b"{") + body.count(b"[") < limits.least_values
 
 
 def check_body(body: Any, limits: Limits) -> None:

@@ -74,24 +74,28 @@ class KeyMiddleware:
         if scope["type"] == "lifespan":
             await self._asgi(scope, receive, send)
             return
-        path, account = scope["path"], ANYONE
-        needed = scope_of(scope.get("method", "POST"), path)
-        try:
-            if needed == "admin" and not self._keys.administered:
-                raise NoAdminKeyError
-            if needed == "admin" or (self._keys.guarded and not _is_open(path)):
-                account = self._account(scope)
-                observed().account = account
-                _check_scope(account, needed)
-                if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
-                    account.admit()
-        except RequestError as error:
-            await _refuse(error, scope, receive, send)
-            return
+        path, account, guarded = scope["path"], ANYONE, self._keys.guarded
+        if path in _ADMIN or (guarded and not _is_open(path)):
+            try:
+                account = self._admitted(scope, path)
+            except RequestError as error:
+                await _refuse(error, scope, receive, send)
+                return
         scope.setdefault("state", {})["account"] = account
         # Slots are shared by client; without keys, clients are distinguished by their addresses.
-        CLIENT.set(account.owner if self._keys.guarded else (scope.get("client") or ("",))[0])
+        CLIENT.set(account.owner if guarded else (scope.get("client") or ("",))[0])
         await self._asgi(scope, receive, send)
+
+    def _admitted(self, scope: Scope, path: str) -> Account:
+        """The account of a request, which may be made with its key. Raises RequestError."""
+        needed = scope_of(scope.get("method", "POST"), path)
+        if needed == "admin" and not self._keys.administered:
+            raise NoAdminKeyError
+        observed().account = account = self._account(scope)
+        _check_scope(account, needed)
+        if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
+            account.admit()
+        return account
 
     def _account(self, scope: Scope) -> Account:
         """The account of a request. Raises AuthenticationError."""

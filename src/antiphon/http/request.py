@@ -62,9 +62,10 @@ def account_of(request: HTTPConnection) -> Account:
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
     """The header of this name, which is in lower case; the first, if there are several."""
-    for key, value in scope["headers"]:
+    found: bytes
+    for key, found in scope["headers"]:
         if key == name:
-            return cast(bytes, value)
+            return found
     return None
 
 
@@ -133,18 +134,20 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
-    body, more = bytearray(), True
+    receive, parts, size, more = request.receive, list[bytes](), 0, True
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
-        if len(body) > most:
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > most:
             raise too_large(limit, most)
         more = message.get("more_body", False)
-    if not body:
+    if not size:
         raise RequestError("The request has no body. Send a JSON object.")
-    return bytes(body)
+    return b"".join(parts)
 
 
 def too_large(limit: str, most: int) -> BodyTooLargeError:

@@ -31,6 +31,7 @@ UNNAMED = "unnamed"
 """The name of a called function whose name was lost."""
 
 _ROLES = {role.value: role for role in Role}
+_ASKING = frozenset(_ROLES) - {"assistant"}
 _RESULTS = frozenset({"tool", "function"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 MEDIA = {
@@ -53,7 +54,11 @@ class History:
         self.repairs: list[str] = []
         self._open: dict[str, str] = {}  # calls without a result: id → name, oldest first
         for index, message in enumerate(messages):
-            self._read(message, f"{where}[{index}]")
+            if message.role in _ASKING and isinstance(message.content, str):  # as most, and without mistakes
+                parts = _parts(message.content, "")
+                self.items.append(Message(_ROLES[message.role], parts, message.name))
+            else:
+                self._read(message, f"{where}[{index}]")
 
     def _read(self, message: RequestMessage, where: str) -> None:
         if message.role in _RESULTS:
