@@ -6,7 +6,6 @@ request that waits inside an engine cannot be cancelled, one that waits here can
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -52,8 +51,8 @@ class Admission:
         self._slots = slots
         self._limits = limits
         self._queue: dict[Ticket, None] = {}  # in the order of their coming
-        self._running = Counter[str]()
-        self._queued = Counter[str]()
+        self._running: dict[str, int] = {}  # by client
+        self._queued: dict[str, int] = {}
         self.running = 0
         """How many hold a slot."""
 
@@ -77,11 +76,11 @@ class Admission:
             self._admit(ticket)
         elif self.waiting >= self._limits.waiting:
             raise EngineBusyError
-        elif self._queued[ticket.client] >= self._limits.client_waiting:
+        elif self._queued.get(ticket.client, 0) >= self._limits.client_waiting:
             raise EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         else:
             self._queue[ticket] = None
-            self._queued[ticket.client] += 1
+            _count(self._queued, ticket.client)
         return ticket
 
     @asynccontextmanager
@@ -104,13 +103,13 @@ class Admission:
         _count_down(self._running, ticket.client)
         if self._queue:
             # Among clients that hold equally many, the first to come: `min` returns the first of equals.
-            first = min(self._queue, key=lambda each: (each.priority, self._running[each.client]))
+            first = min(self._queue, key=lambda each: (each.priority, self._running.get(each.client, 0)))
             self._leave_queue(first)
             self._admit(first)
 
     def _admit(self, ticket: Ticket) -> None:
         self.running += 1
-        self._running[ticket.client] += 1
+        _count(self._running, ticket.client)
         ticket.admit()
 
     def _leave_queue(self, ticket: Ticket) -> None:
@@ -118,7 +117,11 @@ class Admission:
         _count_down(self._queued, ticket.client)
 
 
-def _count_down(counts: Counter[str], client: str) -> None:
-    counts[client] -= 1
-    if not counts[client]:
-        del counts[client]
+def _count(counts: dict[str, int], client: str) -> None:
+    counts[client] = counts.get(client, 0) + 1
+
+
+def _count_down(counts: dict[str, int], client: str) -> None:
+    left = counts.pop(client) - 1
+    if left:
+        counts[client] = left

@@ -389,8 +389,11 @@ class EngineOptions(Protocol):
         ...
 
 
-def check_size(pieces: Sequence[str], context: int) -> None:
-    """Refuse text that cannot fit the context before any work is put into it. Raises RequestError."""
+def check_size(pieces: Sequence[str], context: int) -> int:
+    """Refuse text that cannot fit the context before any work is put into it. Raises RequestError.
+
+    Returns its number of characters.
+    """
     size = sum(map(len, pieces))
     if size > context * MAX_CHARACTERS_PER_TOKEN:
         message = (
@@ -398,6 +401,7 @@ def check_size(pieces: Sequence[str], context: int) -> None:
             f"{context} tokens. Shorten it."
         )
         raise RequestError(message, param="prompt", code="context_length_exceeded")
+    return size
 
 
 def failure_of(error: Exception) -> AntiphonError:

@@ -98,9 +98,12 @@ class ScriptedAnswer(Struct, frozen=True):
         length = min(limit, wanted)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
-        played = chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
+        if length > SHORT:
+            return chain(islice(chunks, length - 1), map(partial(_ended, reason), islice(chunks, 1)))
         # The step of a real engine does not go through iterators of iterators for each token either.
-        return iter([*played]) if length <= SHORT else played
+        played = [*islice(chunks, length)]
+        played[-1] = _ended(reason, played[-1])
+        return iter(played)
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """The chunks after a beginning, repeated, and their number until the end."""
@@ -128,8 +131,13 @@ def token_id(piece: str) -> int:
     return crc32(piece.encode()) >> 1  # ids have 31 bits
 
 
-def pieces_of(text: str) -> Iterator[str]:
-    """The word-like pieces of a text, one by one: a long text has a million."""
+def pieces_of(text: str) -> list[str]:
+    """The word-like pieces of a text."""
+    return _PIECES.findall(text)
+
+
+def each_piece(text: str) -> Iterator[str]:
+    """The same, one by one: a long text has a million, and other threads run between them."""
     return map(itemgetter(0), _PIECES.finditer(text))
 
 
@@ -186,7 +194,7 @@ def _cut(text: str, split: str | int | Sequence[int] | None) -> list[str]:
     """The pieces of `text`. Raises ValueError if `split` does not fit it."""
     match split:
         case None:
-            return _PIECES.findall(text)
+            return pieces_of(text)
         case "whole":
             return [text] if text else []
         case "chars":

@@ -10,7 +10,7 @@ real model would hide is simply not written. One chunk is one step of the engine
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ from antiphon.engines.script import (
     ScriptedAnswer,
     answer_of,
     check_lines,
+    each_piece,
     pieces_of,
     read_script,
     token_id,
@@ -189,13 +190,9 @@ class ScriptedEngine:
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of word-like pieces: each depends on the text of its piece only."""
-        check_size(pieces, self.card.context)
-        if sum(map(len, pieces)) < LONG:
-            return self._ids(pieces)
-        return await asyncio.to_thread(self._ids, pieces)  # so that other requests do not wait
-
-    def _ids(self, pieces: Sequence[str]) -> list[int]:
-        return [token for piece in pieces for token in self._pieces.ids(piece)]
+        if check_size(pieces, self.card.context) < LONG:
+            return self._pieces.ids(pieces, pieces_of)
+        return await asyncio.to_thread(self._pieces.ids, pieces, each_piece)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The pieces with these ids."""
@@ -404,26 +401,37 @@ def _counted(chunks: Iterator[Chunk], tokens: int) -> Iterator[Chunk]:
 _NO_LINE = "No line of the script fits this prompt. Add one whose `when` occurs in it, or one without."
 
 
+class _Ids(dict[str, int]):
+    """The ids of pieces. A new one is added when it is looked up, and to `pieces`, which is by id."""
+
+    def __init__(self, pieces: dict[int, str]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def __missing__(self, piece: str) -> int:
+        token = self[piece] = token_id(piece)
+        self._pieces[token] = piece
+        return token
+
+
 class _Pieces:
     """The ids of pieces: all of `own`, and a limited number of others."""
 
     def __init__(self, own: Iterable[str]) -> None:
         self._own = {token_id(piece): piece for piece in own}
-        self._others: dict[int, str] = {}
-        self._ids: dict[str, int] = {}  # pieces that are not in the script
+        self._others: dict[int, str] = {}  # pieces that are not in the script
+        self._ids = _Ids(self._others)
 
-    def ids(self, text: str) -> list[int]:
+    def ids(self, texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> list[int]:
+        """The ids of the pieces that `cut` makes of each text."""
         known = self._ids
-        ids = [known.get(piece) or self._assign_id(piece) for piece in pieces_of(text)]
-        while len(known) > REMEMBERED_PIECES:
-            piece = next(iter(known))
-            self._others.pop(known.pop(piece), None)
+        ids: list[int] = []
+        for text in texts:
+            ids += map(known.__getitem__, cut(text))
+            while len(known) > REMEMBERED_PIECES:
+                piece = next(iter(known))
+                self._others.pop(known.pop(piece), None)
         return ids
-
-    def _assign_id(self, piece: str) -> int:
-        token = self._ids[piece] = token_id(piece)
-        self._others[token] = piece
-        return token
 
     def text(self, token: int) -> str:
         piece = self._own.get(token) or self._others.get(token)

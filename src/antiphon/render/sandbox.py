@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -50,6 +50,10 @@ _CHEAP_TESTS = frozenset({
 })  # fmt: skip
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_ATTRIBUTES = frozenset({
+    "depth", "depth0", "first", "index", "index0", "last", "length", "nextitem", "previtem", "revindex",
+    "revindex0",
+})  # fmt: skip
 
 _EACH, _SLICE, _LITERAL = "(each)", "(slice)", "(literal)"
 _CONCAT, _COMPARED, _ARGS, _SUM = "(concat)", "(compared)", "(args)", "(sum)"
@@ -68,8 +72,6 @@ class Template:
         try:
             tree = _Metering().visit(_ENVIRONMENT.parse(source))
             self._template = _ENVIRONMENT.from_string(tree)
-            # Each rendering copies the globals. jinja2's own ChainMap takes long to copy.
-            self._template.globals = dict(self._template.globals)
         except TemplateSyntaxError as error:
             message = f"The chat template has an error in line {error.lineno}: {error.message}"
             raise EngineError(message) from error
@@ -83,9 +85,11 @@ class Template:
         client's error. The message is the template's own if it called `raise_exception`.
         """
         try:
-            context = self._template.new_context(dict(variables))
-            context.meter = Meter(variables)  # type: ignore[attr-defined]
-            return "".join(self._template.root_render_func(context))
+            template = self._template
+            # `Template.new_context` does the same in twice the time.
+            context = _Context(_ENVIRONMENT, {**_GLOBALS, **variables}, None, template.blocks)
+            context.meter = Meter(variables)
+            return "".join(template.root_render_func(context))
         except RefusedError as error:
             raise RequestError(error.message, param="messages") from error
         except (LimitError, MemoryError, RecursionError, OverflowError) as error:
@@ -132,9 +136,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         return meter.charge(super().call(context, function, *args, **kwargs))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # Templates mostly look up keys of messages: this way jinja2 need not catch an error first.
-        if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
-            return obj[attribute]
+        # Templates mostly look up keys of messages: this way jinja2 need not catch errors first.
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        # These are numbers and messages.
+        if type(obj) is LoopContext and attribute in _LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
         # Some templates look at all earlier messages for each of them. The content of a namespace has passed
         # the sandbox, except its own attributes, whose names begin with an underscore.
         if type(obj) is _Namespace and not attribute.startswith("_"):
@@ -374,3 +381,4 @@ def _environment() -> _Environment:
 
 
 _ENVIRONMENT = _environment()
+_GLOBALS = dict(_ENVIRONMENT.globals)

@@ -78,9 +78,10 @@ class Demands(Struct, frozen=True):
 
 def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
     """The sampling without values that have no effect. Raises RequestError for unsupported ones."""
-    able, neutral = capabilities.sampling, dict[str, Any]()
     if sampling == _NO_SAMPLING:
         return sampling
+    able = capabilities.sampling
+    neutral: dict[str, Any] = {}
     searched = sampling.beam_width is not None and "beam_width" in able
     for name in _missing(able & _SEARCHED if searched else able):
         value, default = getattr(sampling, name), _DEFAULTS[name]
