@@ -50,7 +50,7 @@ async def model(template: str | None, chat_template: str | None = None) -> Model
 
 
 async def is_native(model: Model) -> bool:
-    prompt = await model.prompt(turn(say("system", "Be brief."), say("user", "q")))
+    prompt = await model.compose(turn(say("system", "Be brief."), say("user", "q")))
     return "# Instructions\n\nBe brief.<|end|>" in prompt.text
 
 
@@ -84,7 +84,7 @@ class TestRealTemplates:
 async def test_an_answer_goes_on_where_the_prompt_ends() -> None:
     served = await model(None)
     asked = turn(say("user", "How is the weather?"), tools=(WEATHER,))
-    prompt = await served.prompt(asked)
+    prompt = await served.compose(asked)
     assert prompt.text.endswith("<|start|>assistant")
 
     decoder, fold = served.decoder(asked, prompt), Accumulator()

@@ -64,7 +64,7 @@ SPEAKS_UNASKED = MESSAGES + HEADER + "{% if add_generation_prompt %}<think>\n{% 
 async def answered(template: str, turn: Turn, answer: str, dialect: str | None = None) -> tuple[Item, ...]:
     """The items of this answer, to a turn whose prompt ends in an opened thought."""
     model, _ = await started(template, dialect)
-    prompt = await model.prompt(turn)
+    prompt = await model.compose(turn)
     assert prompt.text.rpartition("<think>")[2].strip() == turn.prefix
     decoder, fold = model.decoder(turn, prompt), Accumulator()
     for event in [*decoder.feed(Chunk(answer)), *decoder.finish(Finish(FinishReason.STOP))]:

@@ -98,7 +98,7 @@ async def test_the_model_goes_on_with_what_the_tool_said() -> None:
 async def test_the_next_prompt_holds_the_call_and_its_result_and_its_tokens_count() -> None:
     model, engine = await model_of(RUN, "It is 42.", tool=ActingTool())
     asked = asking()
-    first = await model.prompt(asked)
+    first = await model.compose(asked)
     usage = fold(await said(asked, model)).usage
     second = engine.seen[1].prompt
     assert "print(42)" in second.text

@@ -30,7 +30,7 @@ SCORED = 4096
 """Chunks with log probabilities that are remembered."""
 
 # A special token, a tag, a word with the space before it, white space, or one other character.
-_PIECES = re.compile(r"<\|[^<>|]*\|>|</?\w+>|\s?\w+|\s+|[^\w\s]")
+_PIECES = re.compile(r"<\|[^<>|]*+\|>|</?+\w++>|\s?+\w++|\s++|[^\w\s]")
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True):

@@ -32,14 +32,18 @@ PLAIN = {kind: f"<{kind.value}>" for kind in MediaKind}
 
 _TAGS = re.compile(r"(?:<[^<>\s]+>|\[[A-Z_]+\])+")
 _NUMBER = re.compile(r"\d+")
+_WITH_PARTS = (Message, FunctionOutput)
 
 
 def media_in(items: Iterable[Item]) -> list[MediaPart]:
     """The media of a conversation, in order."""
     media: list[MediaPart] = []
     for item in items:
-        if isinstance(item, Message | FunctionOutput):
-            media += [part for part in item.parts if isinstance(part, MediaPart)]
+        if isinstance(item, _WITH_PARTS):
+            for part in item.parts:
+                # Most are texts, and only an exact type is recognised quickly.
+                if not isinstance(part, TextPart) and isinstance(part, MediaPart):
+                    media.append(part)
     return media
 
 
@@ -52,11 +56,13 @@ class Marks:
         self._name = f"media:{secrets.token_hex(8)}:" if media else ""
         self._pattern = re.compile(f"{self._name}(\\d+);")
 
-    def text_of(self, parts: Iterable[Part]) -> str:
+    def text_of(self, parts: Sequence[Part]) -> str:
         """The parts of one message, each on a new line; marks in the places of media.
 
         OpenAI does not specify this; vLLM joins them this way, and clients expect its prompts.
         """
+        if len(parts) == 1 and isinstance(parts[0], TextPart):
+            return parts[0].text  # as of nearly all messages
         return "\n".join([part.text if isinstance(part, TextPart) else self._mark(part) for part in parts])
 
     def _mark(self, part: MediaPart | Attachment) -> str:

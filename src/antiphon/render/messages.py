@@ -61,7 +61,7 @@ def gather(items: Iterable[Item], marks: Marks = NO_MARKS) -> list[TemplateMessa
 
 def _add_message(messages: list[TemplateMessage], item: Message, text: str) -> None:
     only_reasoning = messages and messages[-1].get("reasoning") and not messages[-1]["content"]
-    if item.role is Role.ASSISTANT and only_reasoning and "tool_calls" not in messages[-1]:
+    if only_reasoning and item.role is Role.ASSISTANT and "tool_calls" not in messages[-1]:
         messages[-1]["content"] = text
     else:
         messages.append({"role": str(item.role), "content": text})
@@ -270,7 +270,8 @@ def format_message(
         formatted["tool_call_id"] = short_id(formatted["tool_call_id"])
     if template.reasoning_required and formatted["role"] == "assistant":
         formatted = dict.fromkeys(REASONING_KEYS, "") | formatted
-    return formatted | {"content": _format_content(formatted, template, marks)}
+    formatted["content"] = _format_content(formatted, template, marks)
+    return formatted
 
 
 def _format_content(message: TemplateMessage, template: TemplateCapabilities, marks: Marks) -> Any:

@@ -83,7 +83,7 @@ class ChatTemplateRenderer:
         """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
         match turn.ending:
             case PromptEnding.ANSWER:
-                return self._render(turn, {"add_generation_prompt": True}) + turn.prefix
+                return self._render(turn, starts=True) + turn.prefix
             case PromptEnding.TRANSCRIPT:
                 return self.transcript(turn) + turn.prefix
             case PromptEnding.CONTINUED:
@@ -91,20 +91,18 @@ class ChatTemplateRenderer:
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Templates that always start an answer do so here, too."""
-        return self._render(turn, {"add_generation_prompt": False})
+        return self._render(turn, starts=False)
 
-    def _render(self, turn: Turn, ending: Mapping[str, Any]) -> str:
+    def _render(self, turn: Turn, *, starts: bool) -> str:
         media = media_in(turn.items)
         marks = Marks(media) if media else NO_MARKS
-        tools = self._escaper.escape_json([_tool(function) for function in turn.tools])
+        tools = self._escaper.escape_json([*map(_tool, turn.tools)])
         gathered = self._escaper.escape_json(gather(turn.items, marks))
         messages = self._writer.write_history(gathered, self.capabilities)
-        may_call = turn.tool_choice.calling is not CallMode.NONE
-        if tools and not self.capabilities.tools and (may_call or self._has_tool_prompt):
-            messages = self._describe_tools(messages, tools)
+        if tools and not self.capabilities.tools:
+            messages = self._describe_tools(messages, tools, turn.tool_choice.calling)
         arranged = arrange(messages, self.capabilities, marks)
-        variables = self._escaper.escape_json(dict(turn.variables))
-        given = {**variables, **ending}
+        given = {**self._escaper.escape_json(dict(turn.variables)), "add_generation_prompt": starts}
         prompt = self._render_messages(arranged, tools, self.capabilities, given, marks)
         if not marks.media:
             return prompt
@@ -112,9 +110,11 @@ class ChatTemplateRenderer:
         return marks.fenced(prompt, order, self.capabilities.media)
 
     def _describe_tools(
-        self, messages: list[TemplateMessage], tools: list[dict[str, Any]]
+        self, messages: list[TemplateMessage], tools: list[dict[str, Any]], calling: CallMode
     ) -> list[TemplateMessage]:
         if not self._has_tool_prompt:
+            if calling is CallMode.NONE:
+                return messages
             raise RequestError("This model cannot call tools. Leave out `tools`.", param="tools")
         return self._writer.describe_tools(messages, tools)
 
@@ -128,7 +128,7 @@ class ChatTemplateRenderer:
     ) -> str:
         # Last wins: template variables of a request cannot replace the messages, tools or tokens.
         formatted = [format_message(message, capabilities, self._escaper, marks) for message in messages]
-        given = {"tools": list(tools) or None, "messages": formatted, **self._tokens}
+        given = {"tools": [*tools] or None, "messages": formatted, **self._tokens}
         variables = {"add_generation_prompt": True, **more, **given}
         if capabilities.tools_undefined and not tools:
             del variables["tools"]

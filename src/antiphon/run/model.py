@@ -48,6 +48,7 @@ ANSWER_SHARE = 4
 
 _FREE = ToolChoice()
 _FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
+_WITH_PARTS = (Message, FunctionOutput)
 
 
 class PromptSize(NamedTuple):
@@ -195,8 +196,8 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     logprobs = turn.sampling.logprobs
     size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (1 + turn.copies * (1 + logprobs))
     most = max(1, limits.answer_bytes // (size * choices))
-    wanted = min(turn.sampling.max_tokens or 0, context or sys.maxsize)
-    if wanted > most:
+    wanted = turn.sampling.max_tokens or 0
+    if wanted > most and (wanted := min(wanted, context or wanted)) > most:
         what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
         limits.refuse("answer_bytes", "max_tokens", what)
     return most
@@ -220,35 +221,38 @@ def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
     return replace(request, sampling=replace(request.sampling, seed=seed + index))
 
 
-def check_turn(turn: Turn, limits: Limits, context: int) -> None:
-    """Refuse a turn over a limit before any work is done. Raises RequestError."""
+def check_turn(turn: Turn, limits: Limits, context: int) -> int:
+    """Refuse a turn over a limit before any work is done. Raises RequestError.
+
+    Returns the number of characters of its items.
+    """
     for tool in turn.tools:
         limits.check("name_characters", len(tool.name), tool.source)
     if turn.tool_limit is not None:
         limits.check("tool_calls", turn.tool_limit, turn.parameter("tool_limit"))
     for stop in turn.stop:
         limits.check("stop_characters", len(stop), "stop")
-    if context:
-        check_size(texts_in(turn.items), context)
+    return check_size(texts_in(turn.items), context or sys.maxsize)
 
 
 def texts_in(items: Iterable[Item]) -> list[str]:
     """The texts of items."""
     texts: list[str] = []
     for item in items:
-        if isinstance(item, Message | FunctionOutput):
-            texts += [part.text for part in item.parts if isinstance(part, TextPart)]
+        if isinstance(item, _WITH_PARTS):
+            for part in item.parts:
+                if isinstance(part, TextPart):
+                    texts.append(part.text)
         else:
             texts.append(item.arguments if isinstance(item, FunctionCall) else item.text)
     return texts
 
 
-def characters(turn: Turn) -> int:
-    """The approximate number of characters of a conversation, and of other rendered texts."""
-    size = sum(map(len, texts_in(turn.items)))
-    if turn.variables or turn.tools:
-        size += len(msgspec.json.encode((turn.variables, [tool.parameters for tool in turn.tools])))
-    return size
+def other_characters(turn: Turn) -> int:
+    """The approximate number of characters of rendered texts that are not in the items."""
+    if not (turn.variables or turn.tools):
+        return 0
+    return len(msgspec.json.encode((turn.variables, [tool.parameters for tool in turn.tools])))
 
 
 def room(turn: Turn, context: int) -> int:

@@ -50,6 +50,7 @@ log = structlog.get_logger()
 
 _in_use: ContextVar[tuple[ServedModel, ...]] = ContextVar("in_use", default=())
 """The models that this task holds already."""
+_IN_USE = nullcontext()
 
 
 class Health(StrEnum):
@@ -322,7 +323,7 @@ class Models:
     def in_use(self, served: ServedModel) -> AbstractAsyncContextManager[None]:
         """Have the model loaded while the block runs. Raises EngineError if that cannot be done."""
         always = served.loaded and not served.memory  # nothing unloads what takes no memory here
-        return nullcontext() if always or served in _in_use.get() else _Hold(self, served)
+        return _IN_USE if always or served in _in_use.get() else _Hold(self, served)
 
     async def take(self, served: ServedModel) -> None:
         """Load the model if necessary, and keep it loaded until it is released. Raises EngineError."""
@@ -518,7 +519,7 @@ class NamedModel:
         """See `Model`."""
         prepared = await self._model.prepare(self._completed(turn), ids, choices)
         if self._adapter is None:
-            return replace(prepared, model=self)
+            return prepared  # its turn is completed
         return replace(prepared, model=self, request=replace(prepared.request, adapter=self._adapter))
 
     async def count(self, turn: Turn) -> PromptSize:

@@ -1,7 +1,7 @@
 """A model whose engine continues prompts: turns become prompts, and the generated text is decoded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -28,7 +28,7 @@ from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.render.fill_in import FAMILIES, FillIn
-from antiphon.render.media import media_in, split_at_media
+from antiphon.render.media import FENCE, media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import SEPARATOR, split_at_separators
 from antiphon.run import vectors
@@ -42,7 +42,7 @@ from antiphon.run.constraints import (
     supported,
 )
 from antiphon.run.generation import GenerationRun, ReasoningLimit
-from antiphon.run.model import Prepared, PromptSize, characters, check_turn, most_tokens, room, without
+from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, other_characters, room, without
 from antiphon.run.recording import LOGPROBS, DecoderSettings
 from antiphon.tools.tool import ServerTool
 
@@ -126,14 +126,16 @@ class TokenModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`."""
-        observation, card = observed(), self.card
+        observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
         sampling, recording = supported(turn.sampling, card.capabilities), observation.record is not None
         if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
-        prompt = await self.prompt(turn, ids)
-        plan = await self.plan(turn, prompt)
+        prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
+        if len(prompt.ids) >= card.context:
+            raise _too_long(len(prompt.ids), card.context)
+        plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
         room = min(card.context - len(prompt.ids), most)
         request = GenerationRequest(
             prompt,
@@ -150,9 +152,10 @@ class TokenModel:
             return self.decoder(turn, prompt, rng)
 
         look = partial(self._look_for_calls, turn) if turn.tools and turn.prompt is None else None
-        reading = self.reading(turn, prompt) if recording else DecoderSettings()
-        parts = (self.engine, request, decoder, self.pool, plan, reasoning, look, reading)
-        return Prepared(turn, self, prompt, *parts)
+        reading = self.reading(turn, prompt) if recording else _UNRECORDED
+        return Prepared(
+            turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning, look, reading
+        )
 
     def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
         """Log a hint, once, if an answer has calls of another dialect in its text."""
@@ -191,24 +194,14 @@ class TokenModel:
         """See `Model`."""
         return vectors.transcribe(self.engine, audio)
 
-    async def prompt(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The prompt of the turn: these `ids`, if it was rendered before.
-
-        Raises RequestError if there is no room for an answer.
-        """
-        prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
-        if len(prompt.ids) >= self.card.context:
-            raise _too_long(len(prompt.ids), self.card.context)
-        return prompt
-
-    async def compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
+    async def compose(self, turn: Turn) -> Prompt:
         """The prompt without a limit on its length, for display and counts. Raises RequestError."""
         with naming(turn.parameters):
-            return await self._compose(turn, ids)
+            return await self._compose(turn)
 
-    async def _compose(self, turn: Turn, ids: tuple[int, ...] | None) -> Prompt:
-        check_turn(turn, self.limits, self.card.context)
-        prompt = await self._whole(turn)
+    async def _compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
+        """The prompt of the turn: these `ids`, if it was rendered before. Raises RequestError."""
+        prompt = await self._whole(turn, check_turn(turn, self.limits, self.engine.card.context))
         if prompt.media:
             if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
                 message = "A prompt with media cannot be cut. Leave it out, or shorten the conversation."
@@ -221,16 +214,19 @@ class TokenModel:
             prompt = Prompt(await self.engine.detokenize(last), last)
         return prompt
 
-    async def _whole(self, turn: Turn) -> Prompt:
+    def _whole(self, turn: Turn, size: int) -> Awaitable[Prompt]:
         if turn.suffix is not None:
-            return await self._filled(turn, turn.suffix)
+            return self._filled(turn, turn.suffix)
         if isinstance(turn.prompt, tuple):
-            return Prompt(await self._text(turn.prompt), turn.prompt)
+            return self._given(turn.prompt)
         if turn.shorten:
-            return await self._shortened(turn)
+            return self._shortened(turn, size)
         if isinstance(turn.prompt, str):
-            return await self._read([turn.prompt])
-        return await self._rendered(turn)
+            return self._read([turn.prompt])
+        return self._rendered(turn, size)
+
+    async def _given(self, ids: tuple[int, ...]) -> Prompt:
+        return Prompt(await self._text(ids), ids)
 
     async def _filled(self, turn: Turn, suffix: str) -> Prompt:
         """The prompt for the text between a prompt and a suffix."""
@@ -250,10 +246,10 @@ class TokenModel:
         message = f"The model '{self.card.name}' has no tokens to fill in the middle with. Name one that has."
         raise RequestError(message, param="suffix", code="unsupported_model")
 
-    async def _rendered(self, turn: Turn) -> Prompt:
-        """The prompt of a conversation."""
-        text, media = await self._render(turn), media_in(turn.items)
-        most = self.card.context
+    async def _rendered(self, turn: Turn, size: int) -> Prompt:
+        """The prompt of a conversation of this number of characters."""
+        text, most = await self._render(turn, size), self.engine.card.context
+        media = media_in(turn.items) if FENCE in text else []
         if most and (spelled := text.count(SEPARATOR)) > most:  # each is a text of its own to tokenize
             raise _too_long(f"more than {spelled}", most)
         if not media:
@@ -284,7 +280,7 @@ class TokenModel:
     async def _read(self, texts: Sequence[str]) -> Prompt:
         """The prompt made of these texts, each read for itself."""
         ids = await self.engine.tokenize(texts)
-        opening = self.card.opening
+        opening = self.engine.card.opening
         if opening is not None and ids[:1] != [opening]:
             ids = [opening, *ids]
         return Prompt("".join(texts), tuple(ids))
@@ -295,25 +291,25 @@ class TokenModel:
             return self.card.context - room(turn, self.card.context)
         return turn.prompt_limit or 1
 
-    async def _shortened(self, turn: Turn) -> Prompt:
+    async def _shortened(self, turn: Turn, size: int) -> Prompt:
         """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
         limit = self.card.context - room(turn, self.card.context)
-        prompt = await self._rendered(turn)
+        prompt = await self._rendered(turn, size)
         if len(prompt.ids) <= limit:
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
             items = without(turn.items, dropped)
-            shorter = await self._rendered(replace(turn, items=items))
+            shorter = await self._rendered(replace(turn, items=items), size)
             if len(shorter.ids) > limit:
                 too_few = dropped
             else:
                 enough, prompt = dropped, shorter
         return prompt
 
-    async def _render(self, turn: Turn) -> str:
-        """Render the turn; in a thread if it is long."""
+    async def _render(self, turn: Turn, size: int) -> str:
+        """Render the turn, whose items have `size` characters at most; in a thread if it is long."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         if turn.template is not None:
@@ -321,7 +317,8 @@ class TokenModel:
         else:
             renderer = self._renderer
 
-        if len(turn.items) + len(turn.tools) < MANY_ITEMS and characters(turn) < MANY_CHARACTERS:
+        few = len(turn.items) + len(turn.tools) < MANY_ITEMS
+        if few and size + other_characters(turn) < MANY_CHARACTERS:
             return renderer.render(turn)
         return await asyncio.to_thread(renderer.render, turn)
 
@@ -351,9 +348,7 @@ class TokenModel:
         return decoder
 
     async def plan(self, turn: Turn, prompt: Prompt) -> ConstraintPlan:
-        """The constraint plan for the answer to this prompt. Raises RequestError."""
-        if is_free(turn):
-            return ConstraintPlan()
+        """The constraint plan for the answer to this prompt, which is not free. Raises RequestError."""
         table = self.table(turn)
         start = self.begun(table, prompt.text)
         plan = await self._plan(turn, table, start.state)
@@ -434,6 +429,8 @@ class TokenModel:
 
 _PLAIN = Table(TEXT)
 _FROM_START = Start()
+_FREE = ConstraintPlan()
+_UNRECORDED = DecoderSettings()
 
 
 def _is_reasoning(state: State) -> bool:
