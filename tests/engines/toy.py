@@ -46,7 +46,7 @@ class ToyEngine:
             generation.fail(EngineNotReadyError())
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        check_size(pieces, self.card.context)
+        check_size(sum(map(len, pieces)), self.card.context)
         return [ord(character) for piece in pieces for character in piece]
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:

@@ -389,19 +389,17 @@ class EngineOptions(Protocol):
         ...
 
 
-def check_size(pieces: Sequence[str], context: int) -> int:
-    """Refuse text that cannot fit the context before any work is put into it. Raises RequestError.
+def check_size(size: int, context: int) -> None:
+    """Refuse text of `size` characters that cannot fit the context before any work is put into it.
 
-    Returns its number of characters.
+    Raises RequestError.
     """
-    size = sum(map(len, pieces))
     if size > context * MAX_CHARACTERS_PER_TOKEN:
         message = (
             f"The prompt is too long: it has {size} characters, but the context of this model is "
             f"{context} tokens. Shorten it."
         )
         raise RequestError(message, param="prompt", code="context_length_exceeded")
-    return size
 
 
 def failure_of(error: Exception) -> AntiphonError:

@@ -190,7 +190,9 @@ class ScriptedEngine:
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of word-like pieces: each depends on the text of its piece only."""
-        if check_size(pieces, self.card.context) < LONG:
+        size = sum(map(len, pieces))
+        check_size(size, self.card.context)
+        if size < LONG:
             return self._pieces.ids(pieces, pieces_of)
         return await asyncio.to_thread(self._pieces.ids, pieces, each_piece)
 

@@ -244,7 +244,7 @@ class UpstreamEngine:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
         server = self._running()
         if server.card.context:
-            check_size(pieces, server.card.context)
+            check_size(sum(map(len, pieces)), server.card.context)
         return await server.tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:

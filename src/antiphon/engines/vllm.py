@@ -163,7 +163,7 @@ class VllmEngine:
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
         encode = self._running_core().vocabulary.encode
-        check_size(pieces, self.card.context)
+        check_size(sum(map(len, pieces)), self.card.context)
 
         def encoded() -> list[int]:
             return [token for piece in pieces for token in encode(piece)]
@@ -275,7 +275,7 @@ class VllmEngine:
             if isinstance(text, tuple):
                 core.vocabulary.decode(text)  # refuses unknown ids
             elif request.truncate is None:
-                check_size([text], core.context)
+                check_size(len(text), core.context)
 
         def requests() -> list[Any]:
             inputs = (core.input_of(text, request) for text in request.inputs)
@@ -288,7 +288,7 @@ class VllmEngine:
         """See `Reranker`. Scores are those of vLLM's own server: for most models, from 0 to 1."""
         core, around = self._running_core(), RequestExtras(trace=observed().trace)
         for pair in pairs:
-            check_size(pair, core.context)
+            check_size(sum(map(len, pair)), core.context)
         scores, tokens = await self._pooled(core, lambda: [core.ranking(*pair, around) for pair in pairs])
         return Scores(tuple(score for [score] in scores), tokens)
 

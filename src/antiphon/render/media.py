@@ -41,8 +41,9 @@ def media_in(items: Iterable[Item]) -> list[MediaPart]:
     for item in items:
         if isinstance(item, _WITH_PARTS):
             for part in item.parts:
-                # Most are texts, and only an exact type is recognised quickly.
-                if not isinstance(part, TextPart) and isinstance(part, MediaPart):
+                if isinstance(part, TextPart):  # nearly all: only an exact type is recognised quickly
+                    continue
+                if isinstance(part, MediaPart):
                     media.append(part)
     return media
 

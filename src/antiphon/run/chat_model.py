@@ -37,7 +37,7 @@ from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, room, texts_in, without
+from antiphon.run.model import Prepared, PromptSize, characters_in, check_turn, most_tokens, room, without
 from antiphon.tools.tool import ServerTool
 
 NO_PROMPT = Prompt("", ())
@@ -220,5 +220,5 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
 def tokens_of(turn: Turn) -> int:
     """How many tokens the prompt of a turn has, about."""
     offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
-    written = sum(map(len, texts_in(turn.items)))
+    written = characters_in(turn.items)
     return -(-(written + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)

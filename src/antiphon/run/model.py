@@ -5,7 +5,6 @@ continue it, and decodes the result.
 """
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
@@ -232,20 +231,23 @@ def check_turn(turn: Turn, limits: Limits, context: int) -> int:
         limits.check("tool_calls", turn.tool_limit, turn.parameter("tool_limit"))
     for stop in turn.stop:
         limits.check("stop_characters", len(stop), "stop")
-    return check_size(texts_in(turn.items), context or sys.maxsize)
+    size = characters_in(turn.items)
+    if context:
+        check_size(size, context)
+    return size
 
 
-def texts_in(items: Iterable[Item]) -> list[str]:
-    """The texts of items."""
-    texts: list[str] = []
+def characters_in(items: Iterable[Item]) -> int:
+    """The number of characters of the texts of items."""
+    size = 0
     for item in items:
         if isinstance(item, _WITH_PARTS):
             for part in item.parts:
                 if isinstance(part, TextPart):
-                    texts.append(part.text)
+                    size += len(part.text)
         else:
-            texts.append(item.arguments if isinstance(item, FunctionCall) else item.text)
-    return texts
+            size += len(item.arguments if isinstance(item, FunctionCall) else item.text)
+    return size
 
 
 def other_characters(turn: Turn) -> int:
