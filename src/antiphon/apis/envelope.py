@@ -43,7 +43,10 @@ class Envelope(Struct, frozen=True):
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts."""
-        return sum([len(prompt.ids) for prompt in self.prompts])
+        tokens = 0
+        for prompt in self.prompts:
+            tokens += len(prompt.ids)
+        return tokens
 
     def around(self, prompts: Iterable[Any]) -> "Envelope":
         """The envelope with prompts, each of which has a `text`, `ids` and `tokens`."""

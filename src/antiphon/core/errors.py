@@ -79,6 +79,11 @@ class RequestError(AntiphonError):
     status = 400
     type = "invalid_request_error"
 
+    def rename(self, parameters: Mapping[str, str]) -> None:
+        """Name the parameter as the request does: the code below the APIs uses neutral names."""
+        if self.param is not None:
+            self.param = parameters.get(self.param, self.param)
+
 
 class AuthenticationError(RequestError):
     """No valid API key was given. Send it as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."""
@@ -205,10 +210,7 @@ def public_error(error: BaseException | None) -> AntiphonError:
 
 
 class naming:  # noqa: N801 - it is used as a function
-    """While a block runs, make errors name parameters as the request does.
-
-    Code below the APIs uses neutral names; `Turn.parameters` maps them to those of the request.
-    """
+    """While a block runs, `rename` the parameters of errors. `Turn.parameters` maps them."""
 
     __slots__ = ("_parameters",)
 
@@ -219,5 +221,5 @@ class naming:  # noqa: N801 - it is used as a function
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, RequestError) and error.param is not None:
-            error.param = self._parameters.get(error.param, error.param)
+        if isinstance(error, RequestError):
+            error.rename(self._parameters)

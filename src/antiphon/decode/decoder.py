@@ -337,10 +337,12 @@ class Decoder:
         if self._builder.provisional:
             self._builder.discard_call()  # a group without calls
         self._builder.enter(span.kind, span.phase)
-        self._builder.markup(marker)
+        if marker:
+            self._builder.markup(marker)
         if self._table[self.state].visible:  # the text before ends, and no calls
             self.around_calls = self._table.grammar.text
-            self._builder.insert_text(span.entry_text)
+            if span.entry_text:
+                self._builder.insert_text(span.entry_text)
 
     def _retract(self, rest: str) -> str:
         """The provisional call is text: its marker is, and the rest is read again."""

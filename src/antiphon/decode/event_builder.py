@@ -110,7 +110,7 @@ class EventBuilder:
     def enter(self, kind: SpanKind, phase: str | None = None) -> None:
         """Text of this kind follows: close an open item of another kind."""
         # A call with a name and without an argument is not open yet, but ends here as well.
-        if self._named is not None or self._open is not kind or self._phase != phase:
+        if self._open is not kind or self._phase != phase or self._named is not None:
             self.close()
         self._kind, self._phase = kind, phase
         self.reasoned = self.reasoned or kind is _REASONING
@@ -124,9 +124,8 @@ class EventBuilder:
 
     def insert_text(self, text: str) -> None:
         """Add visible text that the model did not write."""
-        if text:
-            self._open_item(_TEXT)
-            self._events.append(TextDelta(text, ""))
+        self._open_item(_TEXT)
+        self._events.append(TextDelta(text, ""))
 
     def markup(self, raw: str) -> None:
         """Text that belongs to no item, like markers."""

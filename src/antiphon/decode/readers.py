@@ -83,8 +83,11 @@ class SpanReader:
         found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
         if found is not None:
             return self._read(text, found)
-        if self.at_start or self._lexer is not self._table.lexer or text[-1:].isspace():
+        begins = self._lexer is not self._table.lexer
+        if self.at_start or text[-1:].isspace() or (begins and self._table.otherwise is not None):
             return self._read(text, MarkerMatch(len(text), len(text), ""))
+        if begins:
+            return self._begin(text, "")
         self._report(text)
         return Step(RETRACT, "") if self._builder.over_limit else None
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.errors import EngineError, RequestError, naming, public_error
+from antiphon.core.errors import EngineError, RequestError, public_error
 from antiphon.core.events import Event, Finished
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
@@ -53,10 +53,14 @@ class AnswerSource:
 
         If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
         """
-        # Of the key's account, a place for one answer; then the model, which may have to be loaded.
-        with naming(self._turns[0].parameters), observed().account:
-            async with self._model.in_use():
-                await self._run(output)
+        try:
+            # Of the key's account, a place for one answer; then the model, which may have to be loaded.
+            with observed().account:
+                async with self._model.in_use():
+                    await self._run(output)
+        except RequestError as error:
+            error.rename(self._turns[0].parameters)
+            raise
 
     async def _run(self, output: Driver) -> None:
         choices = sum([turn.choices for turn in self._turns])

@@ -28,12 +28,16 @@ from antiphon.core.citations import Citations
 from antiphon.core.events import Event, ReasoningDelta, TextEnded, ToolResultReceived
 from antiphon.core.items import FunctionCall
 
+_NO_TOKENS = EncodedList()
+
 
 class Annotations:
     """The citations in the content of one choice. `before` is the length of the echoed text at its beginning.
 
     Streams and full answers get them from the same events.
     """
+
+    __slots__ = ("_citations", "_length", "_messages")
 
     def __init__(self, before: int) -> None:
         self._citations: Citations | None = None  # None without server tools
@@ -68,7 +72,9 @@ class ChatCompletionBuilder(BodyProjection):
         self._presentation = presentation
         self.shows_tokens = presentation.logprobs is not None or presentation.token_ids
         scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
-        self._choices = [ChoiceResult(scored, EncodedList()) for _ in range(choices)]
+        self._choices = [
+            ChoiceResult(scored, EncodedList() if scored else _NO_TOKENS) for _ in range(choices)
+        ]
         self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
         self._annotations: list[tuple[Annotation, ...]] = [()] * choices
         self._scored: PromptLogprobs | UnsetType = UNSET
