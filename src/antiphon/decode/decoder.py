@@ -197,13 +197,12 @@ class Decoder:
     def _flush_counts(self) -> None:
         """Add the plain chunks since the last call to all counts."""
         length, tokens = self._plain_length, self._plain_tokens
-        if tokens:
-            self._plain_length = self._plain_tokens = 0
-            self._token_map.written += length
-            self._token_map.position += length
-            self._builder.completion_tokens += tokens
-            if self._delta is ReasoningDelta:
-                self._builder.reasoning_tokens += tokens
+        self._plain_length = self._plain_tokens = 0
+        self._token_map.written += length
+        self._token_map.position += length
+        self._builder.completion_tokens += tokens
+        if self._delta is ReasoningDelta:
+            self._builder.reasoning_tokens += tokens
 
     def _feed(self, chunk: Chunk) -> list[Event]:
         """The same for any chunk."""
@@ -228,7 +227,8 @@ class Decoder:
 
     def _read_plain(self) -> None:
         """Update all readers with the plain chunks since the last call, and the space after them."""
-        self._flush_counts()
+        if self._plain_tokens:
+            self._flush_counts()
         if self._space is not None:
             self._read(self._space)
             self._space = None

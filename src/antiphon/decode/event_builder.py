@@ -124,7 +124,8 @@ class EventBuilder:
 
     def insert_text(self, text: str) -> None:
         """Add visible text that the model did not write."""
-        self._open_item(_TEXT)
+        if self._open is not _TEXT:
+            self._open_item(_TEXT)
         self._events.append(TextDelta(text, ""))
 
     def markup(self, raw: str) -> None:
@@ -321,17 +322,17 @@ class EventBuilder:
         return tokens
 
     def _show(self, kind: SpanKind, raw: str) -> None:
-        self._open_item(kind)
+        if self._open is not kind:
+            self._open_item(kind)
         if kind is _TEXT:
             self._events.append(TextDelta(raw, raw, self._take(raw, visible=True)))
         else:
             self._events.append(ReasoningDelta(raw, raw, self._take(raw)))
 
     def _open_item(self, kind: SpanKind) -> None:
-        if self._open is not kind:
-            self.close()
-            self._open = kind
-            self._events.append(TextStarted(self._phase) if kind is _TEXT else ReasoningStarted())
+        self.close()
+        self._open = kind
+        self._events.append(TextStarted(self._phase) if kind is _TEXT else ReasoningStarted())
 
     def _show_until_stop(self, stop: StopMatcher, text: str) -> None:
         self._held = ""

@@ -28,7 +28,7 @@ from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.observation import observed
 from antiphon.engines.engine import Prompt
 from antiphon.log import log_failure
-from antiphon.run.endings import ClientResult, DeadlineError, Ending, Stored, ending_of
+from antiphon.run.endings import FINISHED, ClientResult, DeadlineError, Ending, Stored, ending_of
 
 T = TypeVar("T")
 
@@ -378,13 +378,13 @@ class Driver:
         self._task = asyncio.current_task()
         self._client = client or self._client
         self._client.attach(self)
-        reason = await self._run_to_end()
+        reason, ending = await self._run_to_end(), FINISHED
         if reason is not None:
             self._observation.fail(reason)
-        background = self._journal is not None and self._journal.background
-        # A comment may have begun the stream: then the failure has to be its last event.
-        begun = self._begun or self._client.started
-        ending = ending_of(reason, begun=begun, background=background)
+            background = self._journal is not None and self._journal.background
+            # A comment may have begun the stream: then the failure has to be its last event.
+            begun = self._begun or self._client.started
+            ending = ending_of(reason, begun=begun, background=background)
         try:
             await self._end(ending, reason)
         finally:
@@ -466,7 +466,7 @@ class Driver:
             await self._opened(self._opening)
         if reason is not None and not (journal is not None and journal.replaying):
             lines = await self._abandon(lines)
-        lines += self._last_lines(ending, reason)
+        lines += self._projection.finish() if reason is None else self._last_lines(ending, reason)
         if journal is None:
             return lines
         # The client may disconnect from here on: a complete answer is stored as complete.
@@ -502,9 +502,8 @@ class Driver:
         ]
         return closing + self._projection.fail(public_error(reason))
 
-    def _last_lines(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
-        if reason is None:
-            return self._projection.finish()
+    def _last_lines(self, ending: Ending, reason: BaseException) -> list[bytes]:
+        """The last wire events of an answer that was ended early."""
         if ending.stored is Stored.CANCELLED:
             return self._projection.cancel()
         return self._projection.fail(public_error(reason))

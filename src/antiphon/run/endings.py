@@ -98,6 +98,7 @@ class Ending(Struct, frozen=True):
 
 
 FINISHED = Ending(ClientResult.RESULT, Stored.RESULT)
+"""The ending without a reason: the source has ended."""
 
 ENDINGS: dict[type[BaseException], Ending] = {
     ClientLeftError: Ending(ClientResult.NOTHING, Stored.CANCELLED),
@@ -111,10 +112,8 @@ ENDINGS: dict[type[BaseException], Ending] = {
 """Reason → ending. The first class that matches applies."""
 
 
-def ending_of(reason: BaseException | None, *, begun: bool, background: bool) -> Ending:
+def ending_of(reason: BaseException, *, begun: bool, background: bool) -> Ending:
     """The ending for this reason. If the answer has not `begun`, nothing of it is stored."""
-    if reason is None:
-        return FINISHED
     ending = next(ending for kind, ending in ENDINGS.items() if isinstance(reason, kind))
     if background:
         return replace(ending, stored=ending.background or ending.stored)

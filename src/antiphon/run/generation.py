@@ -247,10 +247,12 @@ class GenerationRun:
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
         while not self._finished:
-            if self._exceeds_reasoning_limit():
+            if self._replay is None:
+                await self._generate(self._request)
+            elif self._exceeds_reasoning_limit():
                 self._close_reasoning()
             else:
-                await self._generate_rest()
+                await self._generate_rest(self._replay)
         if self._later:
             await self._emit_later()
         if self._check is not None and (events := await self._check.verdict()):
@@ -258,29 +260,23 @@ class GenerationRun:
             self._observation.unmet += [why for end in ends for why in end.unmet]
             self._emit(choice, events)
 
-    async def _generate_rest(self) -> None:
+    async def _generate_rest(self, replay: ReplayLog) -> None:
         """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
         try:
             request = self._request
-            if self._replay is not None and self._replay.chunks:
-                request = await self._rest(self._replay.chunks)
+            if replay.chunks:
+                request, self._before = await request_after(
+                    replay.chunks, self._engine, request, self._plan, self._pool
+                )
             await self._generate(request)
         except ReplicaLostError as lost:
             self._lost += 1
-            assert self._replay is not None
             if self._lost > MAX_LOST:
                 raise
-            written = sum(len(chunk.tokens) for chunk in self._replay.chunks)
+            written = sum(len(chunk.tokens) for chunk in replay.chunks)
             log.warning("another replica continues", after=written, error=str(lost.__cause__))
             self._observation.failovers += 1
             self._unfinished = []
-
-    async def _rest(self, chunks: list[Chunk]) -> GenerationRequest:
-        """The request to the engine for the rest of the answer, after these chunks."""
-        request, self._before = await request_after(
-            chunks, self._engine, self._request, self._plan, self._pool
-        )
-        return request
 
     async def _generate(self, request: GenerationRequest) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""

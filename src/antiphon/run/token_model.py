@@ -340,7 +340,7 @@ class TokenModel:
             stop=turn.stop,
             include_stop=turn.stop_shown,
             ids=ids_by(self.dialect.ids, calls, rng),
-            tools={tool.name: tool.parameters for tool in turn.tools},
+            tools={tool.name: tool.parameters for tool in turn.tools} if turn.tools else None,
             call_prefix=start.call_prefix,
         )
         if start.mid_text:
