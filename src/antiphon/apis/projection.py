@@ -6,11 +6,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.errors import encode_error
 from antiphon.apis.framing import DONE, untyped_event
-from antiphon.core.accumulator import Output, output_of
+from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import ITEM_ENDS, Event, Finished, TextDelta
-from antiphon.core.items import Item
+from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
+from antiphon.core.items import FunctionCall
 
 
 class Collection(Protocol):
@@ -93,17 +93,19 @@ def _no_event(text: str, tokens: tuple[Token, ...]) -> bytes:
 
 
 class ChoiceResult(Generic[C]):
-    """One choice of a full answer: its items, its end, and the tokens to show.
+    """One choice of a full answer: its texts, its calls of the client's functions, and the tokens to show.
 
     `tokens` collects those of the visible text in the form that `shown` makes.
     """
 
-    __slots__ = ("_end", "_items", "_shown", "ids", "tokens")
+    __slots__ = ("_end", "_shown", "calls", "ids", "reasonings", "texts", "tokens")
 
     def __init__(self, shown: Callable[[Sequence[Token]], Iterable[Any]] | None, tokens: C) -> None:
         self._shown = shown
-        self._items: list[Item] = []
         self._end: Finished | None = None
+        self.texts: list[str] = []
+        self.reasonings: list[str] = []
+        self.calls: list[FunctionCall] = []
         self.tokens = tokens
         self.ids: list[int] = []
 
@@ -113,14 +115,27 @@ class ChoiceResult(Generic[C]):
             if type(event) is TextDelta:
                 if self._shown is not None:
                     self.tokens.extend(self._shown(event.tokens))
+            elif type(event) is TextEnded:
+                assert event.item is not None
+                self.texts.append(event.item.text)
             elif type(event) is Finished:
                 self._end = event
-            elif type(event) in ITEM_ENDS:
-                self._items.append(event.item)  # type: ignore[union-attr, arg-type]
+            elif type(event) is ReasoningEnded:
+                assert event.item is not None
+                self.reasonings.append(event.item.text)
+            elif type(event) is CallEnded:
+                assert event.item is not None
+                if not event.item.hosted:
+                    self.calls.append(event.item)
 
     @property
-    def output(self) -> Output:
-        """The choice as a whole. Raises RuntimeError before `Finished`."""
+    def text(self) -> str:
+        """All visible text: each message is a paragraph."""
+        return PARAGRAPH.join(self.texts)
+
+    @property
+    def end(self) -> Finished:
+        """How the choice ended. Raises RuntimeError before that."""
         if self._end is None:
-            raise RuntimeError("a choice has no output before it is finished")
-        return output_of(self._items, self._end)
+            raise RuntimeError("a choice has no end before it is finished")
+        return self._end

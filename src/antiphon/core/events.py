@@ -231,6 +231,3 @@ Event = (
 )
 
 Delta = TextDelta | ReasoningDelta | ArgumentsDelta
-
-ITEM_ENDS = frozenset({TextEnded, ReasoningEnded, CallEnded})
-"""The types of the events that have an item."""

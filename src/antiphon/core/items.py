@@ -96,7 +96,7 @@ class Message(Struct, frozen=True, tag="message"):
     def text(self) -> str:
         """All text parts, joined."""
         parts = self.parts
-        if len(parts) == 1 and isinstance(parts[0], TextPart):
+        if len(parts) == 1 and type(parts[0]) is TextPart:
             return parts[0].text
         return text_in(parts)
 

@@ -1,6 +1,6 @@
 """The events of an answer → the body of the full answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -22,11 +22,10 @@ from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_re
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
-from antiphon.core.accumulator import PARAGRAPH, Output
+from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.citations import Citations
-from antiphon.core.events import Event, ReasoningDelta, TextEnded, ToolResultReceived
-from antiphon.core.items import FunctionCall
+from antiphon.core.events import Event, Finished, ReasoningDelta, TextEnded, ToolResultReceived
 
 _NO_TOKENS = EncodedList()
 
@@ -109,29 +108,28 @@ class ChatCompletionBuilder(BodyProjection):
 
     def _encoded(self) -> bytes:
         envelope, presentation = self._envelope, self._presentation
-        outputs = [state.output for state in self._choices]
+        ends = [state.end for state in self._choices]
         completion = ChatCompletion(
             id=envelope.id,
             created=envelope.created,
             model=envelope.model,
-            choices=[self._choice(index, output) for index, output in enumerate(outputs)],
-            usage=total(envelope.prompt_tokens, [output.usage for output in outputs], len(envelope.prompts)),
+            choices=[self._choice(index, end) for index, end in enumerate(ends)],
+            usage=total(envelope.prompt_tokens, [end.usage for end in ends], len(envelope.prompts)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,
             notes=presentation.notes or UNSET,
-            kv_transfer_params=outputs[0].kv_transfer_params or UNSET,
+            kv_transfer_params=ends[0].kv_transfer_params or UNSET,
         )
         if len(envelope.prompts) == 1:
             _show_prompt(completion, envelope.prompts[0], presentation)
             completion.prompt_logprobs = self._scored
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, output: Output) -> Choice:
+    def _choice(self, index: int, end: Finished) -> Choice:
         presentation, state = self._presentation, self._choices[index]
-        calls = output.calls
-        reason = finish_reason(output.reason, len(calls))
-        message = _message(output, calls, presentation)
+        reason = finish_reason(end.reason, len(state.calls))
+        message = _message(state, presentation)
         message.annotations = self._annotations[index]
         scored = presentation.logprobs is not None
         return Choice(
@@ -139,25 +137,23 @@ class ChatCompletionBuilder(BodyProjection):
             message,
             reason_shown(reason, presentation),
             logprobs=ChoiceLogprobs(cast("list[Raw]", state.tokens.raw)) if scored else None,
-            stop_reason=output.stop,
+            stop_reason=end.stop,
             token_ids=state.ids if presentation.token_ids else UNSET,
-            error=ChoiceError(output.error) if output.error else UNSET,
-            unmet=output.unmet or UNSET,
-            generations=output.generations or UNSET,
+            error=ChoiceError(end.error) if end.error else UNSET,
+            unmet=end.unmet or UNSET,
+            generations=end.generations or UNSET,
         )
 
 
-def _message(
-    output: Output, calls: Sequence[FunctionCall], presentation: PresentationOptions
-) -> AnswerMessage:
-    text, reasoning = presentation.echo + output.text, output.reasoning
+def _message(state: ChoiceResult[EncodedList], presentation: PresentationOptions) -> AnswerMessage:
+    text = presentation.echo + state.text
     # OpenAI: content is null where the model only called functions.
-    message = AnswerMessage(presentation.role, text or (None if calls else ""))
-    if reasoning:
+    message = AnswerMessage(presentation.role, text or (None if state.calls else ""))
+    if reasoning := PARAGRAPH.join(state.reasonings):
         for name in presentation.reasoning:
             setattr(message, name, reasoning)
-    if calls:
-        add_calls(message, calls, presentation)
+    if state.calls:
+        add_calls(message, state.calls, presentation)
     return message
 
 

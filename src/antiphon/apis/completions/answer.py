@@ -77,10 +77,10 @@ class CompletionBuilder(BodyProjection):
             envelope.model,
             [self._choice(index, *each) for index, each in enumerate(shown)],
             # Completions that were not selected also count.
-            usage=total(envelope.prompt_tokens, (state.output.usage for state in self._choices)),
+            usage=total(envelope.prompt_tokens, (state.end.usage for state in self._choices)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=self._presentation.service_tier,
-            kv_transfer_params=self._choices[0].output.kv_transfer_params or UNSET,
+            kv_transfer_params=self._choices[0].end.kv_transfer_params or UNSET,
         )
         return msgspec.json.encode(completion)
 
@@ -93,14 +93,14 @@ class CompletionBuilder(BodyProjection):
         return [(state, prompt) for state in states[:n]]
 
     def _choice(self, index: int, state: ChoiceResult[list[EncodedToken]], number: int) -> CompletionChoice:
-        presentation, output, prompt = self._presentation, state.output, self._envelope.prompts[number]
+        presentation, end, prompt = self._presentation, state.end, self._envelope.prompts[number]
         choice = CompletionChoice(
             index,
-            prompt.text + output.text if self._layout.echo else output.text,
-            finish_reason=finish_reason(output.reason, calls=0),
-            stop_reason=output.stop,
-            error=ChoiceError(output.error) if output.error else UNSET,
-            unmet=output.unmet or UNSET,
+            prompt.text + state.text if self._layout.echo else state.text,
+            finish_reason=finish_reason(end.reason, calls=0),
+            stop_reason=end.stop,
+            error=ChoiceError(end.error) if end.error else UNSET,
+            unmet=end.unmet or UNSET,
         )
         if presentation.logprobs is not None:
             choice.logprobs = completion_logprobs([*self._echoed[number], *state.tokens], 0)

@@ -16,7 +16,6 @@ from antiphon.apis.errors import encode_error
 from antiphon.apis.framing import untyped_event
 from antiphon.apis.projection import BodyProjection, ChoiceResult, StreamProjection
 from antiphon.apis.request import Request
-from antiphon.core.accumulator import Output
 from antiphon.core.chunks import FinishReason, Token
 from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.events import Event, Finished, TextDelta
@@ -81,7 +80,7 @@ class Infill(Struct):
     prompt: str | UnsetType = UNSET
 
 
-def _last(envelope: Envelope, content: str, text: str, end: Finished | Output) -> Infill:
+def _last(envelope: Envelope, content: str, text: str, end: Finished) -> Infill:
     """The end of an answer with so much `text` in all."""
     word = end.stop if isinstance(end.stop, str) else ""
     return Infill(
@@ -123,8 +122,8 @@ class InfillBuilder(BodyProjection):
 
     def body(self) -> bytes:
         """The JSON body."""
-        output = self._result.output
-        return _encoded(_last(self._envelope, output.text, output.text, output), self._fields)
+        text = self._result.text
+        return _encoded(_last(self._envelope, text, text, self._result.end), self._fields)
 
 
 class InfillStream(StreamProjection):
