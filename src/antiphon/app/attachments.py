@@ -74,6 +74,7 @@ T = TypeVar("T")
 Fallback = Literal["error", "note"]
 """What to do with media that the model does not take."""
 
+_HAVE_PARTS = (Message, FunctionOutput)
 _UNREAD = "This page has no text."
 
 
@@ -110,7 +111,7 @@ class AttachmentReader:
         """
         count = 0
         for item in turn.items:
-            if isinstance(item, Message | FunctionOutput):
+            if isinstance(item, _HAVE_PARTS):
                 for part in item.parts:
                     count += isinstance(part, Attachment)
         if not count:
@@ -323,7 +324,7 @@ class _Reading:
 
     async def item(self, item: Item) -> Item:
         """An item without attachments."""
-        if not isinstance(item, Message | FunctionOutput):
+        if not isinstance(item, _HAVE_PARTS):
             return item
         notes = self._notes or isinstance(item, FunctionOutput)
         parts = [await self._parts(part, notes=notes) for part in item.parts]

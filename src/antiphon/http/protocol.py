@@ -41,7 +41,7 @@ STALL = 60.0
 """Seconds for which a client may leave data unread."""
 LARGE_PART = 256 * 1024
 """Parts of a body of at least this number of bytes are written separately, and not copied into a frame."""
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_REQUEST_SCOPE = ("http_version", "method", "path", "raw_path", "query_string", "headers", "state")
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
 SLICE = 4096
@@ -275,6 +275,17 @@ class StreamProtocol(HttpToolsProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         """Wait for the first request."""
         super().connection_made(transport)  # type: ignore[arg-type]
+        self._scope: Any = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "extensions": {STREAM: self},
+            # Those that are its own in each request: a copy with room for them is cheap.
+            **dict.fromkeys(_REQUEST_SCOPE),
+        }
         self.others.add(self)
         self._time()
 
@@ -391,23 +402,10 @@ class StreamProtocol(HttpToolsProtocol):
         """Serve the request, or let it wait for its turn, and offer the extension to it."""
         self._awaited = "body_seconds"
         parser, version = self.parser, self.parser.get_http_version()
-        scope: Any = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": "",
-            "method": parser.get_method().decode("ascii"),
-            "path": "",
-            "raw_path": b"",
-            "query_string": b"",
-            "headers": self.headers,
-            "state": {},
-            "extensions": {STREAM: self},
-        }
-        self.scope = scope
+        self.scope = scope = self._scope.copy()
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["headers"], scope["state"] = self.headers, {}
         self._upgraded = parser.should_upgrade() and self._should_upgrade()
         if self._upgraded:
             return

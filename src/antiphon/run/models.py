@@ -231,10 +231,11 @@ class Models:
         return NamedModel(self, served, served.model, adapter)
 
     def _check_ready(self) -> None:
+        if self.health is Health.READY:
+            return
         if self.health is Health.DRAINING:
             raise EngineNotReadyError("This server is stopping. Try again later, or use another server.")
-        if self.health is not Health.READY:
-            raise EngineNotReadyError
+        raise EngineNotReadyError
 
     def _find(self, name: str) -> tuple[ServedModel, str | None]:
         """The model of that name, and the adapter if the name is that of one. Raises NotFoundError."""

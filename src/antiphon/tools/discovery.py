@@ -82,16 +82,20 @@ class ToolRequester(Struct, frozen=True):
                 yield f"{DEFAULTS}[{index}]", settings
 
 
+_NO_NAMES = frozenset[str]()
+
+
 def client_names(tools: Iterable[Any] | None) -> frozenset[str]:
     """The names of a client's own tools, in any API."""
     if not tools:
-        return frozenset()
+        return _NO_NAMES
     own = (tool if isinstance(tool, dict) else {} for tool in tools)
     named = (value for tool in own for value in (tool, tool.get("function"), tool.get("custom")))
     names = (value.get("name") for value in named if isinstance(value, dict))
     return frozenset(name for name in names if isinstance(name, str))
 
 
+_NO_HOSTS = Hosts()
 NO_FUNCTIONS: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
 
@@ -110,6 +114,8 @@ def by_type(tools: Iterable[ServerTool]) -> Tools:
 
 def offered_nothing(tools: Tools) -> Hosts:
     """The hosts of a request that names no server tool."""
+    if not tools:
+        return _NO_HOSTS
     return Hosts(types={name: tool.type for tool in tools.values() for name in (tool.type, *tool.aliases)})
 
 
