@@ -295,8 +295,7 @@ class InputProcessor:
         return request
 
 
-class Again(Exception):
-    """Of zmq."""
+EVENTS, POLLIN = 15, 1
 
 
 class PlainSocket:
@@ -311,13 +310,15 @@ class PlainSocket:
         assert option == "FD"
         return self.ends[0]
 
-    def recv_multipart(self, flags: str, copy: bool) -> Any:
-        assert (flags, copy) == ("NOBLOCK", False)
+    def get(self, option: int) -> int:
+        assert option == EVENTS
         if self.signalled:
             os.read(self.ends[0], 1)
             self.signalled = False
-        if not self.messages:
-            raise Again
+        return POLLIN if self.messages else 0
+
+    def recv_multipart(self, flags: str, copy: bool) -> Any:
+        assert (flags, copy) == ("NOBLOCK", False)
         return self.messages.pop(0)
 
     @staticmethod
@@ -476,7 +477,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": LoRARequest},
-        "zmq": {"Socket": PlainSocket, "Again": Again, "NOBLOCK": "NOBLOCK", "FD": "FD"},
+        "zmq": {"Socket": PlainSocket, "EVENTS": EVENTS, "POLLIN": POLLIN, "NOBLOCK": "NOBLOCK", "FD": "FD"},
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
     }
     for name, contents in modules.items():

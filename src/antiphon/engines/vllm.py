@@ -50,8 +50,8 @@ log = structlog.get_logger()
 LONG = 64 * 1024
 """Texts with at least this number of characters are tokenized in a thread."""
 
-SILENCE_SECONDS = 0.08
-"""How long vLLM may be silent while requests run before its processes are checked."""
+LOOK_SECONDS = 0.04
+"""How often we look, while requests run, whether vLLM has sent outputs; if not, its processes are checked."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class VllmEngine:
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._silent = True  # no outputs since the last look
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
@@ -341,17 +342,16 @@ class VllmEngine:
             self._check_later()
 
     def _check_later(self) -> None:
-        """Check vLLM after a time without outputs. Each output postpones the check."""
-        if self._looking is not None:
-            self._looking.cancel()
-        self._looking = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._check_core)
+        """Check after a time whether vLLM has sent outputs in it."""
+        self._silent = True
+        self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._check_core)
 
     def _check_core(self) -> None:
-        """Check whether vLLM's processes run, if requests run and there are no outputs."""
+        """Check whether vLLM's processes run, if requests run and there were no outputs."""
         self._looking = None
         if self._core is None or not self._running:
             return
-        if self._core.ending:
+        if self._silent and self._core.ending:
             self._died()
         else:
             self._check_later()
@@ -366,8 +366,7 @@ class VllmEngine:
 
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
-        if self._looking is not None:
-            self._check_later()
+        self._silent = False
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)

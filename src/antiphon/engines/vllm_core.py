@@ -270,6 +270,7 @@ class _Messages:
     def __init__(self, socket: Any) -> None:
         self._zmq = imported("zmq")
         self._socket = self._zmq.Socket.shadow(socket)  # the same socket, without that binding
+        self._state, self._readable = int(self._zmq.EVENTS), int(self._zmq.POLLIN)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor: int
         self._arrival: asyncio.Future[None]
@@ -278,15 +279,15 @@ class _Messages:
         """As that of the socket."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+            self._arrival = self._loop.create_future()
             # A separate one: vLLM may close the socket, and the other with it, at any time.
             self._descriptor = os.dup(self._socket.getsockopt(self._zmq.FD))
             self._loop.add_reader(self._descriptor, self._arrived)
-        while True:
+        # Asking first is cheaper than the exception of an empty socket, for each step.
+        while not self._socket.get(self._state) & self._readable:
             self._arrival = self._loop.create_future()
-            try:
-                return self._socket.recv_multipart(self._zmq.NOBLOCK, copy=copy)
-            except self._zmq.Again:
-                await self._arrival
+            await self._arrival
+        return self._socket.recv_multipart(self._zmq.NOBLOCK, copy=copy)
 
     def _arrived(self) -> None:
         if not self._arrival.done():
