@@ -14,6 +14,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import add
 from typing import Any
 
 from msgspec import Struct
@@ -240,9 +241,7 @@ class Metrics:
 
     def _count(self, generation: ObservedGeneration) -> None:
         counts = self._models[generation.model]
-        counted = counts.counted
-        for index, amount in enumerate(_amounts(generation)):
-            counted[index] += amount
+        counts.counted = [*map(add, counts.counted, _amounts(generation))]
         self._finished[generation.model, generation.end.reason] += 1
         for histogram, value in zip(counts.histograms, _observed(generation), strict=True):
             if value is not None:
