@@ -222,7 +222,9 @@ class Decoder:
         self._read(chunk)
         events = self._drain()
         self.stopped = self._builder.stopped is not None
-        self._find_plain()
+        self.plain = self._plain_texts = self._spaces = NEVER_PLAIN
+        if chunk.finish is None:
+            self._find_plain()
         return events
 
     def _read_plain(self) -> None:
@@ -234,15 +236,14 @@ class Decoder:
             self._space = None
 
     def _find_plain(self) -> None:
-        """Compute the condition for the next chunk to be plain, or space between plain ones."""
+        """Find the condition for the next chunk to be plain, or space between plain ones, if it can be."""
         reader, entry = self._reader, self._table[self.state]
         kind = entry.visible_kind
-        self._plain_texts = self._spaces = NEVER_PLAIN
         if kind is not None and not self._prefix_left and isinstance(reader, SpanReader):
             self._delta = entry.delta
             if (lexer := reader.text_lexer) and self._builder.passes(kind) and self._token_map.idle:
-                self._plain_texts, self._spaces = lexer.plain, lexer.space
-        self.plain = self._plain_texts
+                self.plain = self._plain_texts = lexer.plain
+                self._spaces = lexer.space
 
     def _read(self, chunk: Chunk) -> None:
         self._token_map.add(chunk)

@@ -94,7 +94,7 @@ class SpanReader:
     def finish(self, text: str) -> Step | None:
         """The same, without holding text back."""
         self._final = True
-        step = self.feed(text)
+        step = self.feed(text) if text or self._held else None
         if step is None and self._table.kind is _OPENING:
             return Step(RETRACT, self._held)
         if step is None and self._held:
