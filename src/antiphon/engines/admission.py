@@ -80,7 +80,7 @@ class Admission:
             raise EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         else:
             self._queue[ticket] = None
-            _count(self._queued, ticket.client)
+            self._queued[ticket.client] = self._queued.get(ticket.client, 0) + 1
         return ticket
 
     @asynccontextmanager
@@ -109,16 +109,12 @@ class Admission:
 
     def _admit(self, ticket: Ticket) -> None:
         self.running += 1
-        _count(self._running, ticket.client)
+        self._running[ticket.client] = self._running.get(ticket.client, 0) + 1
         ticket.admit()
 
     def _leave_queue(self, ticket: Ticket) -> None:
         del self._queue[ticket]
         _count_down(self._queued, ticket.client)
-
-
-def _count(counts: dict[str, int], client: str) -> None:
-    counts[client] = counts.get(client, 0) + 1
 
 
 def _count_down(counts: dict[str, int], client: str) -> None:

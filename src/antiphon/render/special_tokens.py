@@ -37,7 +37,7 @@ class SpecialTokenEscaper:
         longer = [token for token in sorted(tokens, key=len, reverse=True) if len(token) > 1]
         self._pattern = _pattern(longer)
         escaped = [msgspec.json.encode(token).decode()[1:-1] for token in longer]
-        self._in_json = re.compile(f"{_pattern(escaped).pattern}|{SEPARATOR}")
+        self._in_json = ("<|", "<｜", r"\ufdd0", SEPARATOR, *escaped)
 
     def escape(self, text: str) -> str:
         """The text with separators."""
@@ -57,10 +57,13 @@ class SpecialTokenEscaper:
         """A JSON value with separators in all of its strings, keys included."""
         if not value:
             return value
-        # Nearly always there is nothing to escape, and one search of the encoded value is much
+        # Nearly always there is nothing to escape, and searches of the encoded value are much
         # cheaper than a walk.
-        found = self._in_json.search(msgspec.json.encode(value).decode())
-        return value if found is None else self._escape_strings(value)
+        text = msgspec.json.encode(value).decode()
+        for special in self._in_json:
+            if special in text:
+                return self._escape_strings(value)
+        return value
 
     def _escape_strings(self, value: Any) -> Any:
         if isinstance(value, str):
