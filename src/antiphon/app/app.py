@@ -15,7 +15,7 @@ from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageRe
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.sealing import Sealer, Signer
-from antiphon.app.attachments import AttachmentReader, Contents
+from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.records import AnswerRecords
@@ -124,6 +124,8 @@ class App(Struct, frozen=True):
 
     async def attached(self, model: Model, turn: Turn, contents: Contents | None = None) -> Turn:
         """The turn with its attachments, as far as the model takes their media. Raises RequestError."""
+        if not count_attachments(turn):
+            return turn
         contents = contents or self.contents(turn.owner)
         return await self.attachments.read(turn, model.card.capabilities, contents)
 

@@ -90,6 +90,16 @@ class Downloader(Protocol):
         ...
 
 
+def count_attachments(turn: Turn) -> int:
+    """The number of attachments in a turn."""
+    count = 0
+    for item in turn.items:
+        if isinstance(item, _HAVE_PARTS):
+            for part in item.parts:
+                count += isinstance(part, Attachment)
+    return count
+
+
 class AttachmentReader:
     """Reads the attachments of turns, within `limits`.
 
@@ -109,15 +119,8 @@ class AttachmentReader:
 
         Raises RequestError, which names the part.
         """
-        count = 0
-        for item in turn.items:
-            if isinstance(item, _HAVE_PARTS):
-                for part in item.parts:
-                    count += isinstance(part, Attachment)
-        if not count:
-            return turn
         conversation = turn.parameter("messages")
-        self.limits.check("attachments", count, conversation)
+        self.limits.check("attachments", count_attachments(turn), conversation)
         reading = _Reading(self, turn, able, contents)
         async with self.in_time(conversation):
             return replace(turn, items=tuple([await reading.item(item) for item in turn.items]))
