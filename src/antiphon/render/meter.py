@@ -131,9 +131,9 @@ class Meter:
 
     def weigh(self, value: Any) -> int:
         """Bytes of `value` if all its shared parts were written out."""
-        if isinstance(value, str | bytes):
+        if isinstance(value, (str, bytes)):
             return OBJECT_SIZE + len(value)
-        if isinstance(value, list | tuple | dict):
+        if isinstance(value, (list, tuple, dict)):
             return self._weights.get(id(value)) or self._weigh_container(value)
         if isinstance(value, int):
             return OBJECT_SIZE + value.bit_length() // 8

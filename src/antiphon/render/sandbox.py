@@ -50,6 +50,12 @@ _CHEAP_TESTS = frozenset({
 })  # fmt: skip
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
+_TEXT_METHODS = frozenset(
+    name
+    for name in dir(str)
+    # `_Environment` refuses the first, and jinja2 wraps the others.
+    if not name.startswith("_") and name not in {*_FORBIDDEN_METHODS, "format", "format_map"}
+)
 _LOOP_ATTRIBUTES = frozenset({
     "depth", "depth0", "first", "index", "index0", "last", "length", "nextitem", "previtem", "revindex",
     "revindex0",
@@ -130,7 +136,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         # `str.format` is wrapped already, see `wrap_str_format` in jinja2.
         method = getattr(function, "__wrapped__", function)
         subject = getattr(method, "__self__", None)
-        if isinstance(subject, str | bytes) and (bound := bounds.METHODS.get(method.__name__)):
+        if isinstance(subject, (str, bytes)) and (bound := bounds.METHODS.get(method.__name__)):
             args = tuple(meter.collect(arg) if _is_lazy(arg) else arg for arg in args)
             meter.require(bound(meter, subject, *args, **kwargs))
         return meter.charge(super().call(context, function, *args, **kwargs))
@@ -139,7 +145,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         # Templates mostly look up keys of messages: this way jinja2 need not catch errors first.
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        # These are numbers and messages.
+        # These are numbers and messages, or methods that cannot change their text.
+        if type(obj) is str and attribute in _TEXT_METHODS:
+            return getattr(obj, attribute)
         if type(obj) is LoopContext and attribute in _LOOP_ATTRIBUTES:
             return getattr(obj, attribute)
         # Some templates look at all earlier messages for each of them. The content of a namespace has passed
