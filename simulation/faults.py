@@ -125,8 +125,8 @@ FAULTS = {
     ),
     "an answer is started again when a replica fails": Fault(
         "run/generation.py",
-        "        if self._replay is None or not self._replay.chunks:\n            return self._request\n",
-        "        if True:\n            return self._request\n",
+        "            if replay.chunks:\n                request,",
+        "            if False:\n                request,",
         "is started again|reads|says",
     ),
     "clients hear that a replica failed": Fault(
