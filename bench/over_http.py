@@ -124,7 +124,7 @@ def measure(effort: Effort = Effort()) -> Result:  # noqa: B008 (frozen)
                 _throughput(streams, turns(_full(streams, effort), effort.rounds, libraries))
                 for streams in effort.streams
             ],
-            _non_streaming(turns(_answers(effort.answers), effort.rounds, asgi, libraries)),
+            _non_streaming(turns(answers(effort.answers), effort.rounds, asgi, libraries)),
             [
                 _first_token("spread", turns(_paced(effort.paced_requests), effort.paced_rounds)),
                 _first_token("at once", turns(_paced_at_once(), effort.paced_rounds)),
@@ -160,7 +160,7 @@ def _streams(plan: Plan, connections: int, requests: int) -> Load:
     return Load(http_request(body), connections, requests, _EVENT, events, _END)
 
 
-def _answers(count: int) -> Load:
+def answers(count: int) -> Load:
     """As many answers, over 16 connections."""
     request = http_request(SHORT.request(stream=False))
     return Load(request, 16, count // 16, b'"finish_reason":"stop"', 1, b"}")

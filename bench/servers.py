@@ -15,7 +15,7 @@ from msgspec import Struct
 from bench.scenario import MODEL, PLANS
 
 _ROOT = Path(__file__).parent.parent
-_START_SECONDS = 20
+_START_SECONDS = 60
 _STOP_SECONDS = 5
 _LOG_BYTES = 4096
 """Of the log of a server, if something fails."""
@@ -32,27 +32,37 @@ class Server(Struct, frozen=True):
 @contextmanager
 def both() -> Iterator[tuple[Server, Server]]:
     """Antiphon with the scripted engine, and the floor."""
+    with (
+        antiphon() as command,
+        running("antiphon", command) as server,
+        running("floor", ("-m", "bench.floor")) as floor,
+    ):
+        yield server, floor
+
+
+@contextmanager
+def antiphon() -> Iterator[tuple[str, ...]]:
+    """Python's arguments for Antiphon with the scripted engine; its script is there while the block runs."""
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         script = Path(folder) / "script.jsonl"
         script.write_bytes(b"\n".join(plan.line for plan in PLANS))
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
-        script_options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL)
-        options = (*script_options, "--port", "0", "--store", "memory")
-        with (
-            running("antiphon", ("-c", serve, "serve", *options)) as antiphon,
-            running("floor", ("-m", "bench.floor")) as floor,
-        ):
-            yield antiphon, floor
+        options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL)
+        yield ("-c", serve, "serve", *options, "--port", "0", "--store", "memory")
 
 
 @contextmanager
-def running(name: str, arguments: tuple[str, ...]) -> Iterator[Server]:
-    """A server in a process of its own, while the block runs."""
+def running(name: str, arguments: tuple[str, ...], under: tuple[str, ...] = ()) -> Iterator[Server]:
+    """A server in a process of its own, while the block runs: Python with these arguments, `under` a tool."""
     # The user's own settings must not change the results.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
     with TemporaryFile() as log:  # a line for each request, which is read only if the server fails
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=log
+            [*under, sys.executable, *arguments],
+            cwd=_ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
         output = cast("IO[bytes]", process.stdout)  # a pipe
         try:
