@@ -2,7 +2,7 @@
 
     observation = begin(app, request_id, name)
     … all code may add to it, see `core/observation.py` …
-    end(app, observation, "request", status=200)
+    end(app, observation, "request", {"status": 200})
 
 The end settles the tokens of the key, writes a log line, counts for /metrics, and ends the span of the
 trace.
@@ -36,7 +36,14 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
     return observation
 
 
-def end(app: App, observation: Observation, event: str, *, quiet: bool = False, **known: object) -> None:
+def end(
+    app: App,
+    observation: Observation,
+    event: str,
+    known: Mapping[str, object] = MappingProxyType({}),
+    *,
+    quiet: bool = False,
+) -> None:
     """Log the end, with the `known` values; `quiet`, with --log-level debug only."""
     observation.account.settle(observation.reserved, observation.used)
     app.metrics.answer(observation)

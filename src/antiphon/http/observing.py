@@ -117,7 +117,7 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     known = {"method": method, "path": path, "status": status, "route": route}
     if observation.account.name:
         known["key"] = observation.account.name
-    end(app, observation, "request", quiet=path in PROBES, **known)
+    end(app, observation, "request", known, quiet=path in PROBES)
 
 
 def id_of(given: bytes | None) -> str:
