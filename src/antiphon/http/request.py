@@ -134,7 +134,8 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
-    receive, parts, size, more = request.receive, list[bytes](), 0, True
+    parts: list[bytes] = []
+    receive, size, more = request.receive, 0, True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
