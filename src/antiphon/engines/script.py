@@ -52,11 +52,6 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: int | None = None
     fail_after: int | None = None
 
-    def fits(self, prompt: str) -> bool:
-        """Whether this is the answer to a prompt."""
-        searched = prompt if self.last is None else prompt[-self.last :]
-        return self.when is None or self.when in searched
-
     def __post_init__(self) -> None:
         for name in ("delay_ms", "tokens", "fail_after", "last"):
             if (getattr(self, name) or 0) < 0:

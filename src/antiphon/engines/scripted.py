@@ -289,7 +289,8 @@ class ScriptedEngine:
     def answer_to(self, prompt: str) -> ScriptedAnswer | None:
         """The answer to this prompt; None if no line matches it."""
         for answer in self.answers:
-            if answer.line.fits(prompt):
+            line = answer.line
+            if line.when is None or line.when in (prompt if line.last is None else prompt[-line.last :]):
                 return answer
         return None
 
