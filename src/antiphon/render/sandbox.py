@@ -360,7 +360,7 @@ def _sum(context: _Context, terms: list[Any]) -> Any:
 
 @pass_context
 def _printed(context: _Context, value: Any) -> str:
-    return context.meter.printed(value if isinstance(value, str) else str(value))
+    return context.meter.printed(value if type(value) is str else str(value))
 
 
 def _environment() -> _Environment:
