@@ -37,7 +37,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     model = await app.models.model(request.model)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
-    contents = app.contents(owner)
+    contents = app.contents(owner) if accepted.store else None
     turn, presentation = await app.attached(model, accepted.turn, contents), accepted.presentation
     if accepted.repairs or presentation.notes:
         _log_repairs(accepted.repairs)
@@ -49,7 +49,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = None
-    if accepted.store:
+    if contents is not None:
         given = stored_messages(answer, request.messages)
         await app.storage.store.usage.check(owner, sum(len(item.payload) for item in given), "store")
         messages = await contents.keep(given, answer, "messages")
@@ -82,10 +82,11 @@ async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
 
 async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:
     """The server's part of a request: presentation and tools. Raises RequestError, ToolError."""
-    hosts = await app.hosts(
-        model, requested_tools(request), ToolRequester(owner, names=client_names(request.tools))
-    )
-    return ServerDefaults(app.presentation, hosts)
+    requested = requested_tools(request)
+    if not requested and not app.default_tools:
+        return ServerDefaults(app.presentation)
+    asking = ToolRequester(owner, names=client_names(request.tools))
+    return ServerDefaults(app.presentation, await app.hosts(model, requested, asking))
 
 
 def answer_id(prefix: str, given: str | None, header: str | None) -> str:
