@@ -1,10 +1,11 @@
 """The parameters of a request for sampling, length and stop strings."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from antiphon.apis.request import Count, Request, SamplingParams
 from antiphon.core.errors import RequestError
@@ -60,10 +61,9 @@ def token_limit(*wanted: int | None) -> int | None:
     return None
 
 
-_FIELDS = SamplingParams.__struct_fields__
-"""Those of all requests begin with these."""
-_NONE_SET = (None,) * len(_FIELDS)
-_SHARED = frozenset(_FIELDS) & {*Sampling.__struct_fields__}
+_SHARED_FIELDS = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
+_shared_fields = attrgetter(*_SHARED_FIELDS)
+_NONE_SET = (None,) * len(_SHARED_FIELDS)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -71,14 +71,12 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    values = astuple(request)[: len(_FIELDS)]
+    values = _shared_fields(request)
     if values == _NONE_SET:  # as of most requests
         return Sampling(max_tokens=max_tokens, logprobs=logprobs)
-    given = {
-        name: _READ[name](value) if name in _READ else value
-        for name, value in zip(_FIELDS, values, strict=True)
-        if value is not None and name in _SHARED
-    }
+    given = {name: value for name, value in zip(_SHARED_FIELDS, values, strict=True) if value is not None}
+    for name in _READ.keys() & given.keys():
+        given[name] = _READ[name](given[name])
     return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)
 
 

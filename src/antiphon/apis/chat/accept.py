@@ -83,27 +83,27 @@ def accept_messages(
     parameters = {**PARAMETERS, "conversation": where, "format": format_source}
     if options.max_completion_tokens is not None:
         parameters["max_tokens"] = "max_completion_tokens"
-    turn = Turn(  # above 15 named arguments, Python makes a dictionary of them, in five times the time
-        options.model,
-        tuple(history.items),
-        tools.functions,
-        tools.choice,
-        format_,
-        sampling(options, max_tokens=max_tokens, logprobs=logprobs),
-        stops(options),
-        bool(options.include_stop_str_in_output),
-        options.n or 1,
-        {} if _template_options(options) == _UNSAID else _variables(options),
+    turn = Turn(
+        model=options.model,
+        items=tuple(history.items),
+        tools=tools.functions,
+        tool_choice=tools.choice,
+        tool_limit=options.max_tool_calls,
+        format=format_,
+        sampling=sampling(options, max_tokens=max_tokens, logprobs=logprobs),
+        stop=stops(options),
+        stop_shown=bool(options.include_stop_str_in_output),
+        choices=options.n or 1,
+        copies=copies(options),
+        variables={} if _template_options(options) == _UNSAID else _variables(options),
         template=options.chat_template,
         ending=ending,
         prefix=prefix,
         prompt_limit=options.truncate_prompt_tokens,
         reasoning_limit=options.thinking_token_budget,
-        tool_limit=options.max_tool_calls,
         owner=owner,
         media_fallback=options.media_fallback,
         parameters=parameters,
-        copies=copies(options),
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is PromptEnding.TRANSCRIPT:
