@@ -150,8 +150,8 @@ def main() -> None:
         setattr(holder, name, _value(xllamacpp, name, value))
     try:
         server = xllamacpp.Server(params)
-    except RuntimeError:  # the reason is in the log
-        os._exit(1)
+    except RuntimeError:
+        sys.exit(1)  # unlike `os._exit`, it waits for the thread that writes the log, which says why
     print(server.listening_address, flush=True)
     sys.stdin.read()
     os._exit(0)  # the system frees the memory faster than llama.cpp
