@@ -41,6 +41,7 @@ from antiphon.apis.media import (
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError, RequestError, ToolError, missing_extra
 from antiphon.core.items import (
+    WITH_PARTS,
     Attachment,
     FunctionOutput,
     Item,
@@ -74,7 +75,6 @@ T = TypeVar("T")
 Fallback = Literal["error", "note"]
 """What to do with media that the model does not take."""
 
-_HAVE_PARTS = (Message, FunctionOutput)
 _UNREAD = "This page has no text."
 
 
@@ -94,7 +94,7 @@ def count_attachments(turn: Turn) -> int:
     """The number of attachments in a turn."""
     count = 0
     for item in turn.items:
-        if isinstance(item, _HAVE_PARTS):
+        if isinstance(item, WITH_PARTS):
             for part in item.parts:
                 count += isinstance(part, Attachment)
     return count
@@ -327,7 +327,7 @@ class _Reading:
 
     async def item(self, item: Item) -> Item:
         """An item without attachments."""
-        if not isinstance(item, _HAVE_PARTS):
+        if not isinstance(item, WITH_PARTS):
             return item
         notes = self._notes or isinstance(item, FunctionOutput)
         parts = [await self._parts(part, notes=notes) for part in item.parts]

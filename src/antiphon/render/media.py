@@ -14,12 +14,11 @@ from typing import Any
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
+    WITH_PARTS,
     Attachment,
-    FunctionOutput,
     Item,
     MediaKind,
     MediaPart,
-    Message,
     Part,
     TextPart,
 )
@@ -32,14 +31,13 @@ PLAIN = {kind: f"<{kind.value}>" for kind in MediaKind}
 
 _TAGS = re.compile(r"(?:<[^<>\s]+>|\[[A-Z_]+\])+")
 _NUMBER = re.compile(r"\d+")
-_WITH_PARTS = (Message, FunctionOutput)
 
 
 def media_in(items: Iterable[Item]) -> list[MediaPart]:
     """The media of a conversation, in order."""
     media: list[MediaPart] = []
     for item in items:
-        if isinstance(item, _WITH_PARTS):
+        if isinstance(item, WITH_PARTS):
             for part in item.parts:
                 if isinstance(part, TextPart):  # nearly all: only an exact type is recognised quickly
                     continue

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
+from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, ToolChoice, Turn
@@ -47,7 +47,6 @@ ANSWER_SHARE = 4
 
 _FREE = ToolChoice()
 _FIRST = frozenset({Role.SYSTEM, Role.DEVELOPER})
-_WITH_PARTS = (Message, FunctionOutput)
 
 
 class PromptSize(NamedTuple):
@@ -241,7 +240,7 @@ def characters_in(items: Iterable[Item]) -> int:
     """The number of characters of the texts of items."""
     size = 0
     for item in items:
-        if isinstance(item, _WITH_PARTS):
+        if isinstance(item, WITH_PARTS):
             for part in item.parts:
                 if isinstance(part, TextPart):
                     size += len(part.text)
