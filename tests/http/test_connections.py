@@ -202,15 +202,12 @@ async def test_who_sends_nothing() -> None:
 
 async def test_who_sends_nothing_after_an_answer() -> None:
     async with serving(idle_seconds=1) as server, connected(server) as (reader, writer):
-        loop = asyncio.get_running_loop()
-        for _ in range(3):
+        for _ in range(3):  # in more time than the limit: each answer sets it anew
             await asyncio.sleep(0.5)
             writer.write(HEALTH)
-            await reader.readuntil(b"\r\n\r\n")
-            answered = loop.time()
+            assert b"HTTP/1.1 200" in await reader.readuntil(b"\r\n\r\n")
         async with asyncio.timeout(10):
-            await reader.read()
-        assert loop.time() - answered > 0.9
+            await reader.read()  # until the connection is closed
 
 
 async def test_who_sends_a_request_slowly_after_an_answer() -> None:

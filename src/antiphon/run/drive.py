@@ -444,20 +444,21 @@ class Driver:
         except Exception as error:  # the stored answer has no end
             self._send_failure(error)
             return
-        if reason is None or ending.client is ClientResult.CANCELLED:
-            self._client.end(lines, self._projection.body)
-        elif ending.client is ClientResult.ERROR:
-            assert isinstance(reason, Exception)
-            self._send_failure(reason, lines)
+        match ending.client:
+            case ClientResult.RESULT | ClientResult.CANCELLED:
+                self._client.end(lines, self._projection.body)
+            case ClientResult.ERROR:
+                assert isinstance(reason, Exception)
+                self._send_failure(reason, lines)
 
     async def _close(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
         """Store the end; the last wire events."""
         journal = self._journal
-        if reason is not None and journal is None and ending.client is ClientResult.NOTHING:
+        if journal is None and ending.client is ClientResult.NOTHING:
             for _ in self._source.abandon():  # the events are only counted; they are not sent
                 pass
             return []
-        if reason is not None and ending.stored is Stored.UNCHANGED:
+        if ending.stored is Stored.UNCHANGED:
             if journal is not None:
                 await journal.release()
             return self._unstored_lines(reason) if self._begun else []
@@ -466,7 +467,7 @@ class Driver:
             await self._opened(self._opening)
         if reason is not None and not (journal is not None and journal.replaying):
             lines = await self._abandon(lines)
-        lines += self._projection.finish() if reason is None else self._last_lines(ending, reason)
+        lines += self._last_lines(ending, reason)
         if journal is None:
             return lines
         # The client may disconnect from here on: a complete answer is stored as complete.
@@ -502,11 +503,13 @@ class Driver:
         ]
         return closing + self._projection.fail(public_error(reason))
 
-    def _last_lines(self, ending: Ending, reason: BaseException) -> list[bytes]:
-        """The last wire events of an answer that was ended early."""
-        if ending.stored is Stored.CANCELLED:
-            return self._projection.cancel()
-        return self._projection.fail(public_error(reason))
+    def _last_lines(self, ending: Ending, reason: BaseException | None) -> list[bytes]:
+        match ending.stored:
+            case Stored.FAILED:
+                return self._projection.fail(public_error(reason))
+            case Stored.CANCELLED:
+                return self._projection.cancel()
+        return self._projection.finish()
 
     def _send_failure(self, error: Exception, lines: Sequence[bytes] = ()) -> None:
         """Send a failure to the client, in the stream if it has begun; otherwise raise it."""
