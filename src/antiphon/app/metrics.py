@@ -14,7 +14,6 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import add
 from typing import Any
 
 from msgspec import Struct
@@ -93,51 +92,63 @@ _KINDS = (
 )
 
 
-def _observed(generation: ObservedGeneration) -> tuple[float | None, ...]:
-    """The value of a generation for each of `_KINDS`, None if there is none."""
-    started, ended, first = generation.started, generation.ended, generation.first
-    tokens = generation.end.usage.completion_tokens
-    return (
-        None if first is None else first - started,
-        None if first is None or tokens < 2 else (ended - first) / (tokens - 1),
-        ended - started,
-        None if first is None else ended - first,
-        generation.prompt_tokens,
-        tokens,
-    )
-
-
 _COUNTED = {
-    "vllm:prompt_tokens": "Tokens of prompts.",
-    "vllm:prompt_tokens_cached": "Tokens of prompts that were cached.",
-    "vllm:prefix_cache_queries": "Tokens of prompts that were looked up in the prefix cache.",
-    "vllm:prefix_cache_hits": "Tokens of prompts that were found in the prefix cache.",
-    "vllm:generation_tokens": "Tokens that were generated.",
-    "antiphon:reasoning_tokens": "Tokens that were generated as reasoning.",
-    "antiphon:malformed": "Places of broken markup in what models wrote.",
+    "vllm:prompt_tokens": ("prompt_tokens", "Tokens of prompts."),
+    "vllm:prompt_tokens_cached": ("cached_tokens", "Tokens of prompts that were cached."),
+    "vllm:prefix_cache_queries": ("looked_up", "Tokens of prompts that were looked up in the prefix cache."),
+    "vllm:prefix_cache_hits": ("cached_tokens", "Tokens of prompts that were found in the prefix cache."),
+    "vllm:generation_tokens": ("generated_tokens", "Tokens that were generated."),
+    "antiphon:reasoning_tokens": ("reasoning_tokens", "Tokens that were generated as reasoning."),
+    "antiphon:malformed": ("malformed", "Places of broken markup in what models wrote."),
 }
-
-
-def _amounts(generation: ObservedGeneration) -> tuple[int, ...]:
-    """The amounts of a generation for each of `_COUNTED`."""
-    usage, read = generation.end.usage, generation.prompt_tokens
-    cached = usage.cached_tokens
-    used = usage.completion_tokens, usage.reasoning_tokens
-    return read, cached, read, cached, *used, generation.malformed
+"""Counters of a model: their names in `_ModelCounts`, and their descriptions."""
 
 
 class _ModelCounts:
-    """The counts of one model, for each of `_COUNTED` and of `_KINDS`."""
+    """The counts of one model, and its histograms, one for each of `_KINDS`."""
 
-    __slots__ = ("counted", "histograms")
+    __slots__ = (
+        *("ends", "histograms"),
+        *("cached_tokens", "generated_tokens", "looked_up", "malformed", "prompt_tokens", "reasoning_tokens"),
+    )
 
     def __init__(self) -> None:
-        self.counted = [0] * len(_COUNTED)
+        self.prompt_tokens = self.looked_up = self.cached_tokens = 0
+        self.generated_tokens = self.reasoning_tokens = self.malformed = 0
+        self.ends = Counter[str]()  # generations by the reason of their end
         self.histograms = [Histogram(kind.bounds) for kind in _KINDS]
 
+    def add(self, generation: ObservedGeneration) -> None:
+        """Count a generation."""
+        usage, read = generation.end.usage, generation.prompt_tokens
+        written = usage.completion_tokens
+        self.prompt_tokens += read
+        self.looked_up += read
+        self.cached_tokens += usage.cached_tokens
+        self.generated_tokens += written
+        self.reasoning_tokens += usage.reasoning_tokens
+        self.malformed += generation.malformed
+        self.ends[generation.end.reason] += 1
+        started, ended, first = generation.started, generation.ended, generation.first
+        to_first, per_token, whole, decode, prompt, generated = self.histograms
+        if first is not None:
+            to_first.observe(first - started)
+            decode.observe(ended - first)
+            if written > 1:
+                per_token.observe((ended - first) / (written - 1))
+        whole.observe(ended - started)
+        prompt.observe(read)
+        generated.observe(written)
 
-_READ = [*_COUNTED].index("vllm:prompt_tokens")
-_WRITTEN = [*_COUNTED].index("vllm:generation_tokens")
+
+class _RouteCounts:
+    """The counts of one method of a route."""
+
+    __slots__ = ("seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses = Counter[int]()  # by class: 2 is 2xx
+        self.seconds = Histogram(_HTTP)
 
 
 class LoopDelay:
@@ -197,10 +208,8 @@ class Metrics:
     """The counts of one server."""
 
     def __init__(self) -> None:
-        self._models: defaultdict[str, _ModelCounts] = defaultdict(_ModelCounts)
-        self._finished = Counter[tuple[str, str]]()  # by model and reason
-        self._requests = Counter[tuple[str, str, str]]()  # by route, method and class of the status
-        self._durations: dict[tuple[str, str], Histogram] = {}  # by route and method
+        self._models = defaultdict[str, _ModelCounts](_ModelCounts)
+        self._requests = defaultdict[tuple[str, str], _RouteCounts](_RouteCounts)  # by route and method
         self._answers = Counter[str]()  # answers that were ended from outside, by reason
         self._calls = Counter[tuple[str, str]]()  # by tool and outcome
         self._call_seconds: dict[str, Histogram] = {}  # by tool
@@ -214,15 +223,16 @@ class Metrics:
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or aborted."""
-        self._requests[route, method, f"{status // 100}xx"] += 1
-        _observe(self._durations, (route, method), _HTTP, seconds)
+        counts = self._requests[route, method]
+        counts.statuses[status // 100] += 1
+        counts.seconds.observe(seconds)
 
     def answer(self, observation: Observation) -> None:
         """Count the work for a request, or a background response."""
         for generation in observation.generations:
-            self._count(generation)
+            self._models[generation.model].add(generation)
         if observation.read and observation.served is not None:
-            self._models[observation.served].counted[_READ] += observation.read
+            self._models[observation.served].prompt_tokens += observation.read
         for call in observation.calls:
             self._calls[call.type, "failed" if call.failed else "completed"] += 1
             _observe(self._call_seconds, call.type, _WHOLE, call.ended - call.started)
@@ -239,18 +249,10 @@ class Metrics:
         """Count a try that the store did not answer."""
         self._store_failures += 1
 
-    def _count(self, generation: ObservedGeneration) -> None:
-        counts = self._models[generation.model]
-        counts.counted = [*map(add, counts.counted, _amounts(generation))]
-        self._finished[generation.model, generation.end.reason] += 1
-        for histogram, value in zip(counts.histograms, _observed(generation), strict=True):
-            if value is not None:
-                histogram.observe(value)
-
     def tokens(self, model: str) -> tuple[int, int]:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""
         counts = self._models.get(model)
-        return (0, 0) if counts is None else (counts.counted[_READ], counts.counted[_WRITTEN])
+        return (0, 0) if counts is None else (counts.prompt_tokens, counts.generated_tokens)
 
     def text(self, accept: str, loads: Mapping[str, Load], tasks: int) -> tuple[bytes, str]:
         """All metrics, and their media type, in the format of Prometheus that `accept` selects.
@@ -291,16 +293,17 @@ class Metrics:
     def _families(self) -> Iterator[Metric]:
         # Copies, because the event loop continues to count.
         models = self._models.copy()
-        for index, (name, help_) in enumerate(_COUNTED.items()):
+        for name, (field, help_) in _COUNTED.items():
             counter = CounterMetricFamily(name, help_, labels=_MODEL)
             for model, counts in models.items():
-                counter.add_metric((model, _ENGINE), counts.counted[index])
+                counter.add_metric((model, _ENGINE), getattr(counts, field))
             yield counter
         success = CounterMetricFamily(
             "vllm:request_success", "Generations by how they ended.", labels=(*_MODEL, "finished_reason")
         )
-        for (model, reason), count in self._finished.copy().items():
-            success.add_metric((model, _ENGINE, str(reason)), count)
+        for model, counts in models.items():
+            for reason, count in counts.ends.copy().items():
+                success.add_metric((model, _ENGINE, str(reason)), count)
         yield success
         for index, kind in enumerate(_KINDS):
             family = HistogramMetricFamily(kind.name, kind.help, labels=_MODEL)
@@ -327,13 +330,15 @@ class Metrics:
         for tool, histogram in self._call_seconds.copy().items():
             histogram.add_to(seconds, (tool,))
         yield seconds
-        yield _counters("http_requests", "Requests.", self._requests, "handler", "method", "status")
+        requests = CounterMetricFamily("http_requests", "Requests.", labels=("handler", "method", "status"))
         durations = HistogramMetricFamily(
             "http_request_duration_seconds", "Seconds of a request.", labels=("handler", "method")
         )
-        for labels, histogram in self._durations.copy().items():
-            histogram.add_to(durations, labels)
-        yield durations
+        for labels, of_route in self._requests.copy().items():
+            for status, count in of_route.statuses.copy().items():
+                requests.add_metric((*labels, f"{status}xx"), count)
+            of_route.seconds.add_to(durations, labels)
+        yield from (requests, durations)
 
 
 _MODEL = ("model_name", "engine")
