@@ -1,9 +1,8 @@
 """The envelope of an answer: its identity and its prompts, and its presentation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -47,11 +46,6 @@ class Envelope(Struct, frozen=True):
         for prompt in self.prompts:
             tokens += len(prompt.ids)
         return tokens
-
-    def around(self, prompts: Iterable[Any]) -> "Envelope":
-        """The envelope with prompts, each of which has a `text`, `ids` and `tokens`."""
-        rendered = [RenderedPrompt(prompt.text, prompt.ids, prompt.tokens) for prompt in prompts]
-        return replace(self, prompts=tuple(rendered))
 
 
 class UsageReports(IntEnum):

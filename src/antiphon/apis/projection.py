@@ -3,14 +3,25 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.errors import encode_error
 from antiphon.apis.framing import DONE, untyped_event
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextDelta, TextEnded
+from antiphon.core.events import (
+    CallEnded,
+    Event,
+    Finished,
+    ReasoningEnded,
+    TextDelta,
+    TextEnded,
+    ToolResultReceived,
+)
 from antiphon.core.items import FunctionCall
+from antiphon.core.tool_result import ToolResult
 
 
 class Collection(Protocol):
@@ -45,17 +56,16 @@ class SilentProjection:
 
 
 class _Enveloped:
-    """An answer in an envelope."""
+    """An answer in an envelope, which subclasses set."""
 
-    def __init__(self, envelope: Envelope) -> None:
-        self._envelope = envelope
+    _envelope: Envelope
 
     def set_prompts(self, prompts: Iterable[Any]) -> None:
-        """The prompts are known, each with a `text` and `ids`.
+        """The prompts are known, each with a `text`, `ids` and `tokens`.
 
         The list of their log probabilities is made here: if it is long, this runs in a thread.
         """
-        self._envelope = self._envelope.around(prompts)
+        self._envelope = replace(self._envelope, prompts=tuple(prompts))
 
 
 class StreamProjection(_Enveloped):
@@ -95,10 +105,11 @@ def _no_event(text: str, tokens: tuple[Token, ...]) -> bytes:
 class ChoiceResult(Generic[C]):
     """One choice of a full answer: its texts, its calls of the client's functions, and the tokens to show.
 
-    `tokens` collects those of the visible text in the form that `shown` makes.
+    `tokens` collects those of the visible text in the form that `shown` makes. `results` are those of server
+    tools, each with the number of texts before it.
     """
 
-    __slots__ = ("_end", "_shown", "calls", "ids", "reasonings", "texts", "tokens")
+    __slots__ = ("_end", "_shown", "calls", "ids", "reasonings", "results", "texts", "tokens")
 
     def __init__(self, shown: Callable[[Sequence[Token]], Iterable[Any]] | None, tokens: C) -> None:
         self._shown = shown
@@ -106,6 +117,7 @@ class ChoiceResult(Generic[C]):
         self.texts: list[str] = []
         self.reasonings: list[str] = []
         self.calls: list[FunctionCall] = []
+        self.results: list[tuple[int, ToolResult]] = []
         self.tokens = tokens
         self.ids: list[int] = []
 
@@ -127,6 +139,8 @@ class ChoiceResult(Generic[C]):
                 assert event.item is not None
                 if not event.item.hosted:
                     self.calls.append(event.item)
+            elif type(event) is ToolResultReceived:
+                self.results.append((len(self.texts), event.result))
 
     @property
     def text(self) -> str:

@@ -19,39 +19,36 @@ from antiphon.apis.chat.resource import (
     UrlCitation,
 )
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
-from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
+from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.citations import Citations
-from antiphon.core.events import Event, Finished, ReasoningDelta, TextEnded, ToolResultReceived
+from antiphon.core.events import Event, Finished, ReasoningDelta, Usage
+from antiphon.core.tool_result import ToolResult
 
 _NO_TOKENS = EncodedList()
 
 
 class Annotations:
-    """The citations in the content of one choice. `before` is the length of the echoed text at its beginning.
+    """Finds the citations in the content of one choice; `before` is the length of the echo before it."""
 
-    Streams and full answers get them from the same events.
-    """
-
-    __slots__ = ("_citations", "_length", "_messages")
+    __slots__ = ("_citations", "_start")
 
     def __init__(self, before: int) -> None:
         self._citations: Citations | None = None  # None without server tools
-        self._length = before
-        self._messages = 0
+        self._start = before  # of the next message
 
-    def push(self, event: Event) -> tuple[Annotation, ...]:
-        """The annotations that an event completes: each message is a paragraph of the content."""
-        if type(event) is ToolResultReceived:
-            self._citations = self._citations or Citations()
-            self._citations.add(event.result)
-        if type(event) is not TextEnded or event.item is None:
-            return ()
-        text, start = event.item.text, self._length + len(PARAGRAPH) * bool(self._messages)
-        self._length, self._messages = start + len(text), self._messages + 1
+    def add(self, result: ToolResult) -> None:
+        """Later messages may cite this result of a server tool."""
+        self._citations = self._citations or Citations()
+        self._citations.add(result)
+
+    def find(self, text: str) -> tuple[Annotation, ...]:
+        """The annotations of the next message: each message is a paragraph of the content."""
+        start = self._start
+        self._start += len(text) + len(PARAGRAPH)
         if self._citations is None:
             return ()
         return tuple(
@@ -67,15 +64,13 @@ class ChatCompletionBuilder(BodyProjection):
     def __init__(
         self, envelope: Envelope, choices: int, presentation: PresentationOptions = DEFAULT_PRESENTATION
     ) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._presentation = presentation
         self.shows_tokens = presentation.logprobs is not None or presentation.token_ids
         scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
         self._choices = [
             ChoiceResult(scored, EncodedList() if scored else _NO_TOKENS) for _ in range(choices)
         ]
-        self._cited = [Annotations(len(presentation.echo)) for _ in range(choices)]
-        self._annotations: list[tuple[Annotation, ...]] = [()] * choices
         self._scored: PromptLogprobs | UnsetType = UNSET
         self._body: bytes | None = None
 
@@ -89,9 +84,6 @@ class ChatCompletionBuilder(BodyProjection):
         """Process the next events of a choice."""
         state = self._choices[choice]
         state.push(events)
-        for event in events:
-            if type(event) is TextEnded or type(event) is ToolResultReceived:
-                self._annotations[choice] += self._cited[choice].push(event)
         if self._presentation.token_ids:
             state.ids += [token.id for event in events if self._shows_tokens(event) for token in event.tokens]
         return []
@@ -108,47 +100,56 @@ class ChatCompletionBuilder(BodyProjection):
 
     def _encoded(self) -> bytes:
         envelope, presentation = self._envelope, self._presentation
-        ends = [state.end for state in self._choices]
+        prompt = envelope.prompts[0] if len(envelope.prompts) == 1 else None
+        choices: list[Choice] = []
+        usages: list[Usage] = []
+        for index, state in enumerate(self._choices):
+            end = state.end
+            choices.append(_choice(index, state, end, presentation))
+            usages.append(end.usage)
         completion = ChatCompletion(
             id=envelope.id,
             created=envelope.created,
             model=envelope.model,
-            choices=[self._choice(index, end) for index, end in enumerate(ends)],
-            usage=total(envelope.prompt_tokens, [end.usage for end in ends], len(envelope.prompts)),
+            choices=choices,
+            usage=total(envelope.prompt_tokens, usages, len(envelope.prompts)),
             system_fingerprint=envelope.system_fingerprint,
             service_tier=presentation.service_tier,
             metadata=presentation.metadata,
             notes=presentation.notes or UNSET,
-            kv_transfer_params=ends[0].kv_transfer_params or UNSET,
+            prompt_logprobs=self._scored,
+            prompt_token_ids=prompt.ids if prompt is not None and presentation.token_ids else UNSET,
+            prompt_text=prompt.text if prompt is not None and presentation.prompt_text else UNSET,
+            kv_transfer_params=self._choices[0].end.kv_transfer_params or UNSET,
         )
-        if len(envelope.prompts) == 1:
-            _show_prompt(completion, envelope.prompts[0], presentation)
-            completion.prompt_logprobs = self._scored
         return msgspec.json.encode(completion)
 
-    def _choice(self, index: int, end: Finished) -> Choice:
-        presentation, state = self._presentation, self._choices[index]
-        reason = finish_reason(end.reason, len(state.calls))
-        message = _message(state, presentation)
-        message.annotations = self._annotations[index]
-        scored = presentation.logprobs is not None
-        return Choice(
-            index,
-            message,
-            reason_shown(reason, presentation),
-            logprobs=ChoiceLogprobs(cast("list[Raw]", state.tokens.raw)) if scored else None,
-            stop_reason=end.stop,
-            token_ids=state.ids if presentation.token_ids else UNSET,
-            error=ChoiceError(end.error) if end.error else UNSET,
-            unmet=end.unmet or UNSET,
-            generations=end.generations or UNSET,
-        )
+
+def _choice(
+    index: int, state: ChoiceResult[EncodedList], end: Finished, presentation: PresentationOptions
+) -> Choice:
+    reason = finish_reason(end.reason, len(state.calls))
+    scored = presentation.logprobs is not None
+    return Choice(
+        index,
+        _message(state, presentation),
+        reason_shown(reason, presentation),
+        logprobs=ChoiceLogprobs(cast("list[Raw]", state.tokens.raw)) if scored else None,
+        stop_reason=end.stop,
+        token_ids=state.ids if presentation.token_ids else UNSET,
+        error=ChoiceError(end.error) if end.error else UNSET,
+        unmet=end.unmet or UNSET,
+        generations=end.generations or UNSET,
+    )
 
 
 def _message(state: ChoiceResult[EncodedList], presentation: PresentationOptions) -> AnswerMessage:
     text = presentation.echo + state.text
     # OpenAI: content is null where the model only called functions.
-    message = AnswerMessage(presentation.role, text or (None if state.calls else ""))
+    content = text or (None if state.calls else "")
+    message = AnswerMessage(presentation.role, content)
+    if state.results:
+        message.annotations = _annotations(state, len(presentation.echo))
     if reasoning := PARAGRAPH.join(state.reasonings):
         for name in presentation.reasoning:
             setattr(message, name, reasoning)
@@ -157,13 +158,15 @@ def _message(state: ChoiceResult[EncodedList], presentation: PresentationOptions
     return message
 
 
-def _show_prompt(
-    completion: ChatCompletion, prompt: RenderedPrompt, presentation: PresentationOptions
-) -> None:
-    if presentation.token_ids:
-        completion.prompt_token_ids = prompt.ids
-    if presentation.prompt_text:
-        completion.prompt_text = prompt.text
+def _annotations(state: ChoiceResult[EncodedList], before: int) -> tuple[Annotation, ...]:
+    annotations = Annotations(before)
+    found: list[Annotation] = []
+    for number, text in enumerate(state.texts):
+        for texts, result in state.results:
+            if texts == number:
+                annotations.add(result)
+        found += annotations.find(text)
+    return tuple(found)
 
 
 def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> list[Raw]:

@@ -107,7 +107,7 @@ class ChatCompletionStream(StreamProjection):
     def __init__(
         self, envelope: Envelope, choices: int, presentation: PresentationOptions = DEFAULT_PRESENTATION
     ) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._presentation = presentation
         self._count = choices
         self._choices: list[_ChoiceState] = []
@@ -173,8 +173,6 @@ class ChatCompletionStream(StreamProjection):
 
     def _push_rare(self, state: _ChoiceState, event: Event, out: list[bytes]) -> None:
         self._chunks.note(state.index, event)
-        if annotations := state.annotations.push(event):
-            out.append(self._chunks.single(ChunkChoice(state.index, Delta(annotations=annotations))))
         match event:
             case CallStarted(hosted=True):
                 state.read = _no_text
@@ -186,14 +184,21 @@ class ChatCompletionStream(StreamProjection):
                 out.extend(self._finish_choice(state, event))
             case TextStarted() | ReasoningStarted():
                 out.extend(_paragraph(state, event))
-            case TextEnded() | ReasoningEnded() | CallEnded() | Markup() | Malformed():
+            case TextEnded():
+                out.extend(self._annotate(state, event))
+            case ToolResultReceived():
+                state.annotations.add(event.result)
+            case ReasoningEnded() | CallEnded() | Markup() | Malformed() | ToolCallsPending() | ToolPrinted():
                 pass
-            case ToolCallsPending() | ToolPrinted() | ToolResultReceived():
-                pass  # events between the model and the server tools
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                 pass  # not shown
             case _:
                 assert_never(event)
+
+    def _annotate(self, state: _ChoiceState, event: TextEnded) -> Iterator[bytes]:
+        """The annotations of a message."""
+        if event.item is not None and (annotations := state.annotations.find(event.item.text)):
+            yield self._chunks.single(ChunkChoice(state.index, Delta(annotations=annotations)))
 
     def _begin_call(self, state: _ChoiceState, event: CallStarted) -> bytes:
         index, encoder = state.calls, encoder_of(event.name, self._presentation)

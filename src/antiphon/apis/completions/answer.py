@@ -43,7 +43,7 @@ class CompletionBuilder(BodyProjection):
         layout: ChoiceLayout,
         presentation: PresentationOptions = DEFAULT_PRESENTATION,
     ) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._layout = layout
         self._presentation = presentation
         self._scored: list[PromptLogprobs] = []  # of each prompt

@@ -111,7 +111,7 @@ class InfillBuilder(BodyProjection):
     """Builds the full answer."""
 
     def __init__(self, envelope: Envelope, fields: list[str] | None) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._fields = fields
         self._result = ChoiceResult(None, list[Token]())
 
@@ -130,7 +130,7 @@ class InfillStream(StreamProjection):
     """The answer in pieces. There is no end mark."""
 
     def __init__(self, envelope: Envelope, fields: list[str] | None) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._fields = fields
         self._text: list[str] = []
 

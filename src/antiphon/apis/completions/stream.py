@@ -68,7 +68,7 @@ class CompletionStream(StreamProjection):
         layout: ChoiceLayout,
         presentation: PresentationOptions = DEFAULT_PRESENTATION,
     ) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._layout = layout
         self._presentation = presentation
         self._choices: dict[int, _ChoiceState] = {}

@@ -127,7 +127,7 @@ class MessageBuilder(BodyProjection):
     """Builds the full answer."""
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._blocks = Blocks(presentation, seal)
         self._content: list[Block] = []
         self._end: Finished | None = None

@@ -75,7 +75,7 @@ class MessageStream(StreamProjection):
     """Projects the events of an answer to server-sent events."""
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
-        super().__init__(envelope)
+        self._envelope = envelope
         self._blocks = Blocks(presentation, seal)
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the open one
