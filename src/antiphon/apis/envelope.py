@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
-from operator import attrgetter
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -90,24 +89,22 @@ DEFAULT_PRESENTATION = PresentationOptions()
 """The default presentation."""
 
 
-_shown = attrgetter(
-    "stream_options",
-    "return_tokens_as_token_ids",
-    "return_token_ids",
-    "return_prompt_text",
-    "prompt_logprobs",
-    "service_tier",
-)
-_UNSAID = (None,) * 6
-
-
 def shared_presentation(
     request: Request, defaults: PresentationOptions, logprobs: int | None
 ) -> PresentationOptions:
     """The presentation for a request, from the server's default."""
     options = request.stream_options
     by_id = request.return_tokens_as_token_ids
-    if logprobs is defaults.logprobs is None and _shown(request) == _UNSAID:
+    if (
+        logprobs is None
+        and defaults.logprobs is None
+        and options is None
+        and by_id is None
+        and request.return_token_ids is None
+        and request.return_prompt_text is None
+        and request.prompt_logprobs is None
+        and request.service_tier is None
+    ):
         return defaults
     return replace(
         defaults,

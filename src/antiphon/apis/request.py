@@ -115,8 +115,8 @@ MediaFallback = Literal["error", "note"]
 """What to do with media that the model does not take: an error, or a note in their place."""
 
 
-class SamplingParams(Struct, kw_only=True):
-    """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
+class SampledFields(Struct, kw_only=True):
+    """How tokens are sampled: fields of `Sampling`."""
 
     temperature: NonNegative | None = None
     top_p: UnitInterval | None = None
@@ -144,9 +144,7 @@ class SamplingParams(Struct, kw_only=True):
     banned_tokens: str | BannedTokens | None = None
     seed: Seed | None = None
     min_tokens: Count | None = None
-    stop: str | StopStrings | None = None
     stop_token_ids: TokenIds | None = None
-    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     bad_words: str | BadWords | None = None
     length_penalty: float | None = None
@@ -156,6 +154,13 @@ class SamplingParams(Struct, kw_only=True):
     vllm_xargs: dict[str, Any] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     data_parallel_rank: Count | None = None
+
+
+class SamplingParams(SampledFields, kw_only=True):
+    """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
+
+    stop: str | StopStrings | None = None
+    include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None

@@ -1,13 +1,12 @@
 """The parameters of a request for sampling, length and stop strings."""
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from antiphon.apis.request import Count, Request, SamplingParams
+from antiphon.apis.request import Count, Request, SampledFields, SamplingParams
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 
@@ -38,9 +37,9 @@ def check(request: SamplingParams) -> None:
         )
 
 
-def copies(request: SamplingParams) -> int:
+def copies(request: Request) -> int:
     """How often an answer of an API without items holds each log probability: a full one is built first."""
-    return 1 if isinstance(request, Request) and request.stream else 2
+    return 1 if request.stream else 2
 
 
 def _check_remote(request: SamplingParams) -> None:
@@ -53,16 +52,12 @@ def _check_remote(request: SamplingParams) -> None:
         raise RequestError(message, param="kv_transfer_params")
 
 
-def token_limit(*wanted: int | None) -> int | None:
-    """The most tokens of an answer, from the first of these that is set; None for no limit."""
-    for limit in wanted:
-        if limit is not None:
-            return None if limit in (0, -1) else limit
-    return None
+def token_limit(wanted: int | None) -> int | None:
+    """The most tokens of an answer that wants this; None for no limit."""
+    return None if wanted in (0, -1) else wanted
 
 
-_SHARED_FIELDS = (*({*Sampling.__struct_fields__} & {*SamplingParams.__struct_fields__}),)
-_shared_fields = attrgetter(*_SHARED_FIELDS)
+_SHARED_FIELDS = SampledFields.__struct_fields__
 _NONE_SET = (None,) * len(_SHARED_FIELDS)
 
 
@@ -71,7 +66,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    values = _shared_fields(request)
+    values = astuple(request)[: len(_SHARED_FIELDS)]  # they come first
     if values == _NONE_SET:  # as of most requests
         return Sampling(max_tokens=max_tokens, logprobs=logprobs)
     given = {name: value for name, value in zip(_SHARED_FIELDS, values, strict=True) if value is not None}

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cached_property, partial
 from time import time
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ MANY_ITEMS = 500
 """The number of items of a request, with their parts, from which on they are read in a thread."""
 
 
-class Options(Struct, frozen=True):
+class Options(Struct, frozen=True, dict=True):
     """The behaviour of the server towards clients.
 
     `limits` bound requests. After `keep_alive` seconds of silence a stream sends a comment; a client that
@@ -66,6 +66,12 @@ class Options(Struct, frozen=True):
     log_content: bool = False
     debug_answers: int = 0
     origins: tuple[str, ...] = ()
+
+    @cached_property
+    def presentation(self) -> PresentationOptions:
+        """The default presentation of chat answers and completions."""
+        usage = UsageReports.LAST if self.force_usage else UsageReports.NONE
+        return PresentationOptions(usage=usage, reasoning=self.reasoning_fields)
 
 
 class LargeWork:
@@ -150,11 +156,6 @@ class App(Struct, frozen=True):
         if notes:
             log.info("parts of a request have no effect", notes=[note.message for note in notes])
 
-    @property
-    def presentation(self) -> PresentationOptions:
-        """The default presentation of chat answers and completions."""
-        return _presentation(self.options.reasoning_fields, self.options.force_usage)
-
     def signer(self, owner: str) -> Signer:
         """Signs requests for approval to this owner."""
         return Signer(partial(self.sealer.sign, owner), partial(self.sealer.signed, owner))
@@ -192,9 +193,3 @@ class App(Struct, frozen=True):
 def _parts(item: Any) -> int:
     content = item.get("content") if isinstance(item, dict) else getattr(item, "content", None)
     return len(content) if isinstance(content, list) else 0
-
-
-@cache
-def _presentation(reasoning: tuple[str, ...], force_usage: bool) -> PresentationOptions:
-    usage = UsageReports.LAST if force_usage else UsageReports.NONE
-    return PresentationOptions(usage=usage, reasoning=reasoning)

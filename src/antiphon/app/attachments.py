@@ -94,9 +94,9 @@ def count_attachments(turn: Turn) -> int:
     """The number of attachments in a turn."""
     count = 0
     for item in turn.items:
-        if isinstance(item, WITH_PARTS):
+        if type(item) is Message or type(item) is FunctionOutput:
             for part in item.parts:
-                count += isinstance(part, Attachment)
+                count += type(part) is Attachment
     return count
 
 

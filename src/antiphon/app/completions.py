@@ -30,7 +30,7 @@ from antiphon.run.drive import Driver, Projection
 
 async def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> Driver:
     """The continuations of texts. Raises RequestError."""
-    accepted = accept(request, owner, app.presentation)
+    accepted = accept(request, owner, app.options.presentation)
     if request.echo and (size := _echoed(accepted)) > app.options.limits.answer_bytes:
         app.options.limits.refuse(
             "answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes"
@@ -56,7 +56,7 @@ def _echoed(accepted: Accepted) -> int:
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:
     """Fill the gap between two texts. Raises RequestError."""
-    accepted = accept(completion_of(request), owner, app.presentation)
+    accepted = accept(completion_of(request), owner, app.options.presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     kind = InfillStream if request.stream else InfillBuilder

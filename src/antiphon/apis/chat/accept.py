@@ -1,6 +1,5 @@
 """Chat request → turn. Every error names the parameter."""
 
-from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +18,7 @@ from antiphon.core.items import Item, Message, Role
 from antiphon.core.turn import PromptEnding, Turn
 
 _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
+_ANSWER, _TRANSCRIPT, _CONTINUED = PromptEnding.ANSWER, PromptEnding.TRANSCRIPT, PromptEnding.CONTINUED
 
 
 class Accepted(Struct, frozen=True):
@@ -69,44 +69,47 @@ def accept_messages(
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
     tools, history, ending = tools_of(options, defaults.hosts), History(messages, where), _ending(options)
-    if ending is PromptEnding.CONTINUED and not _last_assistant_text(history.items):
+    if ending is _CONTINUED and not _last_assistant_text(history.items):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
     prefix, repairs = options.response_prefix or "", history.repairs
-    if prefix and ending is PromptEnding.TRANSCRIPT:
-        prefix, repairs = (
-            "",
-            [*repairs, "response_prefix left out: no answer begins here"],
-        )
-    max_tokens = token_limit(options.max_completion_tokens, options.max_tokens)
-    parameters = {**PARAMETERS, "conversation": where, "format": format_source}
+    if prefix and ending is _TRANSCRIPT:
+        prefix, repairs = "", [*repairs, "response_prefix left out: no answer begins here"]
+    max_tokens, parameters = options.max_tokens, PARAMETERS
+    if format_ is not None or where != PARAMETERS["conversation"]:
+        parameters = {**parameters, "conversation": where, "format": format_source}
     if options.max_completion_tokens is not None:
-        parameters["max_tokens"] = "max_completion_tokens"
+        max_tokens = options.max_completion_tokens
+        parameters = {**parameters, "max_tokens": "max_completion_tokens"}
     turn = Turn(
         model=options.model,
         items=tuple(history.items),
         tools=tools.functions,
         tool_choice=tools.choice,
-        tool_limit=options.max_tool_calls,
         format=format_,
-        sampling=sampling(options, max_tokens=max_tokens, logprobs=logprobs),
+        sampling=sampling(options, max_tokens=token_limit(max_tokens), logprobs=logprobs),
         stop=stops(options),
         stop_shown=bool(options.include_stop_str_in_output),
         choices=options.n or 1,
         copies=copies(options),
-        variables={} if _template_options(options) == _UNSAID else _variables(options),
-        template=options.chat_template,
+        variables=_variables(options),
         ending=ending,
         prefix=prefix,
-        prompt_limit=options.truncate_prompt_tokens,
-        reasoning_limit=options.thinking_token_budget,
         owner=owner,
-        media_fallback=options.media_fallback,
         parameters=parameters,
     )
+    if _has_rare(options):
+        turn = replace(
+            turn,
+            tool_limit=options.max_tool_calls,
+            template=options.chat_template,
+            prompt_limit=options.truncate_prompt_tokens,
+            reasoning_limit=options.thinking_token_budget,
+            media_fallback=options.media_fallback,
+        )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
-    if ending is PromptEnding.TRANSCRIPT:
+    if ending is _TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
     return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
@@ -147,28 +150,37 @@ def _ending(options: ChatOptions) -> PromptEnding:
         if options.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other. Use one."
             raise RequestError(message, param="continue_final_message")
-        return PromptEnding.CONTINUED
-    return PromptEnding.TRANSCRIPT if options.add_generation_prompt is False else PromptEnding.ANSWER
+        return _CONTINUED
+    return _TRANSCRIPT if options.add_generation_prompt is False else _ANSWER
 
 
-_template_options = attrgetter("reasoning_effort", "verbosity", "documents", "chat_template_kwargs")
-_UNSAID = (None,) * 4
-_presented = attrgetter("include_reasoning", "echo", "metadata")
+def _has_rare(options: ChatOptions) -> bool:
+    """One of the options is set that few requests have. A call with all of them at once is slow in Python."""
+    return not (
+        options.max_tool_calls is None
+        and options.chat_template is None
+        and options.truncate_prompt_tokens is None
+        and options.thinking_token_budget is None
+        and options.media_fallback is None
+    )
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
     """The variables of the chat template. The client's own have precedence."""
-    values = variables(options.reasoning_effort, options.verbosity)
+    values: dict[str, Any] = {}
+    if options.reasoning_effort is not None or options.verbosity is not None:
+        values = variables(options.reasoning_effort, options.verbosity)
     if options.documents is not None:
         values["documents"] = options.documents
-    return values | (options.chat_template_kwargs or {})
+    return {**values, **options.chat_template_kwargs} if options.chat_template_kwargs else values
 
 
 def _presentation(
     options: ChatOptions, defaults: PresentationOptions, logprobs: int | None, tools: Tools, turn: Turn
 ) -> PresentationOptions:
     presentation = shared_presentation(options, defaults, logprobs)
-    if tools is NO_TOOLS and _presented(options) == (None, None, None):
+    said = options.include_reasoning is not None or options.echo is not None or options.metadata is not None
+    if tools is NO_TOOLS and not said:
         return presentation
     return replace(
         presentation,

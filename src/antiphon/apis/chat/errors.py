@@ -1,6 +1,8 @@
 """The names of parameters of this API in errors. The bodies of errors are those of `apis/errors.py`."""
 
 PARAMETERS = {
+    "conversation": "messages",
+    "format": "response_format",
     "prefix": "response_prefix",
     "prompt": "messages",
     "reasoning_limit": "thinking_token_budget",

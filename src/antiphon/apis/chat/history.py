@@ -31,7 +31,7 @@ UNNAMED = "unnamed"
 """The name of a called function whose name was lost."""
 
 _ROLES = {role.value: role for role in Role}
-_ASKING = frozenset(_ROLES) - {"assistant"}
+_ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
 _RESULTS = frozenset({"tool", "function"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 MEDIA = {
@@ -54,9 +54,9 @@ class History:
         self.repairs: list[str] = []
         self._open: dict[str, str] = {}  # calls without a result: id → name, oldest first
         for index, message in enumerate(messages):
-            if message.role in _ASKING and isinstance(message.content, str):  # as most, and without mistakes
-                parts = _parts(message.content, "")
-                self.items.append(Message(_ROLES[message.role], parts, message.name))
+            role, content = _ASKING.get(message.role), message.content
+            if role is not None and type(content) is str:  # as most, and without mistakes
+                self.items.append(Message(role, (TextPart(content),) if content else (), message.name))
             else:
                 self._read(message, f"{where}[{index}]")
 

@@ -4,7 +4,6 @@ A server tool is named by its type; the model may get it as several functions.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -83,15 +82,17 @@ class Tools(Struct, frozen=True):
 NO_TOOLS = Tools((), ToolChoice())
 """Without tools."""
 
-_tool_options = attrgetter(
-    "tools", "tool_choice", "parallel_tool_calls", "web_search_options", "functions", "function_call"
-)
-_UNSAID = (None,) * 6
-
 
 def _says_nothing(request: ChatOptions) -> bool:
     """The request has no word on tools."""
-    return bool(_tool_options(request) == _UNSAID)
+    return (
+        request.tools is None
+        and request.tool_choice is None
+        and request.parallel_tool_calls is None
+        and request.web_search_options is None
+        and request.functions is None
+        and request.function_call is None
+    )
 
 
 def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:

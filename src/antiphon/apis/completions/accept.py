@@ -55,7 +55,7 @@ def accept(
     if request.max_tokens == 0:
         message = "A completion has at least one token. Use at least 1, or -1 for what there is room for."
         raise RequestError(message, param="max_tokens")
-    max_tokens = token_limit(request.max_tokens, DEFAULT_MAX_TOKENS)
+    max_tokens = token_limit(DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens)
     # The best are found by their log probabilities, whether these are shown or not.
     logprobs = 0 if request.logprobs is None and layout.best_of > layout.n else request.logprobs
     sampling_ = sampling(request, max_tokens=max_tokens, logprobs=logprobs)
