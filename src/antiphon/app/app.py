@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
+from structlog.typing import FilteringBoundLogger
 
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
@@ -100,7 +101,8 @@ class App(Struct, frozen=True):
 
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
-    vectors of vector stores. `socket_bytes` are the bytes that the WebSockets of each client hold.
+    vectors of vector stores. `socket_bytes` are the bytes that the WebSockets of each client hold. `log` is
+    for lines of requests: structlog would make it anew for each.
     """
 
     models: Models
@@ -118,6 +120,7 @@ class App(Struct, frozen=True):
     embedder: ChunkEmbedder | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
     large: LargeWork = field(default_factory=LargeWork)
+    log: FilteringBoundLogger = field(default_factory=log.bind)
 
     @property
     def searcher(self) -> FileSearcher:

@@ -12,14 +12,10 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-import structlog
-
 from antiphon.app.app import App
 from antiphon.core.observation import OBSERVATION, Observation
 
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
-
-log = structlog.get_logger()
 
 
 def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TRACE) -> Observation:
@@ -48,5 +44,5 @@ def end(
     observation.account.settle(observation.reserved, observation.used)
     app.metrics.answer(observation)
     app.tracing.end(observation, known)
-    write = log.debug if quiet else log.info
-    write(event, **known, **observation.summary())
+    write = app.log.debug if quiet else app.log.info
+    write(event, **observation.summary(known))

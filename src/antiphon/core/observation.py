@@ -97,8 +97,12 @@ class Observation(Struct):
             tokens += each.prompt_tokens + each.end.usage.completion_tokens
         return tokens
 
-    def summary(self) -> dict[str, Any]:
-        """The fields of its log line; empty ones are left out. Times are in milliseconds."""
+    def summary(self, known: Mapping[str, object]) -> dict[str, Any]:
+        """The fields of its log line: the `known` ones, and those of its own that are not empty.
+
+        Times are in milliseconds, with one decimal.
+        """
+        started, first, generations = self.started, self.first, len(self.generations)
         prompt, cached, completion, reasoning, malformed = self.read, 0, 0, 0, 0
         for generation in self.generations:
             usage = generation.end.usage
@@ -107,7 +111,7 @@ class Observation(Struct):
             completion += usage.completion_tokens
             reasoning += usage.reasoning_tokens
             malformed += generation.malformed
-        said = {
+        own = {
             "answer": self.answer,
             "model": self.model,
             "dialect": self.dialect,
@@ -115,16 +119,20 @@ class Observation(Struct):
             "cached_tokens": cached,
             "completion_tokens": completion,
             "reasoning_tokens": reasoning,
-            "generations": len(self.generations) if len(self.generations) > 1 else None,
+            "generations": generations if generations > 1 else None,
             "tool_calls": len(self.calls),
-            "first_ms": None if self.first is None else round((self.first - self.started) * 1000, 1),
-            "total_ms": round((perf_counter() - self.started) * 1000, 1),
+            "first_ms": None if first is None else round((first - started) * 10_000) / 10,
+            "total_ms": round((perf_counter() - started) * 10_000) / 10,
             "finish": self.finish,
             "failovers": self.failovers,
             "malformed": malformed,
             "unmet": len(self.unmet),
         }
-        return {name: value for name, value in said.items() if value}
+        line = {**known}
+        for name, value in own.items():
+            if value:
+                line[name] = value
+        return line
 
     def fail(self, reason: BaseException) -> None:
         """The answer was ended from outside, for this reason."""
