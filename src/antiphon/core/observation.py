@@ -131,7 +131,7 @@ class Observation(Struct):
         line = {**known}
         for name, value in own.items():
             if value:
-                line[name] = value
+                line[name] = value  # noqa: PERF403 - no second dictionary
         return line
 
     def fail(self, reason: BaseException) -> None:
