@@ -36,6 +36,8 @@ CHATML = """\
 BUILT_IN = {"chatml": CHATML}
 """Templates that have a name."""
 
+_STARTS = {"add_generation_prompt": True}
+
 
 class Renderer(Protocol):
     """Conversation → prompt. The placeholders of media have fences, see `media`."""
@@ -96,14 +98,14 @@ class ChatTemplateRenderer:
     def _render(self, turn: Turn, *, starts: bool) -> str:
         media = media_in(turn.items)
         marks = Marks(media) if media else NO_MARKS
-        tools = self._escaper.escape_json([*map(_tool, turn.tools)])
-        gathered = self._escaper.escape_json(gather(turn.items, marks))
+        given = [*map(_tool, turn.tools)], gather(turn.items, marks), dict(turn.variables)
+        tools, gathered, variables = self._escaper.escape_json(given)
         messages = self._writer.write_history(gathered, self.capabilities)
         if tools and not self.capabilities.tools:
             messages = self._describe_tools(messages, tools, turn.tool_choice.calling)
         arranged = arrange(messages, self.capabilities, marks)
-        given = {**self._escaper.escape_json(dict(turn.variables)), "add_generation_prompt": starts}
-        prompt = self._render_messages(arranged, tools, self.capabilities, given, marks)
+        variables["add_generation_prompt"] = starts
+        prompt = self._render_messages(arranged, tools, self.capabilities, variables, marks)
         if not marks.media:
             return prompt
         order = [number for message in arranged for number in marks.numbers(message["content"])]
@@ -123,13 +125,12 @@ class ChatTemplateRenderer:
         messages: Sequence[TemplateMessage],
         tools: Sequence[Any],
         capabilities: TemplateCapabilities,
-        more: Mapping[str, Any] = {},
+        more: Mapping[str, Any] = _STARTS,
         marks: Marks = NO_MARKS,
     ) -> str:
         # Last wins: template variables of a request cannot replace the messages, tools or tokens.
         formatted = [format_message(message, capabilities, self._escaper, marks) for message in messages]
-        given = {"tools": [*tools] or None, "messages": formatted, **self._tokens}
-        variables = {"add_generation_prompt": True, **more, **given}
+        variables = {**more, "tools": [*tools] or None, "messages": formatted, **self._tokens}
         if capabilities.tools_undefined and not tools:
             del variables["tools"]
         return restore_separators(self._template.render(variables))

@@ -144,7 +144,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         # Templates mostly look up keys of messages: this way jinja2 need not catch errors first.
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            return obj[attribute] if attribute in obj else self.undefined(None, obj, attribute)
         # These are numbers and messages, or methods that cannot change their text.
         if type(obj) is str and attribute in _TEXT_METHODS:
             return getattr(obj, attribute)
