@@ -247,13 +247,26 @@ class TokenModel:
         raise RequestError(message, param="suffix", code="unsupported_model")
 
     async def _rendered(self, turn: Turn, size: int) -> Prompt:
-        """The prompt of a conversation of this number of characters."""
-        text, most = await self._render(turn, size), self.engine.card.context
-        media = media_in(turn.items) if FENCE in text else []
+        """The prompt of a conversation of this number of characters; rendered in a thread if it is long."""
+        if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
+            turn = replace(turn, tools=())
+        renderer = self._renderer
+        if turn.template is not None:
+            renderer = await asyncio.to_thread(self._foreign, turn.template)
+        few = len(turn.items) + len(turn.tools) < MANY_ITEMS
+        if few and size + other_characters(turn) < MANY_CHARACTERS:
+            text = renderer.render(turn)
+        else:
+            text = await asyncio.to_thread(renderer.render, turn)
+        most = self.engine.card.context
         if most and (spelled := text.count(SEPARATOR)) > most:  # each is a text of its own to tokenize
             raise _too_long(f"more than {spelled}", most)
-        if not media:
-            return await self._read(split_at_separators(text))
+        if FENCE in text and (media := media_in(turn.items)):
+            return await self._with_media(text, media)
+        return await self._read(split_at_separators(text))
+
+    async def _with_media(self, text: str, media: Sequence[MediaPart]) -> Prompt:
+        """The prompt that was rendered as this text, with the media in it."""
         shown: list[MediaPart] = []
         placeholders: list[str] = []
         around: list[tuple[str, ...]] = []
@@ -307,20 +320,6 @@ class TokenModel:
             else:
                 enough, prompt = dropped, shorter
         return prompt
-
-    async def _render(self, turn: Turn, size: int) -> str:
-        """Render the turn, whose items have `size` characters at most; in a thread if it is long."""
-        if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
-            turn = replace(turn, tools=())
-        if turn.template is not None:
-            renderer: Renderer = await asyncio.to_thread(self._foreign, turn.template)
-        else:
-            renderer = self._renderer
-
-        few = len(turn.items) + len(turn.tools) < MANY_ITEMS
-        if few and size + other_characters(turn) < MANY_CHARACTERS:
-            return renderer.render(turn)
-        return await asyncio.to_thread(renderer.render, turn)
 
     def _compile(self, template: str) -> Renderer:
         bos, eos = self.card.bos, self.card.eos
