@@ -162,7 +162,7 @@ class Prepared(Struct, frozen=True):
         """The generation for one of the choices; `items` builds the items of its answer."""
         interceptors = Interceptors(
             context.log,
-            _filter(self.turn),
+            None if self.turn.tool_choice == _FREE else CallFilter(self.turn.tool_choice),
             self.reasoning,
             OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
             _hosted(self.turn) if self.turn.tools else frozenset(),
@@ -170,7 +170,9 @@ class Prepared(Struct, frozen=True):
             self.pool,
             self.ended,
         )
-        request, decoder = _for_choice(self.request, index), self.decoder(context.rng)
+        request, decoder = self.request, self.decoder(context.rng)
+        if index and (seed := request.sampling.seed) is not None:  # choices differ: it is counted up
+            request = replace(request, sampling=replace(request.sampling, seed=seed + index))
         if (record := observed().record) is not None:
             kept = record_of(index, request, self.reading)
             record(self.turn.owner, kept)
@@ -201,22 +203,9 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     return most
 
 
-def _filter(turn: Turn) -> CallFilter | None:
-    """The filter for calls that the client does not allow; most turns need none."""
-    return None if turn.tool_choice == _FREE else CallFilter(turn.tool_choice)
-
-
 def _hosted(turn: Turn) -> frozenset[str]:
     """The names of the functions that the server runs without asking the client."""
     return frozenset([tool.name for tool in turn.tools if tool.hosted and not tool.hosted.approval])
-
-
-def _for_choice(request: GenerationRequest, index: int) -> GenerationRequest:
-    """Choices differ: each has its own seed, counted up from the client's."""
-    seed = request.sampling.seed
-    if seed is None or index == 0:
-        return request
-    return replace(request, sampling=replace(request.sampling, seed=seed + index))
 
 
 def check_turn(turn: Turn, limits: Limits, context: int) -> int:
