@@ -63,17 +63,23 @@ class AnswerSource:
             raise
 
     async def _run(self, output: Driver) -> None:
-        choices = sum([turn.choices for turn in self._turns])
         if self._turns[0].approved:
             await self._run_approved(output)
             return
+        choices = 0
+        for turn in self._turns:
+            choices += turn.choices
         if choices > 1 and self._turns[0].sampling.kv_transfer_params.get("do_remote_decode"):
             message = "With 'do_remote_decode' there is one answer: it says where its prompt is. Ask for one."
             raise RequestError(message, param="kv_transfer_params")
-        prepared = [await self._model.prepare(turn, self._context.prompt, choices) for turn in self._turns]
+        prepared, prompts = [], []
+        for turn in self._turns:
+            each = await self._model.prepare(turn, self._context.prompt, choices)
+            prepared.append(each)
+            prompts.append(each.prompt)
         _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
-            output.set_prompts([each.prompt for each in prepared])
+            output.set_prompts(prompts)
         else:
             prompts = await _each(prepared, partial(_scored, choices=choices))
             await asyncio.to_thread(output.set_prompts, prompts)  # much is made of them
@@ -86,7 +92,10 @@ class AnswerSource:
         self._choices = choosing
         if len(choosing) == 1:
             await choosing[0].run(output, 0)
-            return
+        else:
+            await self._run_several(choosing, output)
+
+    async def _run_several(self, choosing: Sequence[Choice], output: Driver) -> None:
         tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(choosing)]
         failures: dict[int, Exception] = {}
         try:
