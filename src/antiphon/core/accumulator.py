@@ -110,18 +110,21 @@ class Accumulator:
 
     def _end_text(self, event: TextEnded) -> Event:
         assert type(self._opened) is TextStarted
-        return self._end(event, Message(_ASSISTANT, (TextPart(self._take()),), phase=self._opened.phase))
+        part = TextPart("".join(self.pieces))
+        return self._end(event, Message(_ASSISTANT, (part,), phase=self._opened.phase))
 
     def _end_reasoning(self, event: ReasoningEnded) -> Event:
-        return self._end(event, Reasoning(self._take()))
+        return self._end(event, Reasoning("".join(self.pieces)))
 
     def _end_call(self, event: CallEnded) -> Event:
         call = self._opened
         assert type(call) is CallStarted
         status = Status.COMPLETED if event.complete else Status.INCOMPLETE
-        return self._end(event, FunctionCall(call.call_id, call.name, self._take(), status, call.hosted))
+        arguments = "".join(self.pieces)
+        return self._end(event, FunctionCall(call.call_id, call.name, arguments, status, call.hosted))
 
     def _end(self, event: TextEnded | ReasoningEnded | CallEnded, item: Item) -> Event:
+        self.pieces.clear()
         self.items.append(item)
         return replace(event, index=len(self.items) - 1, item=item)
 
@@ -132,11 +135,6 @@ class Accumulator:
     def _finish(self, event: Finished) -> Event:
         self._finished = event
         return event
-
-    def _take(self) -> str:
-        text = "".join(self.pieces)
-        self.pieces.clear()
-        return text
 
 
 _BUILDERS: dict[type[Event], Callable[[Accumulator, Any], Event]] = {
