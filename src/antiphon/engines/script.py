@@ -64,10 +64,14 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedAnswer(Struct, frozen=True):
-    """A line in its final form: its chunks, each with one token, the last with `finish`."""
+    """A line in its final form: its chunks, each with one token.
+
+    `whole` are the chunks of an answer that is not cut, the last with `finish`; none if the line repeats.
+    """
 
     line: Line
     chunks: tuple[Chunk, ...]
+    whole: tuple[Chunk, ...]
 
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
         """The chunks for this request. Raises EngineError after them if the line is to fail.
@@ -80,7 +84,10 @@ class ScriptedAnswer(Struct, frozen=True):
             length = request.max_tokens + 1
         elif length:
             length = max(length, sampling.min_tokens or 0)
-        played = self._cut(chunks, length, request.max_tokens)
+        if 0 < length == len(self.whole) <= request.max_tokens and not request.begun:
+            played = iter(self.whole)
+        else:
+            played = self._cut(chunks, length, request.max_tokens)
         if sampling.logprobs is not None:
             played = map(partial(_scored, most=sampling.logprobs), played)
         if sampling.stop_token_ids:
@@ -118,7 +125,9 @@ class ScriptedAnswer(Struct, frozen=True):
 
 def answer_of(line: Line) -> ScriptedAnswer:
     """The line, ready to be played."""
-    return ScriptedAnswer(line, tuple(map(chunk_of, _cut(line.output, line.split))))
+    chunks = tuple(map(chunk_of, _cut(line.output, line.split)))
+    whole = (*chunks[:-1], _ended(line.finish, chunks[-1])) if chunks and line.tokens is None else ()
+    return ScriptedAnswer(line, chunks, whole)
 
 
 def token_id(piece: str) -> int:
