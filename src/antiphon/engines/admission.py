@@ -17,27 +17,20 @@ from antiphon.engines.engine import Load
 class Ticket:
     """A slot, or a place in the queue. `leave` gives it up, once."""
 
-    __slots__ = ("_admission", "_start", "admitted", "client", "priority", "released")
+    __slots__ = ("_admission", "admitted", "client", "priority", "released", "start")
 
     def __init__(self, admission: "Admission", start: Callable[[], None], priority: int) -> None:
         self._admission = admission
-        self._start: Callable[[], None] | None = start
+        self.start: Callable[[], None] | None = start
         self.client = CLIENT.get()
         self.priority = priority
         self.admitted = False
         self.released = False
 
-    def admit(self) -> None:
-        """The slot is free: hold it, and begin."""
-        self.admitted = True
-        start, self._start = self._start, None  # the code that starts holds this ticket: break the cycle
-        assert start is not None
-        start()
-
     def leave(self) -> None:
         """Give up the slot, or the place."""
         if not self.released:
-            self.released, self._start = True, None
+            self.released, self.start = True, None
             self._admission.leave(self)
 
 
@@ -110,7 +103,10 @@ class Admission:
     def _admit(self, ticket: Ticket) -> None:
         self.running += 1
         self._running[ticket.client] = self._running.get(ticket.client, 0) + 1
-        ticket.admit()
+        ticket.admitted = True
+        start, ticket.start = ticket.start, None  # the code that starts holds this ticket: break the cycle
+        assert start is not None
+        start()
 
     def _leave_queue(self, ticket: Ticket) -> None:
         del self._queue[ticket]

@@ -143,8 +143,9 @@ class ScriptedEngine:
     """Answers by `script`: the path of a JSON Lines file, or its lines as mappings.
 
     `capabilities` are those that it claims; features that it does not really have do not change the answer.
-    `steps` is the number of chunks pushed in all, `seen` are the last generation requests. `memory` is the
-    number of bytes that it claims to need. Raises EngineError at once if the script is malformed.
+    `steps` is the number of chunks pushed in all, `seen` are the last generation requests, `playing` those
+    that run or wait. `memory` is the number of bytes that it claims to need. Raises EngineError at once if
+    the script is malformed.
     """
 
     def __init__(  # noqa: PLR0913 - settings of tests
@@ -163,7 +164,7 @@ class ScriptedEngine:
         self._pieces = _Pieces(chunk.text for answer in self.answers for chunk in answer.chunks)
         self._admission = Admission(parallel, limits)
         self._clocks: dict[float, _Clock] = {}
-        self._generations: dict[_Generation, None] = {}
+        self.playing: dict[_Generation, None] = {}
         self._ready = False
         self.card = ModelCard(
             name=name, context=context, chat_template=TEMPLATE, eos="<|im_end|>", capabilities=capabilities
@@ -184,7 +185,7 @@ class ScriptedEngine:
     async def stop(self) -> None:
         """Accept no more; those that run, or wait, fail."""
         self._ready = False
-        for generation in [*self._generations]:
+        for generation in [*self.playing]:
             generation.fail(EngineNotReadyError())
         self._clocks.clear()  # it may be started again in another event loop
 
@@ -226,7 +227,7 @@ class ScriptedEngine:
             generation.ticket = self._admission.enter(generation.begin, request.sampling.priority or 0)
         except EngineBusyError as error:
             return loop.call_soon(receiver.fail, error)
-        self._generations[generation] = None
+        self.playing[generation] = None
         return generation
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -300,10 +301,6 @@ class ScriptedEngine:
             self._clocks[pause] = _Clock(pause)
         return self._clocks[pause]
 
-    def forget(self, generation: "_Generation") -> None:
-        """A generation is over."""
-        self._generations.pop(generation, None)
-
 
 def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
     counts = Counter(token % dimensions for token in ids)
@@ -353,7 +350,7 @@ class _Generation:
         """See `Work`."""
         if not self.over:
             self.over = True
-            self._engine.forget(self)
+            del self._engine.playing[self]
             self.ticket.leave()
 
 
