@@ -8,6 +8,7 @@ import string
 from collections.abc import Callable
 from os import register_at_fork, urandom
 from random import Random, SystemRandom
+from struct import Struct
 
 CallIds = Callable[[str, int], str]
 """(function name, index of the call) → the call's id."""
@@ -25,12 +26,11 @@ def ids_by(rule: IdRule, calls: int = 0, rng: Random | None = None) -> CallIds:
 def random_id(prefix: str, length: int) -> str:
     """`prefix` and `length` random hexadecimal digits, four bits each; there are up to 48."""
     try:
-        digits = _unused.pop()
+        random = _unused.pop()
     except IndexError:
-        more = urandom(_LONGEST // 2 * _AT_ONCE).hex()
-        digits, *others = (more[start : start + _LONGEST] for start in range(0, len(more), _LONGEST))
+        random, *others = _PIECES.unpack(urandom(_PIECES.size))
         _unused.extend(others)
-    return prefix + digits[:length]
+    return prefix + random.hex()[:length]
 
 
 def openai_call_id(rng: Random, name: str, index: int) -> str:
@@ -48,10 +48,9 @@ def kimi_call_id(rng: Random, name: str, index: int) -> str:
     return f"functions.{name}:{index}"
 
 
-_LONGEST = 48
-_AT_ONCE = 64
-_unused: list[str] = []
-"""Random digits of further ids: each request has two, and the system takes 2 µs to make some."""
+_PIECES = Struct("24s" * 64)  # 48 digits each
+_unused: list[bytes] = []
+"""Random bytes of further ids: each request has two, and the system takes 2 µs to make some."""
 discard_digits = _unused.clear
 """Make the digits of all further ids anew: a copy of this process has the same."""
 register_at_fork(after_in_child=discard_digits)

@@ -112,14 +112,9 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
     def work() -> tuple[T, list[str]]:
         return decode(body, type_, app.options.limits), unknown_members(body, type_)
 
-    wire, unknown = await decoded(app, body, work)
+    wire, unknown = work() if len(body) < LONG_BODY else await app.large.run(work)
     _log_ignored(unknown)
     return wire
-
-
-async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
-    """The decoded body; a long one is decoded in a thread."""
-    return work() if len(body) < LONG_BODY else await app.large.run(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
@@ -169,14 +164,12 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
     """
     connection.scope["state"]["names"] = names = ParameterNames()
     app = app_of(connection)
-    models = app.models
-    wire = await decoded(
-        app,
-        body,
-        lambda: decode_request(
-            body, type_, names, lambda: models.default_name, models.default, app.options.limits
-        ),
-    )
+
+    def work() -> T:
+        models, limits = app.models, app.options.limits
+        return decode_request(body, type_, names, lambda: models.default_name, models.default, limits)
+
+    wire = work() if len(body) < LONG_BODY else await app.large.run(work)
     observed().model = getattr(wire, "model", None)
     _log_ignored(names.ignored)
     return wire

@@ -62,6 +62,9 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
+_READY = Health.READY
+
+
 class KeepLoaded(Struct, frozen=True):
     """How many models are loaded at a time, and how many bytes they may take; None for any number.
 
@@ -231,7 +234,7 @@ class Models:
         return NamedModel(self, served, served.model, adapter)
 
     def _check_ready(self) -> None:
-        if self.health is Health.READY:
+        if self.health is _READY:
             return
         if self.health is Health.DRAINING:
             raise EngineNotReadyError("This server is stopping. Try again later, or use another server.")
@@ -242,7 +245,7 @@ class Models:
         known, found = name, self._lookup(name)
         if found is None and self.default is not None:
             known, found = self.default, self._lookup(self.default)
-        if found is None or not _may_use(known, *found):
+        if found is None or not _may_use(known, found):
             message = f"The model '{name}' does not exist. Use one of: {self._known_names()}."
             raise NotFoundError(message, param="model", code="model_not_found")
         return found
@@ -264,7 +267,7 @@ class Models:
 
     def _usable(self) -> Iterator[str]:
         """Those of the names that the key may use."""
-        return (name for name in self.names if (found := self._lookup(name)) and _may_use(name, *found))
+        return (name for name in self.names if (found := self._lookup(name)) and _may_use(name, found))
 
     # Replicas
 
@@ -444,11 +447,12 @@ class _Hold:
         self._models.release(self._served)
 
 
-def _may_use(name: str, served: ServedModel, adapter: str | None) -> bool:
+def _may_use(name: str, found: tuple[ServedModel, str | None]) -> bool:
     """Whether the key of the request is for a model, by this name or by its own."""
     account = observed().account
     if not account.permissions.models:
         return True
+    served, adapter = found
     canonical = served.names[0] if served.names and adapter is None else name
     return account.may_use(name, canonical)
 
