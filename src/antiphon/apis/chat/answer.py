@@ -144,7 +144,7 @@ def _choice(
 
 
 def _message(state: ChoiceResult[EncodedList], presentation: PresentationOptions) -> AnswerMessage:
-    text = presentation.echo + state.text
+    text = presentation.echo + PARAGRAPH.join(state.texts)
     # OpenAI: content is null where the model only called functions.
     content = text or (None if state.calls else "")
     message = AnswerMessage(presentation.role, content)
