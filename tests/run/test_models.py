@@ -62,8 +62,8 @@ async def test_the_default_model_answers_for_names_that_nobody_has() -> None:
     models = await started(Engine("first"), Engine("second"), default="b")
 
     assert await said(models, "gpt-5") == "second"
-    assert models.default_name == "b"
-    assert (await started(Engine(), Engine())).default_name == "a"
+    assert models.default_name() == "b"
+    assert (await started(Engine(), Engine())).default_name() == "a"
 
 
 async def test_one_is_loaded_for_another_where_only_one_may_be() -> None:

@@ -5,6 +5,7 @@ more of HTTP than this, in the table of routes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, TypeVar, cast
 
 import structlog
@@ -164,11 +165,8 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
     """
     connection.scope["state"]["names"] = names = ParameterNames()
     app = app_of(connection)
-
-    def work() -> T:
-        models, limits = app.models, app.options.limits
-        return decode_request(body, type_, names, lambda: models.default_name, models.default, limits)
-
+    models, limits = app.models, app.options.limits
+    work = partial(decode_request, body, type_, names, models.default_name, models.default, limits)
     wire = work() if len(body) < LONG_BODY else await app.large.run(work)
     observed().model = getattr(wire, "model", None)
     _log_ignored(names.ignored)

@@ -201,7 +201,6 @@ class Models:
         """All names, without patterns, with those of adapters."""
         return tuple(name for served in self._served for name in (*served.names, *served.adapters))
 
-    @property
     def default_name(self) -> str | None:
         """The model for requests that name none; None if there is none yet."""
         return self.default or next(self._usable(), None)
