@@ -66,11 +66,13 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 class ScriptedAnswer(Struct, frozen=True):
     """A line in its final form: its chunks, each with one token.
 
-    `whole` are the chunks of an answer that is not cut, the last with `finish`; none if the line repeats.
+    `length` is their number, to which they are repeated. `whole` are the chunks of an answer that is not
+    cut, the last with `finish`; none if they are repeated.
     """
 
     line: Line
     chunks: tuple[Chunk, ...]
+    length: int
     whole: tuple[Chunk, ...]
 
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
@@ -79,7 +81,7 @@ class ScriptedAnswer(Struct, frozen=True):
         If the line starts with `begun`, only the rest of it is returned; otherwise the whole line.
         """
         sampling, line = request.sampling, self.line
-        chunks, length = self._after(request.begun)
+        chunks, length = self._after(request.begun) if request.begun else (cycle(self.chunks), self.length)
         if length and sampling.ignore_eos:
             length = request.max_tokens + 1
         elif length:
@@ -109,25 +111,26 @@ class ScriptedAnswer(Struct, frozen=True):
 
     def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
         """The chunks after a beginning, repeated, and their number until the end."""
-        left = whole = len(self.chunks) if self.line.tokens is None else self.line.tokens
+        left = self.length
         chunks, position = cycle(self.chunks), 0
         while position < len(begun) and left:
             chunk = next(chunks)
             rest = begun[position : position + len(chunk.text)]
             if not chunk.text.startswith(rest):
-                return cycle(self.chunks), whole
+                return cycle(self.chunks), self.length
             position += len(rest)
             left -= 1
             if rest != chunk.text:
                 return chain((chunk_of(chunk.text[len(rest) :]),), chunks), left + 1
-        return (chunks, left) if position == len(begun) else (cycle(self.chunks), whole)
+        return (chunks, left) if position == len(begun) else (cycle(self.chunks), self.length)
 
 
 def answer_of(line: Line) -> ScriptedAnswer:
     """The line, ready to be played."""
     chunks = tuple(map(chunk_of, _cut(line.output, line.split)))
-    whole = (*chunks[:-1], _ended(line.finish, chunks[-1])) if chunks and line.tokens is None else ()
-    return ScriptedAnswer(line, chunks, whole)
+    length = len(chunks) if line.tokens is None else line.tokens
+    whole = (*chunks[:-1], _ended(line.finish, chunks[-1])) if 0 < length == len(chunks) else ()
+    return ScriptedAnswer(line, chunks, length, whole)
 
 
 def token_id(piece: str) -> int:
