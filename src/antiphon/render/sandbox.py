@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -144,7 +144,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         # Templates mostly look up keys of messages: this way jinja2 need not catch errors first.
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
-            return obj[attribute] if attribute in obj else self.undefined(None, obj, attribute)
+            return obj[attribute] if attribute in obj else Undefined(None, obj, attribute)
         # These are numbers and messages, or methods that cannot change their text.
         if type(obj) is str and attribute in _TEXT_METHODS:
             return getattr(obj, attribute)
