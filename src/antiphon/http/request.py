@@ -31,6 +31,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 REQUEST_ID = b"x-request-id"
 """The header with the id of a request."""
+_BY_NAME = "antiphon.headers"
+"""Where the headers of a request are kept by name: clients send many, and some of them are read."""
 MOST_ON_PAGE = 100
 """The most entries on a page of a list, as in OpenAI's API."""
 LONG_BODY = 64 * 1024
@@ -63,11 +65,10 @@ def account_of(request: HTTPConnection) -> Account:
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
     """The header of this name, which is in lower case; the first, if there are several."""
-    found: bytes
-    for key, found in scope["headers"]:
-        if key == name:
-            return found
-    return None
+    headers: dict[bytes, bytes] | None = scope.get(_BY_NAME)
+    if headers is None:
+        headers = scope[_BY_NAME] = dict(reversed(scope["headers"]))
+    return headers.get(name)
 
 
 def request_id_of(request: HTTPConnection) -> str | None:
