@@ -115,7 +115,7 @@ class _ModelCounts:
     def __init__(self) -> None:
         self.prompt_tokens = self.looked_up = self.cached_tokens = 0
         self.generated_tokens = self.reasoning_tokens = self.malformed = 0
-        self.ends = Counter[str]()  # generations by the reason of their end
+        self.ends = defaultdict[str, int](int)  # generations by the reason of their end
         self.histograms = [Histogram(kind.bounds) for kind in _KINDS]
 
     def add(self, generation: ObservedGeneration) -> None:
@@ -147,7 +147,7 @@ class _RouteCounts:
     __slots__ = ("seconds", "statuses")
 
     def __init__(self) -> None:
-        self.statuses = Counter[int]()  # by class: 2 is 2xx
+        self.statuses = defaultdict[int, int](int)  # by class: 2 is 2xx
         self.seconds = Histogram(_HTTP)
 
 
