@@ -376,7 +376,8 @@ class _DeltaWriter:
         """See `DeltaWriter`."""
         stream = self._stream
         stream.silent = False
-        stream.out(self._encode(text, tokens))
+        out, encode = stream.out, self._encode  # called as attributes, they would be looked up as methods
+        out(encode(text, tokens))
 
 
 class _FramedDelta:

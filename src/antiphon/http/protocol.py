@@ -41,6 +41,8 @@ STALL = 60.0
 """Seconds for which a client may leave data unread."""
 LARGE_PART = 256 * 1024
 """Parts of a body of at least this number of bytes are written separately, and not copied into a frame."""
+_SIZE_LINES = [b"%x\r\n" % size for size in range(2048)]
+"""The first lines of chunks of most sizes: formatting one would take as long as the rest of the writer."""
 _REQUEST_SCOPE = ("http_version", "method", "path", "raw_path", "query_string", "headers", "state")
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
@@ -58,8 +60,10 @@ class _ChunkWriter:
 
     def write(self, body: bytes) -> None:
         """Write a part."""
-        if len(body) < LARGE_PART:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        if (size := len(body)) < len(_SIZE_LINES):
+            self._transport.write(b"".join((_SIZE_LINES[size], body, b"\r\n")))
+        elif size < LARGE_PART:
+            self._transport.write(b"%x\r\n%b\r\n" % (size, body))
         else:
             self._transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
 

@@ -302,12 +302,13 @@ class GenerationRun:
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
         try:
-            if self._write is not None and len(chunks) == 1:
+            write = self._write  # `self._write(…)` would be looked up as a method, which takes longer
+            if write is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
                 text = chunk.text
                 if self._plain[text] and chunk.finish is None and len(chunk.tokens) == 1:
                     self._pieces.append(text)
-                    self._write(text, chunk.tokens)
+                    write(text, chunk.tokens)
                     return
             if self._output.paused or self._held:
                 self._hold(chunks)
