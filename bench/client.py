@@ -5,11 +5,15 @@ ends the bench: a fast server that loses tokens has no figures.
 """
 
 import asyncio
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import cast
 
 import httptools
 from msgspec import Struct, field
+
+Address = int | Path
+"""A port of this machine, or a Unix socket."""
 
 
 class Load(Struct, frozen=True):
@@ -49,7 +53,7 @@ class WrongAnswerError(Exception):
     """An answer was not as expected."""
 
 
-async def drive(load: Load, port: int) -> Tally:
+async def drive(load: Load, address: Address) -> Tally:
     """Put the load on a server. Raises WrongAnswerError, OSError, TimeoutError."""
     tally = Tally()
     begun = perf_counter()
@@ -58,7 +62,7 @@ async def drive(load: Load, port: int) -> Tally:
         async with asyncio.timeout(load.seconds), asyncio.TaskGroup() as group:
             for index in range(load.connections):
                 delay = load.spread * index / load.connections
-                group.create_task(_connection(load, port, tally, delay))
+                group.create_task(_connection(load, address, tally, delay))
     finally:
         resting.cancel()
     tally.seconds = perf_counter() - begun
@@ -73,11 +77,14 @@ async def _rest(seconds: float) -> None:
             sleep(seconds)  # noqa: ASYNC251 (the loop is to stand still)
 
 
-async def _connection(load: Load, port: int, tally: Tally, delay: float) -> None:
+async def _connection(load: Load, address: Address, tally: Tally, delay: float) -> None:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     await asyncio.sleep(delay)
-    transport, _ = await loop.create_connection(lambda: _Client(load, tally, over), "127.0.0.1", port)
+    if isinstance(address, Path):
+        transport, _ = await loop.create_unix_connection(lambda: _Client(load, tally, over), str(address))
+    else:
+        transport, _ = await loop.create_connection(lambda: _Client(load, tally, over), "127.0.0.1", address)
     try:
         await over
     finally:

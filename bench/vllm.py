@@ -18,13 +18,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
-from urllib.error import URLError
 
 if __name__ == "__main__":
     # For a script, Python's path begins with its folder; our modules are `bench.…`.
@@ -33,7 +31,7 @@ if __name__ == "__main__":
 import msgspec
 from msgspec import Struct
 
-from bench.client import Load, drive, http_request
+from bench.client import Address, Load, drive, http_request
 from bench.measure import Figure, cpu_seconds, figure
 from bench.report import Machine, Target, target_table
 from bench.scenario import MODEL
@@ -119,6 +117,9 @@ class Report(Struct, frozen=True):
 Kind = tuple[int, int]
 """How many streams, of how many tokens."""
 
+Command = Callable[[Address], list[str]]
+"""Starts a server that listens there."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
@@ -127,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1024])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--unix-sockets", action="store_true", help="connect by them, and not by TCP")
     parser.add_argument("--tokenizer", type=Path, default=BORROWED, help="a folder with tokenizer.json")
     options = parser.parse_args(arguments)
     kinds = [(streams, tokens) for tokens in options.tokens for streams in options.streams]
@@ -137,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "vllm": _vllm(model),
             "floor": _floor(model, options.tokens),
         }
-        figures = _measured(commands, kinds, options.rounds)
+        addresses = {name: Path(folder) / name if options.unix_sockets else _free_port() for name in commands}
+        figures = _measured(commands, addresses, kinds, options.rounds)
     rows = [_row(kind, figures[kind]) for kind in kinds]
     worst = min(rows, key=lambda row: row.ratio)
     target = Target("Antiphon's cost as a share of vLLM's server's", round(1 / worst.ratio, 3), LIMIT)
@@ -159,16 +162,21 @@ def _model(folder: Path, tokenizer: Path) -> Path:
     return folder
 
 
-def _vllm(model: Path) -> Callable[[int], list[str]]:
+def _vllm(model: Path) -> Command:
     given = [word for key, value in ARGUMENTS.items() for word in ("--" + key.replace("_", "-"), value)]
     server = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--served-model-name", MODEL]
     quiet = ["--disable-log-stats", "--disable-uvicorn-access-log", "--enforce-eager"]
-    return lambda port: [*server, *given, *quiet, "--host", "127.0.0.1", "--port", str(port)]
+    return lambda address: [*server, *given, *quiet, *_listening(address, "--uds", "--host", "127.0.0.1")]
 
 
-def _floor(model: Path, tokens: Sequence[int]) -> Callable[[int], list[str]]:
+def _floor(model: Path, tokens: Sequence[int]) -> Command:
     start = [sys.executable, "-m", "bench.vllm_floor", str(model), *_engine_words()]
-    return lambda port: [*start, "--port", str(port), "--tokens", *map(str, tokens)]
+    return lambda address: [*start, *_listening(address), "--tokens", *map(str, tokens)]
+
+
+def _listening(address: Address, unix: str = "--unix-socket", *local: str) -> list[str]:
+    """The options of a server that is to listen there."""
+    return [unix, str(address)] if isinstance(address, Path) else [*local, "--port", str(address)]
 
 
 def _engine_words() -> list[str]:
@@ -176,28 +184,34 @@ def _engine_words() -> list[str]:
     return [word for each in arguments for word in ("--vllm", each)]
 
 
-def _antiphon(model: Path) -> Callable[[int], list[str]]:
+def _antiphon(model: Path) -> Command:
     options = ["--engine", "vllm", "--model-name", MODEL, "--store", "memory", "--log-level", "error"]
     start = [sys.executable, "-m", "antiphon", "serve", str(model)]
-    return lambda port: [*start, *_engine_words(), *options, "--port", str(port)]
+    return lambda address: [*start, *_engine_words(), *options, *_listening(address)]
 
 
 def _measured(
-    commands: Mapping[str, Callable[[int], list[str]]], kinds: Sequence[Kind], rounds: int
+    commands: Mapping[str, Command],
+    addresses: Mapping[str, Address],
+    kinds: Sequence[Kind],
+    rounds: int,
 ) -> dict[Kind, dict[str, Cost]]:
     """The cost of a token, for each server. They take turns: a slow minute of the machine hits all."""
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(_running(command)) for name, command in commands.items()}
-        for pid, port in servers.values():  # a warm-up: now they have run every line of their code
-            _round(pid, port, 4, kinds[0][1])
+        servers = {
+            name: (stack.enter_context(_running(command(addresses[name]), addresses[name])), addresses[name])
+            for name, command in commands.items()
+        }
+        for pid, address in servers.values():  # a warm-up: now they have run every line of their code
+            _round(pid, address, 4, kinds[0][1])
         return {kind: _taking_turns(servers, kind, rounds) for kind in kinds}
 
 
-def _taking_turns(servers: Mapping[str, tuple[int, int]], kind: Kind, rounds: int) -> dict[str, Cost]:
+def _taking_turns(servers: Mapping[str, tuple[int, Address]], kind: Kind, rounds: int) -> dict[str, Cost]:
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
     for _ in range(rounds):
-        for name, (pid, port) in servers.items():
-            taken[name].append(_round(pid, port, *kind))
+        for name, (pid, address) in servers.items():
+            taken[name].append(_round(pid, address, *kind))
     return {name: _cost(each) for name, each in taken.items()}
 
 
@@ -205,11 +219,11 @@ def _cost(rounds: Sequence[tuple[float, float]]) -> Cost:
     return Cost(figure([cpu for cpu, _ in rounds]), round(min(events for _, events in rounds), 2))
 
 
-def _round(pid: int, port: int, streams: int, tokens: int) -> tuple[float, float]:
+def _round(pid: int, address: Address, streams: int, tokens: int) -> tuple[float, float]:
     """µs and events per token."""
     load = _load(streams, tokens, max(1, SAMPLE // (streams * tokens)))
     before = cpu_seconds(pid)
-    tally = asyncio.run(drive(load, port))
+    tally = asyncio.run(drive(load, address))
     written = tally.answers * tokens
     return (cpu_seconds(pid) - before) * 1e6 / written, tally.events / written
 
@@ -229,19 +243,17 @@ def _load(streams: int, tokens: int, requests: int) -> Load:
 
 
 @contextmanager
-def _running(command: Callable[[int], list[str]]) -> Iterator[tuple[int, int]]:
-    """The process that has the connections of a server, and its port, while the block runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def _running(command: Sequence[str], address: Address) -> Iterator[int]:
+    """The process that has the connections of a server, while the block runs."""
     environment = {**_environment(), **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(command(port), cwd=ROOT, env=environment, stdout=sys.stderr)  # noqa: S603
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sys.stderr)  # noqa: S603
     try:
         until = monotonic() + START_SECONDS
-        while not _answers(f"http://127.0.0.1:{port}/health"):
+        while not _answers(address):
             if process.poll() is not None or monotonic() > until:
-                raise RuntimeError(f"{command(port)[0]} did not start")
+                raise RuntimeError(f"{command[0]} did not start")
             sleep(0.5)
-        yield process.pid, port
+        yield process.pid
     finally:
         process.terminate()
         try:
@@ -251,17 +263,26 @@ def _running(command: Callable[[int], list[str]]) -> Iterator[tuple[int, int]]:
             process.wait()
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
 def _environment() -> dict[str, str]:
     """The environment, without settings of Antiphon's or vLLM's: they must not change the results."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("ANTIPHON_", "VLLM_"))}
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
-            return bool(response.status == 200)
-    except URLError:
-        return False
+def _answers(address: Address) -> bool:
+    """Whether the server is ready."""
+    with socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET) as connection:
+        try:
+            connection.connect(str(address) if isinstance(address, Path) else ("127.0.0.1", address))
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n")
+            return b" 200 " in connection.recv(64)
+        except OSError:
+            return False
 
 
 def _table(report: Report) -> Iterator[str]:

@@ -111,12 +111,17 @@ class Playing:
                 del self._connections[output.request_id]
 
 
-async def serve(core: VllmCore, answers: Mapping[int, tuple[bytes, ...]], port: int) -> None:
+async def serve(
+    core: VllmCore, answers: Mapping[int, tuple[bytes, ...]], port: int | None, unix_socket: str | None
+) -> None:
     """Serve until it is terminated, or the engine ends."""
     playing = Playing(core, answers)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, cast("asyncio.Task[None]", asyncio.current_task()).cancel)
-    await loop.create_server(lambda: Floor(playing), "127.0.0.1", port, backlog=2048)
+    if unix_socket is None:
+        server = await loop.create_server(lambda: Floor(playing), "127.0.0.1", port, backlog=2048)
+    else:
+        server = await loop.create_unix_server(lambda: Floor(playing), unix_socket, backlog=2048)
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
@@ -125,6 +130,7 @@ async def serve(core: VllmCore, answers: Mapping[int, tuple[bytes, ...]], port: 
     except asyncio.CancelledError:
         pass
     finally:
+        server.close()
         core.leave()
 
 
@@ -132,7 +138,8 @@ def main() -> None:
     """Load the model, and serve it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--unix-socket")
     parser.add_argument("--tokens", type=int, nargs="+", required=True)
     parser.add_argument("--vllm", action="append", default=[])
     options = parser.parse_args()
@@ -140,7 +147,7 @@ def main() -> None:
     core = VllmCore(engine_args(options.model, options.vllm, {}))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(core, answers, options.port))
+            runner.run(serve(core, answers, options.port, options.unix_socket))
     finally:
         core.close()
 
