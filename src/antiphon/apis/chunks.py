@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from antiphon.apis.completion_body import CompletionUsage, total
 from antiphon.apis.envelope import PresentationOptions, RenderedPrompt, UsageReports
 from antiphon.apis.framing import untyped_event
+from antiphon.apis.text_frame import TextFrame
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event, ReasoningDelta, Usage
 
@@ -31,8 +32,6 @@ Usages = CompletionUsage | UnsetType | None
 PADDED_LENGTH = 32
 """Pieces of a padded stream are longer than an empty one by a multiple of this number of bytes."""
 
-_MARK = secrets.token_hex(16)  # in no name that a client or a server may choose
-_ENCODED_MARK = msgspec.json.encode(_MARK)
 _encode = msgspec.json.Encoder().encode
 _UNUSED = Usage()
 
@@ -85,8 +84,7 @@ class Chunks(Generic[P]):
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """A function that makes the pieces of one text of a choice."""
-        frame = (*self.single(part_of(_MARK)).split(_ENCODED_MARK),)
-        return _PlainPiece(frame).encode
+        return TextFrame(lambda text: self.single(part_of(text)))
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
         """A single chunk, which is not a piece."""
@@ -107,19 +105,6 @@ class Chunks(Generic[P]):
 
     def settle(self, choice: int, usage: Usage) -> None:
         """Count the usage of a choice that has ended."""
-
-
-class _PlainPiece:
-    """Writes the pieces of one text. A method of a small object is the cheapest to call for each token."""
-
-    __slots__ = ("_frame",)
-
-    def __init__(self, frame: tuple[bytes, ...]) -> None:
-        self._frame = frame
-
-    def encode(self, text: str, tokens: Tokens) -> bytes:
-        """See `Piece`."""
-        return _encode(text).join(self._frame)
 
 
 class DetailedChunks(Chunks[P]):

@@ -39,13 +39,11 @@ STREAM = "antiphon.stream"
 """The ASGI extension."""
 STALL = 60.0
 """Seconds for which a client may leave data unread."""
-LARGE_PART = 256 * 1024
-"""Parts of a body of at least this number of bytes are written separately, and not copied into a frame."""
-_SIZE_LINES = [b"%x\r\n" % size for size in range(2048)]
-"""The first lines of chunks of most sizes: formatting one would take as long as the rest of the writer."""
 _REQUEST_SCOPE = ("http_version", "method", "path", "raw_path", "query_string", "headers", "state")
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
+SIZE_LINES = [b"%x\r\n" % size for size in range(4096)]
+"""The first lines of chunks of most sizes: to format one takes as long as the rest of a write."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
@@ -60,12 +58,10 @@ class _ChunkWriter:
 
     def write(self, body: bytes) -> None:
         """Write a part."""
-        if (size := len(body)) < len(_SIZE_LINES):
-            self._transport.write(b"".join((_SIZE_LINES[size], body, b"\r\n")))
-        elif size < LARGE_PART:
-            self._transport.write(b"%x\r\n%b\r\n" % (size, body))
-        else:
-            self._transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+        if (size := len(body)) < len(SIZE_LINES):
+            self._transport.write(b"".join((SIZE_LINES[size], body, b"\r\n")))
+        else:  # not copied
+            self._transport.writelines((b"%x\r\n" % size, body, b"\r\n"))
 
 
 class DateHeader:

@@ -7,7 +7,6 @@ more for each token, with a frame that is made once per block. Clients parse the
 arrives, and fail on anything but JSON, so other text is not sent.
 """
 
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,8 +42,8 @@ from antiphon.apis.messages.resource import (
 )
 from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import StreamProjection
+from antiphon.apis.text_frame import TextFrame
 from antiphon.core.accumulator import DELTAS
-from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
     CallEnded,
@@ -62,8 +61,6 @@ from antiphon.core.events import (
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """The event that keeps a connection alive."""
 
-_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
-_ENCODED_MARK = msgspec.json.encode(_MARK)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -79,7 +76,7 @@ class MessageStream(StreamProjection):
         self._blocks = Blocks(presentation, seal)
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the open one
-        self._frame: list[bytes] | None = None  # the bytes around the text of visible deltas
+        self._frame: TextFrame | None = None  # of visible deltas
         self._calling = False  # the open block is a call
         self._end: Finished | None = None
 
@@ -102,17 +99,14 @@ class MessageStream(StreamProjection):
             if type(event) in DELTAS:
                 frame, text = self._frame, event.text  # type: ignore[union-attr]
                 if frame is not None and text:
-                    out.append(_encode(text).join(frame))
+                    out.append(frame(text))
             else:
                 self._push_rare(event, out)
         return out
 
-    def delta_encoder(
-        self, choice: int, delta: type[Event]
-    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+    def delta_encoder(self, choice: int, delta: type[Event]) -> TextFrame | None:
         """See `Projection`."""
-        frame = self._frame
-        return None if frame is None else lambda text, tokens: _encode(text).join(frame)
+        return self._frame
 
     def _push_rare(self, event: Event, out: list[bytes]) -> None:
         match event:
@@ -162,7 +156,7 @@ class MessageStream(StreamProjection):
     def _open(self, block: Block, delta: Callable[[str], Any] | None, out: list[bytes]) -> None:
         out.append(_event(BlockStart(self._index, block)))
         if delta is not None:
-            self._frame = _event(BlockDelta(self._index, delta(_MARK))).split(_ENCODED_MARK)
+            self._frame = TextFrame(lambda text: _event(BlockDelta(self._index, delta(text))))
 
     def _close(self, out: list[bytes]) -> None:
         out.append(_event(BlockStop(self._index)))

@@ -5,7 +5,6 @@ its text is encoded once per item and split at the marks. So a delta comes from 
 other event.
 """
 
-import secrets
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from msgspec import Raw, Struct
 
 from antiphon.apis.responses.events import Event, ItemAdded, ItemDone
 from antiphon.apis.responses.stored import StoredItem
+from antiphon.apis.text_frame import parts_around
 from antiphon.core import items
 from antiphon.core.events import Delta
 
@@ -21,8 +21,6 @@ IN_PROGRESS = "in_progress"
 COMPLETED = "completed"
 INCOMPLETE = "incomplete"
 
-_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
-_ENCODED_MARK = msgspec.json.encode(_MARK)
 _NUMBER = b'"sequence_number":'
 encode = msgspec.json.Encoder().encode
 
@@ -58,7 +56,7 @@ class SequenceNumbers:
 
 def frame(event: Event, *fields: object) -> Frame:
     """The frame of events like this one, whose text follows these fields."""
-    before, tail = encode(event(0, *fields, _MARK)).split(_ENCODED_MARK)
+    before, tail = parts_around(lambda text: encode(event(0, *fields, text)))
     head, number, middle = before.partition(_NUMBER)
     return Frame(head + number, middle[1:], tail)
 

@@ -1,0 +1,30 @@
+"""Events whose only variable part is a text, as most events are: the bytes around it are made once."""
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from antiphon.core.chunks import Token
+
+_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
+_ENCODED_MARK = msgspec.json.encode(_MARK)
+_encode = msgspec.json.Encoder().encode
+
+
+def parts_around(event: Callable[[str], bytes]) -> tuple[bytes, ...]:
+    """The bytes before and after the text, as JSON, in the event of a text, and between two of them."""
+    return (*event(_MARK).split(_ENCODED_MARK),)
+
+
+class TextFrame:
+    """Encodes such events, see `DeltaEncoder`; a client may also join its `parts` with a text itself."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, event: Callable[[str], bytes]) -> None:
+        self.parts = parts_around(event)
+
+    def __call__(self, text: str, tokens: tuple[Token, ...] = ()) -> bytes:
+        """The event of this text."""
+        return _encode(text).join(self.parts)
