@@ -59,21 +59,26 @@ class _Texts(dict[int, str]):
         return text
 
 
-class _VisibleTexts(dict[int, str | None]):
-    """The visible text of a token, independent of its neighbours; None if it depends on them.
+class _Chunks(dict[int, Chunk | None]):
+    """The chunk of a token whose visible text is independent of its neighbours; None if it depends on them.
 
-    It is known for special tokens, and, with `apart`, for tokens whose text has complete characters.
+    It is known for special tokens, and, with `apart`, for tokens whose text has complete characters. A model
+    writes the same tokens repeatedly: a lookup takes a fifth of the time of making a chunk.
     """
 
     def __init__(self, shown: Mapping[int, str], texts: _Texts, *, apart: bool) -> None:
-        super().__init__(shown)
+        super().__init__({token: _chunk(token, text) for token, text in shown.items()})
         self._texts = texts
         self._apart = apart
 
-    def __missing__(self, token: int) -> str | None:
+    def __missing__(self, token: int) -> Chunk | None:
         text = self._texts[token] if self._apart else _BROKEN
-        self[token] = seen = None if _BROKEN in text else text
-        return seen
+        self[token] = chunk = None if _BROKEN in text else _chunk(token, text)
+        return chunk
+
+
+def _chunk(token: int, text: str) -> Chunk:
+    return Chunk(text, (Token(token, text),))
 
 
 class Vocabulary:
@@ -93,7 +98,7 @@ class Vocabulary:
         self._apart = self._fast is not None and _writes_apart(self._fast)
         self.text: Callable[[int], str] = self._texts.__getitem__
         self.shown = lru_cache(8)(self._shown)
-        self.seen = lru_cache(8)(self._seen)
+        self.chunks = lru_cache(8)(self._chunks)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""
@@ -150,9 +155,9 @@ class Vocabulary:
         """The visible text of each special token, if only those of `preserve` are shown."""
         return {token: text if text in preserve else "" for token, text in self._special.items()}
 
-    def _seen(self, preserve: frozenset[str]) -> Mapping[int, str | None]:
-        """The visible text of each token, if only these special ones are shown. None: use a stream."""
-        return _VisibleTexts(self.shown(preserve), self._texts, apart=self._apart)
+    def _chunks(self, preserve: frozenset[str]) -> Mapping[int, Chunk | None]:
+        """The chunk of each token, if only these special ones are shown. None: use a stream."""
+        return _Chunks(self.shown(preserve), self._texts, apart=self._apart)
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """Makes text of the tokens that follow these."""
@@ -208,9 +213,9 @@ class OutputReader:
     __slots__ = (
         "_before",
         "_begun",
+        "_chunks",
         "_most",
         "_scored",
-        "_seen",
         "_shown",
         "_stops",
         "_stream",
@@ -223,7 +228,7 @@ class OutputReader:
         self.media_tokens = 0
         self._vocabulary = vocabulary
         self._shown = vocabulary.shown(request.preserve)
-        self._seen = vocabulary.seen(request.preserve)
+        self._chunks = vocabulary.chunks(request.preserve)
         self._before = request.prompt.ids
         self._stream: Stream | None = None  # made for the first token whose text is not looked up
         self._stops = frozenset(sampling.stop_token_ids)
@@ -246,11 +251,11 @@ class OutputReader:
             cached = output.prefill_stats.num_cached_tokens
         if len(ids) == 1 and output.finish_reason is None and not self._begun and not self._scored:
             token = ids[0]
-            text = self._seen[token]
-            if text is None:
-                text = self._step(token)
-            if text is not None:
-                return Chunk(text, (Token(token, text),), None, cached)
+            chunk = self._chunks[token]
+            if chunk is None and (text := self._step(token)) is not None:
+                chunk = _chunk(token, text)
+            if chunk is not None:
+                return structs.replace(chunk, cached_tokens=cached) if cached else chunk
             self._begun.append(Token(token, ""))
             return Chunk("", (), None, cached) if cached else None
         finish = None if output.finish_reason is None else self._finish(output)
@@ -289,8 +294,10 @@ class OutputReader:
 
     def _known_text(self, token: int) -> str | None:
         """The text of the last token that has begun; None if it depends on those before it."""
-        inside = len(self._begun) > 1  # of a character
-        return self._shown.get(token) if inside else self._seen[token]
+        if len(self._begun) > 1:  # inside of a character
+            return self._shown.get(token)
+        chunk = self._chunks[token]
+        return None if chunk is None else chunk.text
 
     def _ending(self, token: int) -> str:
         """The text of the token that ended the answer: hidden, but for the model's own markers."""
