@@ -7,14 +7,15 @@ import msgspec
 
 from antiphon.core.chunks import Token
 
-_MARK = secrets.token_hex(16)  # in no name that a client or a model may choose
-_ENCODED_MARK = msgspec.json.encode(_MARK)
+MARK = secrets.token_hex(16)
+"""Stands for the text while the bytes around it are made: in no name that a client or a model may choose."""
+_ENCODED = msgspec.json.encode(MARK)
 _encode = msgspec.json.Encoder().encode
 
 
 def parts_around(event: Callable[[str], bytes]) -> tuple[bytes, ...]:
     """The bytes before and after the text, as JSON, in the event of a text, and between two of them."""
-    return (*event(_MARK).split(_ENCODED_MARK),)
+    return (*event(MARK).split(_ENCODED),)
 
 
 class TextFrame:

@@ -19,8 +19,8 @@ from antiphon.apis.chat.resource import (
     ToolCallFragment,
 )
 from antiphon.apis.chat.stream import ChatCompletionStream
-from antiphon.apis.chunks import _MARK
 from antiphon.apis.envelope import PresentationOptions, UsageReports
+from antiphon.apis.text_frame import MARK
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import FinishReason
@@ -49,10 +49,10 @@ COUNTED = PresentationOptions(usage=UsageReports.LAST)
 
 ODD = [
     "a", "", " ", '"', '\\"', "\\", "\\u0041", "\n\r\t", "\x00\x1f\x7f", "é", "👋🏽🌍", "日本語", "\u2028\u2029",
-    "</script>", "data: [DONE]\n\n", _MARK, f'"{_MARK}"', "\ue000", "\ufffd", "\U0010ffff", "x" * 10_000,
+    "</script>", "data: [DONE]\n\n", MARK, f'"{MARK}"', "\ue000", "\ufffd", "\U0010ffff", "x" * 10_000,
 ]  # fmt: skip
 PIECES = [
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "\n", " ", "hello", "<", _MARK, "👋",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "\n", " ", "hello", "<", MARK, "👋",
     '{"name": "f", "arguments": {"a": 1}}', '{"name": "f"', '"arguments": {', '{"arguments":{},"name":"g"}',
     '{"name": "f", "arguments": "\\ud800"}', '{"name": "\\ud800"}', '<tool_call>{"name": "f"}</tool_call>',
     '<tool_call>{"name": "g", "arguments": {"input": "\\u00e9\\n"}}</tool_call>', '"input": "',
