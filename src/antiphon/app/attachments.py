@@ -94,7 +94,7 @@ def count_attachments(turn: Turn) -> int:
     """The number of attachments in a turn."""
     count = 0
     for item in turn.items:
-        if type(item) is Message or type(item) is FunctionOutput:
+        if isinstance(item, WITH_PARTS):
             for part in item.parts:
                 count += type(part) is Attachment
     return count

@@ -12,9 +12,9 @@ from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
 from antiphon.http.delivery import EventStream, FullAnswer
 from antiphon.http.request import (
-    LONG_BODY,
     app_of,
     decode_body,
+    decoded,
     json_response,
     owner_of,
     read_json,
@@ -42,8 +42,7 @@ async def infill(request: Request) -> EventStream | FullAnswer:
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation as the model reads it."""
     body = await read_json(request)
-    work = partial(tokenize_type, body)
-    type_ = work() if len(body) < LONG_BODY else await app_of(request).large.run(work)
+    type_ = await decoded(app_of(request), body, partial(tokenize_type, body))
     wire = await decode_body(request, body, type_)
     tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
     return json_response(msgspec.json.encode(tokens))

@@ -114,9 +114,14 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
     def work() -> tuple[T, list[str]]:
         return decode(body, type_, app.options.limits), unknown_members(body, type_)
 
-    wire, unknown = work() if len(body) < LONG_BODY else await app.large.run(work)
+    wire, unknown = await decoded(app, body, work)
     _log_ignored(unknown)
     return wire
+
+
+async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
+    """The decoded body; a long one is decoded in a thread."""
+    return work() if len(body) < LONG_BODY else await app.large.run(work)
 
 
 async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
@@ -168,7 +173,7 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -
     app = app_of(connection)
     models, limits = app.models, app.options.limits
     work = partial(decode_request, body, type_, names, models.default_name, models.default, limits)
-    wire = work() if len(body) < LONG_BODY else await app.large.run(work)
+    wire = await decoded(app, body, work)
     observed().model = getattr(wire, "model", None)
     _log_ignored(names.ignored)
     return wire
