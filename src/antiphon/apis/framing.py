@@ -30,9 +30,14 @@ def untyped_event(payload: bytes) -> bytes:
     return b"data: %b\n\n" % payload
 
 
+def event_head(payload: bytes) -> bytes:
+    """What a payload has before it as a server-sent event with its type; after it is an empty line."""
+    return b"event: %b\ndata: " % event_type(payload)
+
+
 def event(payload: bytes) -> bytes:
     """A payload as a server-sent event with its type."""
-    return b"event: %b\ndata: %b\n\n" % (event_type(payload), payload)
+    return b"".join((event_head(payload), payload, b"\n\n"))
 
 
 def frame(payloads: Iterable[bytes]) -> bytes:

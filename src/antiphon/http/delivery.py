@@ -41,13 +41,14 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
-    """Wire events → server-sent events. `frame_one` is None if a wire event is one already."""
+    """Wire events → server-sent events. `deltas` makes an encoder of these from that of an item's deltas."""
 
-    frame_one: Callable[[bytes], bytes] | None
     frame_all: Callable[[list[bytes]], bytes]
+    deltas: Callable[[DeltaEncoder], DeltaEncoder]
 
 
-READY = Framing(None, b"".join)
+READY = Framing(b"".join, lambda encode: encode)
+"""A wire event is a server-sent one already."""
 
 
 class DirectConnection:
@@ -299,10 +300,9 @@ class EventStream(_Delivery):
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        frame = self._framing.frame_one
-        if frame is None and isinstance(encode, TextFrame):
-            return _TextWriter(self, encode).write
-        return _DeltaWriter(self, encode if frame is None else _FramedDelta(frame, encode).encode).write
+        framed = self._framing.deltas(encode)
+        writer = _TextWriter(self, framed) if isinstance(framed, TextFrame) else _DeltaWriter(self, framed)
+        return writer.write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
@@ -419,17 +419,3 @@ class _DeltaWriter:
         stream.silent = False
         out, encode = stream.out, self._encode  # called as attributes, they would be looked up as methods
         out(encode(text, tokens))
-
-
-class _FramedDelta:
-    """Encodes the deltas of one item as server-sent events."""
-
-    __slots__ = ("_encode", "_frame")
-
-    def __init__(self, frame: Callable[[bytes], bytes], encode: DeltaEncoder) -> None:
-        self._frame = frame
-        self._encode = encode
-
-    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
-        """See `DeltaEncoder`."""
-        return self._frame(self._encode(text, tokens))

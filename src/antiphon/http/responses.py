@@ -5,12 +5,13 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.framing import DONE, event, frame, obfuscate
+from antiphon.apis.framing import DONE, event_head, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import begin, response_id
+from antiphon.core.chunks import Token
 from antiphon.core.errors import RequestError
 from antiphon.http.delivery import EventStream, Framing, FullAnswer, LogStream
 from antiphon.http.request import (
@@ -21,6 +22,7 @@ from antiphon.http.request import (
     read_request,
     request_id_of,
 )
+from antiphon.run.drive import DeltaEncoder
 
 Answer = FullAnswer | EventStream | Response
 
@@ -80,8 +82,30 @@ def _framing(obfuscated: bool) -> Framing:
     return _PADDED if obfuscated else _TYPED
 
 
-_TYPED = Framing(event, frame)
-_PADDED = Framing(lambda payload: frame(obfuscate([payload])), lambda payloads: frame(obfuscate(payloads)))
+class _TypedDeltas:
+    """Encodes the deltas of one item as server-sent events: they have one type, which is looked up once."""
+
+    __slots__ = ("_encode", "_head")
+
+    def __init__(self, encode: DeltaEncoder) -> None:
+        self._encode = encode
+        self._head = b""
+
+    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
+        """See `DeltaEncoder`."""
+        encode = self._encode
+        payload = encode(text, tokens)
+        if not self._head:
+            self._head = event_head(payload)
+        return b"".join((self._head, payload, b"\n\n"))
+
+
+def _padded_deltas(encode: DeltaEncoder) -> DeltaEncoder:
+    return lambda text, tokens: frame(obfuscate([encode(text, tokens)]))
+
+
+_TYPED = Framing(frame, lambda encode: _TypedDeltas(encode).encode)
+_PADDED = Framing(lambda payloads: frame(obfuscate(payloads)), _padded_deltas)
 
 
 def _target(request: Request) -> tuple[App, str, str]:

@@ -478,7 +478,8 @@ class _Deltas:
     def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
         """The next event, a delta with this text."""
         self._written.append(tokens)
-        return self._line(self._frame, text)
+        line = self._line  # see `_DeltaWriter` for such names
+        return line(self._frame, text)
 
 
 class _RecordedDeltas(_Deltas):
@@ -496,4 +497,5 @@ class _RecordedDeltas(_Deltas):
         """See `_Deltas`."""
         self._texts.append(text)
         self._written.append(tokens)
-        return self._line(self._frame, text)
+        line = self._line  # see `_DeltaWriter` for such names
+        return line(self._frame, text)

@@ -49,9 +49,10 @@ class SequenceNumbers:
 
     def delta(self, frame: Frame, text: str) -> bytes:
         """The next event of the stream, a delta with this text."""
+        head, middle, tail = frame
         number = self.next
         self.next = number + 1
-        return b"%b%d%b%b%b" % (frame.head, number, frame.middle, encode(text), frame.tail)
+        return b"".join((head, encode(number), middle, encode(text), tail))
 
 
 def frame(event: Event, *fields: object) -> Frame:
