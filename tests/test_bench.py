@@ -70,6 +70,7 @@ def test_calls_are_counted_from_the_engine_to_the_transport():
     assert {target["name"][:2] for target in report["targets"]} == {"5:"}
     for row in rows:
         called = {function.function: function for function in row.functions}
-        assert {"GenerationRun.push", "_ChunkWriter.write"} <= called.keys()
+        assert "GenerationRun.push" in called
+        assert called.keys() & {"_TextWriter.write", "_ChunkWriter.write"}, "the transport was not reached"
         assert row.files == len({function.file for function in row.functions})
         assert 0.9 <= called["GenerationRun.push"].calls <= 1.1, "a step was not one token"
