@@ -5,9 +5,9 @@ does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could 
 and kernel, of the process with the connections is measured: vLLM computes in others. So any model can be
 used, here a small one with random weights. It must not be too small: vLLM's server sends several tokens in
 one event if it cannot keep up with the engine, and events per token are printed with the figures. The client
-rests between two looks at its connections, because waking it would be measured, too. Half of a
-token's cost is the kernel's by TCP over loopback, where the call that sends also receives; with
-`--unix-sockets` it is a third.
+rests between two looks at its connections, because waking it would be measured, too. A write by
+TCP over loopback takes twice as long as one to a Unix socket (`--unix-sockets`), because the call that sends
+also receives.
 
 It needs the environment of `make test-vllm`, and uses the tokenizer of its model.
 """

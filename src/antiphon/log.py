@@ -44,7 +44,7 @@ def configure(level: str, form: str = "console") -> None:
     least = logging.getLevelNamesMapping()[level.upper()]
     last, lines = _json() if form == "json" else _console(), _Lines(sys.stderr)
     structlog.configure(
-        processors=[noted, *last],
+        processors=[with_context, *last],
         wrapper_class=_logger_class(least),
         logger_factory=lambda *_: lines,
     )
@@ -54,7 +54,7 @@ def configure(level: str, form: str = "console") -> None:
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
         _without_message,
-        noted,
+        with_context,
     ]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
@@ -87,7 +87,7 @@ def _logger_class(least: int) -> type[structlog.typing.FilteringBoundLogger]:
     return Logger
 
 
-def noted(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def with_context(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """The event with its level, its time, and the request that it belongs to."""
     event["level"] = _LEVELS.get(method, method)
     event["timestamp"] = _now()

@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from antiphon.app.metrics import LoopDelay, Metrics
 from antiphon.app.tracing import OpenTelemetryTracing
 from antiphon.core.observation import NoTracing, Observation
-from antiphon.log import configure, noted
+from antiphon.log import configure, with_context
 from tests.acting import TakingTurns
 from tests.http.test_toy_tool import Dice
 from tests.server import NO_TLS, Running, running
@@ -70,7 +70,7 @@ def timeless(_logger: object, _method: str, line: Line) -> Line:
 
 @pytest.fixture
 def lines() -> Iterator[list[Line]]:
-    with capture_logs(processors=[noted, timeless]) as lines:
+    with capture_logs(processors=[with_context, timeless]) as lines:
         yield lines
 
 

@@ -66,15 +66,15 @@ class OpenTelemetryTracing:
         span.end()
 
     def _add(
-        self, name: str, noted: ObservedGeneration | ObservedCall, attributes: dict[str, Any], context: Any
+        self, name: str, observed: ObservedGeneration | ObservedCall, attributes: dict[str, Any], context: Any
     ) -> None:
         """Add a span for a finished generation or call."""
         span = self._tracer.start_span(
-            name, context=context, attributes=attributes, start_time=unix_nanoseconds(noted.started)
+            name, context=context, attributes=attributes, start_time=unix_nanoseconds(observed.started)
         )
         if "error.type" in attributes:
             span.set_status(StatusCode.ERROR)
-        span.end(unix_nanoseconds(noted.ended))
+        span.end(unix_nanoseconds(observed.ended))
 
     def close(self) -> None:
         """See `Tracing`."""

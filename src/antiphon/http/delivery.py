@@ -60,9 +60,9 @@ class DirectConnection:
         protocol.listener = listener
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """The client has left."""
-        return self._protocol.gone
+        return self._protocol.disconnected
 
     @property
     def transport(self) -> WriteTransport:
@@ -108,13 +108,13 @@ class SentConnection:
         self._idle.set()
         self._sending: asyncio.Task[None] | None = None
         self._watching = asyncio.create_task(self._watch(receive))
-        self.gone = False
+        self.disconnected = False
 
     async def _watch(self, receive: Receive) -> None:
         """Wait until the client disconnects. The request's body was read before."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self.disconnected = True
         self._listener.on_disconnect()
 
     async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
@@ -153,12 +153,12 @@ class SentConnection:
     async def end(self, body: bytes) -> None:
         """See `DirectConnection`."""
         await self._idle.wait()
-        if not self.gone:
+        if not self.disconnected:
             await self._send({"type": "http.response.body", "body": body})
 
     def cut_off(self) -> None:
         """See `DirectConnection`. The server closes the connection of a response that was not ended."""
-        self.gone = True
+        self.disconnected = True
         self.close()
         self._idle.set()
 
@@ -204,7 +204,7 @@ class _Delivery(Client, Listener):
 
     def attach(self, driver: Driver) -> None:
         """See `Client`."""
-        if self._connection.gone:
+        if self._connection.disconnected:
             self.on_disconnect()
 
     def on_disconnect(self) -> None:
@@ -284,7 +284,7 @@ class EventStream(_Delivery):
             if self._last is not None:
                 await self._open()
                 await self._connection.end(self._last + self._after)
-            elif not self._connection.gone:  # it left too much unread
+            elif not self._connection.disconnected:  # it left too much unread
                 self._connection.cut_off()
         finally:
             self._timer.cancel()
@@ -323,7 +323,7 @@ class EventStream(_Delivery):
             return
         start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
         out = await self._connection.open(start)
-        if self._connection.gone:
+        if self._connection.disconnected:
             return
         self.out, self.transport = out, self._connection.transport
         if self._early:

@@ -469,7 +469,7 @@ class StreamProtocol(HttpToolsProtocol):
     # The current response
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """The client has left."""
         return self.transport.is_closing()
 
