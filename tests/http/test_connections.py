@@ -246,6 +246,18 @@ async def test_whole_answers_on_one_connection() -> None:
     assert rest == b""
 
 
+async def test_texts_of_any_size_are_streamed() -> None:
+    sizes = (6, 3, 100, 4096, 9000, 300_000, 2)  # the sizes of most chunks are formatted beforehand
+    texts = ["x" * size for size in sizes]
+    cuts = [sum(sizes[:end]) for end in range(1, len(sizes))]
+    async with running([{"output": "".join(texts), "split": cuts}]) as server:
+        body = {"model": "scripted", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            answer = await client.post("/v1/chat/completions", json=body)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert [each["choices"][0]["delta"].get("content") for each in events] == [None, *texts, None]
+
+
 async def test_requests_that_wait_on_a_connection() -> None:
     async with serving(pipelined=4) as server:
         answers = await sent(server, HEALTH * 3, HEALTH.replace(b"host: a", b"connection: close"))
