@@ -5,9 +5,8 @@ does a floor (`vllm_floor.py`), the engine with a bare protocol: no layer could 
 and kernel, of the process with the connections is measured: vLLM computes in others. So any model can be
 used, here a small one with random weights. It must not be too small: vLLM's server sends several tokens in
 one event if it cannot keep up with the engine, and events per token are printed with the figures. The client
-rests between two looks at its connections, because waking it would be measured, too. A write by
-TCP over loopback takes twice as long as one to a Unix socket (`--unix-sockets`), because the call that sends
-also receives.
+rests between two looks at its connections, because waking it would be measured, too. A write by TCP over
+loopback takes the kernel twice as long as one to a Unix socket (`--unix-sockets`), see README.md.
 
 It needs the environment of `make test-vllm`, and uses the tokenizer of its model.
 """
@@ -45,6 +44,8 @@ START_SECONDS = 600
 ROUND_SECONDS = 600
 SAMPLE = 2048
 """Tokens in a round, at least: the clock has steps of 10 ms."""
+PROBE_SECONDS = 5
+"""How long a server may take to say that it is ready, before it is asked again."""
 REST = 0.005
 """Seconds between two looks of the client: one that never sleeps would take a core from the engine."""
 LIMIT = 0.25
@@ -279,6 +280,7 @@ def _environment() -> dict[str, str]:
 def _answers(address: Address) -> bool:
     """Whether the server is ready."""
     with socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET) as connection:
+        connection.settimeout(PROBE_SECONDS)
         try:
             connection.connect(str(address) if isinstance(address, Path) else ("127.0.0.1", address))
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n")

@@ -64,16 +64,11 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedAnswer(Struct, frozen=True):
-    """A line in its final form: its chunks, each with one token.
-
-    `length` is their number, to which they are repeated. `whole` are the chunks of an answer that is not
-    cut, the last with `finish`; none if they are repeated.
-    """
+    """A line in its final form: its chunks, each with one token. They are repeated to the number `length`."""
 
     line: Line
     chunks: tuple[Chunk, ...]
     length: int
-    whole: tuple[Chunk, ...]
 
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
         """The chunks for this request. Raises EngineError after them if the line is to fail.
@@ -86,10 +81,7 @@ class ScriptedAnswer(Struct, frozen=True):
             length = request.max_tokens + 1
         elif length:
             length = max(length, sampling.min_tokens or 0)
-        if 0 < length == len(self.whole) <= request.max_tokens and not request.begun:
-            played = iter(self.whole)
-        else:
-            played = self._cut(chunks, length, request.max_tokens)
+        played = self._cut(chunks, length, request.max_tokens)
         if sampling.logprobs is not None:
             played = map(partial(_scored, most=sampling.logprobs), played)
         if sampling.stop_token_ids:
@@ -129,8 +121,7 @@ def answer_of(line: Line) -> ScriptedAnswer:
     """The line, ready to be played."""
     chunks = tuple(map(chunk_of, _cut(line.output, line.split)))
     length = len(chunks) if line.tokens is None else line.tokens
-    whole = (*chunks[:-1], _ended(line.finish, chunks[-1])) if 0 < length == len(chunks) else ()
-    return ScriptedAnswer(line, chunks, length, whole)
+    return ScriptedAnswer(line, chunks, length)
 
 
 def token_id(piece: str) -> int:

@@ -36,7 +36,6 @@ CHATML = """\
 BUILT_IN = {"chatml": CHATML}
 """Templates that have a name."""
 
-_ANSWER = PromptEnding.ANSWER
 _STARTS = {"add_generation_prompt": True}
 
 
@@ -84,11 +83,13 @@ class ChatTemplateRenderer:
 
     def render(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
-        if turn.ending is _ANSWER:
-            return self._render(turn, starts=True) + turn.prefix
-        if turn.ending is PromptEnding.CONTINUED:
-            return open_transcript(self.transcript, turn) + turn.prefix
-        return self.transcript(turn) + turn.prefix
+        match turn.ending:
+            case PromptEnding.ANSWER:
+                return self._render(turn, starts=True) + turn.prefix
+            case PromptEnding.TRANSCRIPT:
+                return self.transcript(turn) + turn.prefix
+            case PromptEnding.CONTINUED:
+                return open_transcript(self.transcript, turn) + turn.prefix
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Templates that always start an answer do so here, too."""

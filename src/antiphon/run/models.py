@@ -62,9 +62,6 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
-_READY = Health.READY
-
-
 class KeepLoaded(Struct, frozen=True):
     """How many models are loaded at a time, and how many bytes they may take; None for any number.
 
@@ -233,7 +230,7 @@ class Models:
         return NamedModel(self, served, served.model, adapter)
 
     def _check_ready(self) -> None:
-        if self.health is _READY:
+        if self.health is Health.READY:
             return
         if self.health is Health.DRAINING:
             raise EngineNotReadyError("This server is stopping. Try again later, or use another server.")

@@ -18,6 +18,14 @@ from antiphon.core.items import Item, Message, Role
 from antiphon.core.turn import PromptEnding, Turn
 
 _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
+_RARE = {
+    "tool_limit": "max_tool_calls",
+    "template": "chat_template",
+    "prompt_limit": "truncate_prompt_tokens",
+    "reasoning_limit": "thinking_token_budget",
+    "media_fallback": "media_fallback",
+}
+"""Fields of a turn that few requests set: their parameters. A call with more than 15 arguments is slow."""
 _ANSWER, _TRANSCRIPT, _CONTINUED = PromptEnding.ANSWER, PromptEnding.TRANSCRIPT, PromptEnding.CONTINUED
 
 
@@ -99,15 +107,9 @@ def accept_messages(
         owner=owner,
         parameters=parameters,
     )
-    if _has_rare(options):
-        turn = replace(
-            turn,
-            tool_limit=options.max_tool_calls,
-            template=options.chat_template,
-            prompt_limit=options.truncate_prompt_tokens,
-            reasoning_limit=options.thinking_token_budget,
-            media_fallback=options.media_fallback,
-        )
+    rare = {field: value for field, name in _RARE.items() if (value := getattr(options, name)) is not None}
+    if rare:
+        turn = replace(turn, **rare)
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is _TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
@@ -152,17 +154,6 @@ def _ending(options: ChatOptions) -> PromptEnding:
             raise RequestError(message, param="continue_final_message")
         return _CONTINUED
     return _TRANSCRIPT if options.add_generation_prompt is False else _ANSWER
-
-
-def _has_rare(options: ChatOptions) -> bool:
-    """One of the options is set that few requests have. A call with all of them at once is slow in Python."""
-    return not (
-        options.max_tool_calls is None
-        and options.chat_template is None
-        and options.truncate_prompt_tokens is None
-        and options.thinking_token_budget is None
-        and options.media_fallback is None
-    )
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
