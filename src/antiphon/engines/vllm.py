@@ -43,12 +43,9 @@ from antiphon.engines.engine import (
 from antiphon.engines.models import response_template
 from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args
-from antiphon.engines.vllm_stream import OutputReader, next_row, prompt_tokens
+from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
 
 log = structlog.get_logger()
-
-LONG = 64 * 1024
-"""Texts with at least this number of characters are tokenized in a thread."""
 
 LOOK_SECONDS = 0.04
 """How often we look, while requests run, whether vLLM has sent outputs; if not, its processes are checked."""
@@ -163,13 +160,9 @@ class VllmEngine:
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
-        encode = self._running_core().vocabulary.encode
+        tokenize = self._running_core().vocabulary.tokenize
         check_size(sum(map(len, pieces)), self.card.context)
-
-        def encoded() -> list[int]:
-            return [token for piece in pieces for token in encode(piece)]
-
-        return encoded() if sum(map(len, pieces)) < LONG else await asyncio.to_thread(encoded)
+        return await tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each of these tokens, half a character as `\ufffd`."""
@@ -408,11 +401,12 @@ class _Generation:
     """
 
     # Slots, because every token looks up some of them.
-    __slots__ = ("_engine", "_receiver", "ended", "id", "over", "reader", "ticket")
+    __slots__ = ("_chunks", "_engine", "_receiver", "ended", "id", "over", "reader", "ticket")
 
     def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
         self._engine = engine
         self._receiver = receiver
+        self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
         self.reader = reader
         self.id = ""
         self.over = False
@@ -421,19 +415,29 @@ class _Generation:
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""
-        self.ended = output.finish_reason is not None
-        try:
-            chunk = self.reader.read(output)
-        except Exception as error:
-            self.fail(failure_of(error))
-            return
-        if self.ended:
-            self.cancel()  # the slot must be free before the receiver gets the end
+        chunk, ids = None, output.new_token_ids
+        if len(ids) == 1 and output.finish_reason is None and output.prefill_stats is None:
+            chunk = self._chunks[ids[0]]
+        if chunk is None:
+            chunk = self._read(output)
         if chunk is not None:
             try:
                 self._receiver.push([chunk])
             except Exception:
                 log.exception("a receiver has failed")
+
+    def _read(self, output: Any) -> Chunk | None:
+        """The chunk in any output, if there is one."""
+        self.ended = output.finish_reason is not None
+        try:
+            chunk = self.reader.read(output)
+        except Exception as error:
+            self.fail(failure_of(error))
+            return None
+        self._chunks = self.reader.known
+        if self.ended:
+            self.cancel()  # the slot must be free before the receiver gets the end
+        return chunk
 
     def fail(self, error: AntiphonError) -> None:
         """Stop, and report the error to the receiver."""

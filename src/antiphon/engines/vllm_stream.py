@@ -18,6 +18,7 @@ from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.token_cache import TokenCache, added_tokens
 from antiphon.engines.vllm_beams import Beam, Row
 
 PRIMING = 5
@@ -77,6 +78,16 @@ class _Chunks(dict[int, Chunk | None]):
         return chunk
 
 
+class _NoChunks(dict[int, Chunk | None]):
+    """None for each token."""
+
+    def __missing__(self, token: int) -> None:
+        return None
+
+
+NO_CHUNKS: Mapping[int, Chunk | None] = _NoChunks()
+
+
 def _chunk(token: int, text: str) -> Chunk:
     return Chunk(text, (Token(token, text),))
 
@@ -92,6 +103,8 @@ class Vocabulary:
         self._fast = getattr(tokenizer, "_tokenizer", None)
         self._size = len(tokenizer)
         self._special = _special_tokens(tokenizer)
+        cache = TokenCache(self._encode, {} if self._fast is None else added_tokens(self._fast))
+        self.encode, self.tokenize = cache.encode, cache.tokenize
         anchor = self.encode("a")
         self._anchor = anchor, self._decode(anchor)
         self._texts = _Texts(self._text, self._size)
@@ -100,8 +113,7 @@ class Vocabulary:
         self.shown = lru_cache(8)(self._shown)
         self.chunks = lru_cache(8)(self._chunks)
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text. Special ones become their ids, and none are added."""
+    def _encode(self, text: str) -> list[int]:
         if self._fast is None:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         else:
@@ -241,6 +253,11 @@ class OutputReader:
         if self._stream is None:
             self._stream = self._vocabulary.stream(self._before)
         return self._stream.step(token)
+
+    @property
+    def known(self) -> Mapping[int, Chunk | None]:
+        """The chunk of each token that need not be read if it is next, alone and not the last."""
+        return NO_CHUNKS if self._begun or self._scored else self._chunks
 
     def read(self, output: Any) -> Chunk | None:
         """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""

@@ -4,7 +4,6 @@ They use the server's own endpoints, the model's tokenizer in this process, or, 
 estimate.
 """
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from msgspec import Struct
 from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import response_template, tokenizer_folder
+from antiphon.engines.token_cache import TokenCache, added_tokens
 from antiphon.engines.upstreams.kind import Answers, ask
 
 MAX_ID = 2**31
@@ -97,14 +97,11 @@ class LocalTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # it raises nothing more specific
             raise EngineError(f"There is no tokenizer that can be read in {path}: {error}.") from error
+        self.tokenize = TokenCache(self._encode, added_tokens(self._tokenizer)).tokenize
 
-    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Engine`."""
-        return await asyncio.to_thread(self._tokenize, pieces)
-
-    def _tokenize(self, pieces: Sequence[str]) -> list[int]:
-        encode = self._tokenizer.encode
-        return [token for piece in pieces for token in encode(piece, add_special_tokens=False).ids]
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """See `Engine`."""
@@ -117,8 +114,7 @@ class LocalTokenizer:
 
     async def opening(self) -> int | None:
         """See `Tokenizer`."""
-        encode = self._tokenizer.encode
-        return opening_of(encode("a", add_special_tokens=False).ids, encode("a").ids)
+        return opening_of(self._encode("a"), self._tokenizer.encode("a").ids)
 
 
 class EstimatedTokens:

@@ -1,0 +1,100 @@
+"""Tokenizes prompts in this process, and remembers the tokens of their parts.
+
+A conversation grows by a message or two, but its whole prompt is tokenized for each answer. Tokenizers of
+Hugging Face's first split a text at the added tokens (`<|im_end|>`) and tokenize each segment between them by
+itself. So here segments are looked up, and only new ones are tokenized: the messages before and the system
+prompt, which all conversations have, are not.
+
+This is done only if it gives the same tokens for every text, see `added_tokens`.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+CACHED = 2**20
+"""Characters of segments that are remembered, at least if there are that many, and at most twice as many."""
+
+LONG = 64 * 1024
+"""Characters from which tokenizing takes milliseconds: more are tokenized in a thread."""
+
+_ALONE = frozenset({"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit"})
+"""The pre-tokenizers that work on each segment by itself."""
+
+
+class TokenCache:
+    """Tokenizes with `encode`, and remembers the tokens of segments between `added` tokens. For any thread."""
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], added: Mapping[str, int]) -> None:
+        self._encode = encode
+        self._added = added
+        longest_first = sorted(map(re.escape, added), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(longest_first)})").split if added else None
+        # The older segments are forgotten together: so none of them needs to know when it was last used.
+        self._recent: dict[str, tuple[int, ...]] = {}
+        self._older: dict[str, tuple[int, ...]] = {}
+        self._size = 0  # of the recent ones, in characters
+
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]:
+        """The tokens of all pieces, each tokenized by itself."""
+        if sum(map(len, pieces)) < LONG:
+            return self._tokens(pieces)
+        return await asyncio.to_thread(self._tokens, pieces)
+
+    def _tokens(self, pieces: Sequence[str]) -> list[int]:
+        return [token for piece in pieces for token in self.encode(piece)]
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text. Special ones become their ids, and none are added."""
+        if self._split is None:
+            return [*self._encode(text)]
+        ids: list[int] = []
+        for place, part in enumerate(self._split(text)):
+            if place % 2:
+                ids.append(self._added[part])
+            elif part:
+                known = self._recent.get(part)
+                ids += self._remembered(part) if known is None else known
+        return ids
+
+    def _remembered(self, segment: str) -> tuple[int, ...]:
+        """The tokens of a segment that is not a recent one, and is one from now on."""
+        ids = self._older.get(segment)
+        if ids is None:
+            ids = (*self._encode(segment),)
+        self._recent[segment] = ids
+        self._size += len(segment)
+        if self._size > CACHED:
+            self._older, self._recent, self._size = self._recent, {}, 0
+        return ids
+
+
+def added_tokens(tokenizer: Any) -> Mapping[str, int]:
+    """The tokens at which a text can be split without changing its tokens, with their ids.
+
+    `tokenizer` is one of Hugging Face's. There are none if there is any doubt: if an added token takes the
+    space around it or has to be a word, if the beginning of a text is tokenized in another way, or if texts
+    are cut or filled up.
+    """
+    added = tokenizer.get_added_tokens_decoder()
+    alone = all(map(_works_alone, _steps(tokenizer.pre_tokenizer)))
+    if not alone or tokenizer.truncation is not None or tokenizer.padding is not None:
+        return {}
+    if any(token.lstrip or token.rstrip or token.single_word for token in added.values()):
+        return {}
+    # Normalized ones are searched for in the segments between the others.
+    return {token.content: id_ for id_, token in added.items() if not token.normalized}
+
+
+def _steps(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
+    """The settings of a pre-tokenizer, one after the other if it is made of several."""
+    if pre_tokenizer is not None:
+        settings = json.loads(pre_tokenizer.__getstate__())
+        yield from settings.get("pretokenizers", (settings,))
+
+
+def _works_alone(settings: Mapping[str, Any]) -> bool:
+    """Whether a pre-tokenizer does the same with a segment as with the text that it is part of."""
+    return settings["type"] in _ALONE and settings.get("prepend_scheme") != "first"

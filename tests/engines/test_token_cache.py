@@ -1,0 +1,124 @@
+"""The token cache: it gives the tokens that the tokenizer gives, and asks it for new segments only."""
+
+from threading import get_ident
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+
+from antiphon.engines import token_cache
+from antiphon.engines.token_cache import LONG, TokenCache, added_tokens
+
+ADDED = ("<|im_start|>", "<|im_end|>", "<|im_end|><|x|>", "<think>", "</think>", "\n\n")
+TEXTS = ["system\nYou are a helpful assistant.", " hello you", "hello", "user\n", " ", "\n", "äöü 😀", "12 345"]
+
+
+def made(pre_tokenizer, normalizer=None, added=ADDED, **settings):
+    """A tokenizer of Hugging Face's, trained on a few words."""
+    tokenizer = tokenizers.Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(TEXTS, BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    tokenizer.add_tokens([AddedToken(text, normalized=False, **settings) for text in added])
+    return tokenizer
+
+
+def direct(tokenizer):
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+WORDS = pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}|\s+"), "isolated")
+SPLIT = {
+    "bytes": made(BYTES),
+    "a space before each segment": made(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "a pattern": made(pre_tokenizers.Sequence([WORDS, pre_tokenizers.ByteLevel(use_regex=False)])),
+    "digits": made(pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES])),
+    "normalized": made(BYTES, normalizers.Sequence([normalizers.NFC(), normalizers.Prepend("_")])),
+    "metaspace": made(pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "no pre-tokenizer": made(pre_tokenizers.Sequence([])),
+}
+WHOLE = {
+    "the beginning differs": made(pre_tokenizers.Metaspace(prepend_scheme="first")),
+    "space after": made(BYTES, rstrip=True),
+    "space before": made(BYTES, lstrip=True),
+    "words": made(BYTES, single_word=True),
+    "not known": made(pre_tokenizers.UnicodeScripts()),
+    "nothing added": made(BYTES, added=()),
+}
+WHOLE["cut"] = made(BYTES)
+WHOLE["cut"].enable_truncation(4)
+WHOLE["filled up"] = made(BYTES)
+WHOLE["filled up"].enable_padding(length=40)
+
+PARTS = st.one_of(st.sampled_from([*ADDED, *TEXTS]), st.text(max_size=6))
+
+
+@pytest.mark.parametrize("kind", [*SPLIT, *WHOLE])
+@given(conversation=st.lists(PARTS, max_size=12))
+def test_the_tokens_are_those_of_the_tokenizer(kind, conversation):
+    tokenizer = {**SPLIT, **WHOLE}[kind]
+    cache = TokenCache(direct(tokenizer), added_tokens(tokenizer))
+    for end in range(len(conversation) + 1):
+        text = "".join(conversation[:end])
+        assert cache.encode(text) == direct(tokenizer)(text)
+
+
+@pytest.mark.parametrize("kind", SPLIT)
+def test_only_new_segments_are_tokenized(kind):
+    asked = []
+
+    def encode(text):
+        asked.append(text)
+        return direct(SPLIT[kind])(text)
+
+    cache = TokenCache(encode, added_tokens(SPLIT[kind]))
+    turn = "<|im_start|>user\nhello<|im_end|>"
+    cache.encode(turn)
+    cache.encode(f"{turn}\n{turn}<|im_start|>assistant")
+    assert asked == ["user\nhello", "\n", "assistant"]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_texts_that_cannot_be_split_are_tokenized_whole(kind):
+    asked = []
+    cache = TokenCache(lambda text: asked.append(text) or [], added_tokens(WHOLE[kind]))
+    cache.encode("a<|im_end|>b")
+    assert asked == ["a<|im_end|>b"]
+
+
+def test_a_normalized_token_is_searched_for_in_its_segment():
+    tokenizer = made(BYTES, normalizers.Lowercase())
+    tokenizer.add_tokens([AddedToken("<end>", normalized=True)])
+    cache = TokenCache(direct(tokenizer), added_tokens(tokenizer))
+    text = "hello<END>you<|im_end|>"
+    assert cache.encode(text) == direct(tokenizer)(text)
+    assert tokenizer.token_to_id("<end>") in cache.encode(text)
+
+
+def test_old_segments_are_forgotten(monkeypatch):
+    monkeypatch.setattr(token_cache, "CACHED", 8)
+    asked = []
+    cache = TokenCache(lambda text: asked.append(text) or [1], {"|": 0})
+    for text in ("aaaa", "bbbb", "aaaa", "cccc", "aaaa", "dddddddd", "bbbb", "aaaa"):
+        assert cache.encode(text) == [1]
+    assert asked == ["aaaa", "bbbb", "cccc", "dddddddd", "bbbb"]
+
+
+async def test_a_long_text_is_tokenized_in_a_thread():
+    threads = {}
+
+    def encode(text):
+        threads[text] = get_ident()
+        return [len(text)]
+
+    cache = TokenCache(encode, {"|": 0})
+    assert await cache.tokenize(["a|b", "cc"]) == [1, 0, 1, 2]
+    assert await cache.tokenize(["a" * LONG, "bbb"]) == [LONG, 3]
+    assert {threads[text] for text in ("a", "b", "cc")} == {get_ident()} != {threads["bbb"]}
