@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import hypot
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -219,7 +219,9 @@ class AsyncLLM:
         return cls(args)
 
     def shutdown(self) -> None:
-        for end in (*self.engine_core.end, *self.engine_core.resources.output_socket.plain.ends):
+        core = self.engine_core
+        sockets = (core.input_socket, core.resources.output_socket)
+        for end in (*core.end, *(end for socket in sockets for end in socket.plain.ends)):
             os.close(end)
 
 
@@ -298,10 +300,18 @@ class InputProcessor:
 EVENTS, POLLIN = 15, 1
 
 
-class PlainSocket:
-    """A socket of zmq's: its descriptor is readable when something has arrived since it was looked at."""
+class ZMQError(Exception):
+    """What a socket raises."""
 
-    def __init__(self) -> None:
+
+class PlainSocket:
+    """A socket of zmq's: its descriptor is readable when something has arrived since it was looked at.
+
+    `receive` gets what is sent.
+    """
+
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self.receive = receive
         self.messages: list[Any] = []
         self.ends = os.pipe()
         self.signalled = False
@@ -321,6 +331,10 @@ class PlainSocket:
         assert (flags, copy) == ("NOBLOCK", False)
         return self.messages.pop(0)
 
+    def send_multipart(self, parts: Sequence[Any], flags: str, copy: bool) -> None:
+        assert (flags, copy) == ("NOBLOCK", False)
+        self.receive(*parts)
+
     @staticmethod
     def shadow(socket: "Socket") -> "PlainSocket":
         return socket.plain
@@ -330,9 +344,10 @@ class Socket:
     """The same, bound to asyncio, which is not asked."""
 
     recv_multipart: Any = None
+    send_multipart: Any = None
 
-    def __init__(self) -> None:
-        self.plain = PlainSocket()
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self.plain = PlainSocket(receive)
 
     def arrive(self, message: Any) -> None:
         self.plain.messages.append(message)
@@ -360,19 +375,33 @@ class EngineCore:
         self.adapters: dict[int, str] = {}
         self.dies = False
         self.held = False
+        self.unreachable = False
         self.end = os.pipe()
+        self.input_socket = Socket(self._receive)
         self.outputs_queue: Any = asyncio.Queue()
         self._tasks: list[asyncio.Future[None]] = []
         self.resources = SimpleNamespace(
             engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]], processes=self.processes),
-            output_socket=Socket(),
+            output_socket=Socket(self._receive),
         )
 
     async def add_request_async(self, request: Any) -> None:
+        await self.input_socket.send_multipart((self._add, request), copy=False)
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        await self.input_socket.send_multipart((self._abort, request_ids), copy=False)
+
+    def _receive(self, what: Callable[[Any], None], argument: Any) -> None:
+        """What the other process does with a message."""
+        if self.unreachable:
+            raise ZMQError("no route to host")
+        what(argument)
+
+    def _add(self, request: Any) -> None:
         self._requests[request.request_id] = [*request.prompt_token_ids]
         self._params[request.request_id] = (request.sampling_params, len(request.prompt_token_ids))
 
-    async def abort_requests_async(self, request_ids: list[str]) -> None:
+    def _abort(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
         for request_id in request_ids:
             self._requests.pop(request_id, None)
@@ -477,7 +506,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": LoRARequest},
-        "zmq": {"Socket": PlainSocket, "EVENTS": EVENTS, "POLLIN": POLLIN, "NOBLOCK": "NOBLOCK", "FD": "FD"},
+        "zmq": {
+            "Socket": PlainSocket,
+            "EVENTS": EVENTS,
+            "POLLIN": POLLIN,
+            "NOBLOCK": "NOBLOCK",
+            "FD": "FD",
+            "ZMQError": ZMQError,
+        },
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
     }
     for name, contents in modules.items():

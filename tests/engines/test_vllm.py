@@ -524,15 +524,19 @@ async def test_adapters_may_be_loaded_before_it_starts(monkeypatch):
 # Failures
 
 
-@pytest.mark.parametrize("seen", ["reading", "process"])
+@pytest.mark.parametrize("seen", ["reading", "sending", "process"])
 async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
     receivers = [Collected() for _ in range(5)]
+    last = engine.generate(await request_of(engine, "a", 200), Collected())
     for receiver in receivers:
         engine.generate(await request_of(engine, "a", 200), receiver)
     await until(receivers[0].begun.is_set)
     core = llm_of(engine).engine_core
     if seen == "reading":
         core.dies = True
+    elif seen == "sending":
+        core.unreachable = True
+        last.cancel()
     else:
         os.write(core.end[1], b"x")
     for receiver in receivers:

@@ -13,13 +13,13 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NoReturn
-from uuid import uuid4
 
 from msgspec import Struct
 
@@ -48,6 +48,9 @@ NOT_TAKEN: Mapping[str, str] = {
     "skip_tokenizer_init": "the tokenizer is needed",
 }
 """Engine arguments of vLLM's that have no meaning here, and why."""
+
+ID_BYTES = 7
+"""Random bytes in the id of a request, as many as keep it in one line of the processor's cache."""
 
 READ_TAGS = ("auto", "xgrammar")
 """The backends of vLLM's structured output that read structural tags of all kinds."""
@@ -300,6 +303,42 @@ class _Messages:
             os.close(self._descriptor)
 
 
+class _Sent:
+    """The result of sending: there is nothing to wait for."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+class _Sender:
+    """Sends to a socket of vLLM's, at the end of a turn of the event loop all that was sent in the turn.
+
+    Each message that is sent by itself wakes a thread of zmq's, which takes longer than all else that is done
+    to send it; and requests come together. `failed` is called with an error.
+    """
+
+    def __init__(self, socket: Any, failed: Callable[[Exception], None]) -> None:
+        self._zmq = imported("zmq")
+        self._socket = self._zmq.Socket.shadow(socket)
+        self._failed = failed
+        self._unsent: list[Sequence[Any]] = []
+
+    def send_multipart(self, parts: Sequence[Any], *, copy: bool) -> _Sent:
+        """As that of the socket; it has no limit to what waits."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_all, copy)
+        self._unsent.append(parts)
+        return _Sent()
+
+    def _send_all(self, copy: bool) -> None:
+        unsent, self._unsent = self._unsent, []
+        try:
+            for parts in unsent:
+                self._socket.send_multipart(parts, self._zmq.NOBLOCK, copy=copy)
+        except self._zmq.ZMQError as error:
+            self._failed(error)
+
+
 class VllmCore:
     """A loaded model. The constructor returns when its processes are ready.
 
@@ -315,6 +354,8 @@ class VllmCore:
         self._steps = client.outputs_queue = _Steps()
         self._messages = _Messages(client.resources.output_socket)
         client.resources.output_socket.recv_multipart = self._messages.recv_multipart
+        sender = _Sender(client.input_socket, self._steps.put_nowait)
+        client.input_socket.send_multipart = sender.send_multipart
         own = [process.pid for process in getattr(client.resources.engine_manager, "processes", ())]
         self._processes = [*own, *(worker for process in own for worker in workers_of(process))]
         self._params = imported("vllm.sampling_params")
@@ -522,7 +563,7 @@ class VllmCore:
         """The request to the core, checked by vLLM, with these `params`. Raises RequestError."""
         try:
             made = self._llm.input_processor.process_inputs(
-                uuid4().hex,
+                token_hex(ID_BYTES),
                 prompt,
                 params(),
                 supported_tasks=(task,),

@@ -34,6 +34,7 @@ MAX_UNSENT = 64 * 1024
 have the same limit."""
 
 _encode = msgspec.json.Encoder().encode
+_CHUNK_END = b"\r\n"
 
 log = structlog.get_logger()
 
@@ -69,9 +70,9 @@ class DirectConnection:
         """It takes chunks of the body, framed, when the response has begun."""
         return self._protocol.transport
 
-    async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
-        """Begin the response; returns a function that writes parts of its body."""
-        await self._send(start)
+    async def open(self, start: dict[str, Any], first: bytes) -> Callable[[bytes], None]:
+        """Begin the response, with the first part of its body; returns a function that writes others."""
+        await self._send({**start, "first": first})
         return self._protocol.writer()
 
     async def answer(self, body: bytes) -> None:
@@ -117,10 +118,12 @@ class SentConnection:
         self.disconnected = True
         self._listener.on_disconnect()
 
-    async def open(self, start: dict[str, Any]) -> Callable[[bytes], None]:
+    async def open(self, start: dict[str, Any], first: bytes) -> Callable[[bytes], None]:
         """See `DirectConnection`."""
         await self._send(start)
         self._sending = asyncio.create_task(self._send_all())
+        if first:
+            self._write(first)
         return self._write
 
     def _write(self, body: bytes) -> None:
@@ -322,11 +325,12 @@ class EventStream(_Delivery):
                 await asyncio.wait((self._opening,))
             return
         start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
-        out = await self._connection.open(start)
+        first, self._early = b"".join(self._early), []
+        out = await self._connection.open(start, first)
         if self._connection.disconnected:
             return
         self.out, self.transport = out, self._connection.transport
-        if self._early:
+        if self._early:  # events came meanwhile
             self.out(b"".join(self._early))
 
     def _tick(self) -> None:
@@ -381,24 +385,22 @@ def _discard(body: bytes) -> None:
 class _TextWriter:
     """Writes the texts of one item to a stream, as chunks, in one step: most of most streams."""
 
-    __slots__ = ("_frame", "_length", "_parts", "_stream", "_times")
+    __slots__ = ("_parts", "_stream")
 
     def __init__(self, stream: EventStream, frame: TextFrame) -> None:
         self._stream = stream
-        self._frame = frame
         *begin, end = frame.parts
-        self._parts = (*begin, end + b"\r\n")
-        self._length, self._times = sum(map(len, frame.parts)), len(begin)
+        self._parts = (*begin, end + _CHUNK_END)
 
     def write(self, text: str, tokens: tuple[Token, ...]) -> None:
         """See `DeltaWriter`."""
-        stream, encoded = self._stream, _encode(text)
+        stream, event = self._stream, _encode(text).join(self._parts)
         stream.silent = False
-        size = self._length + self._times * len(encoded)
+        size = len(event) - len(_CHUNK_END)
         if (transport := stream.transport) is not None and size < len(SIZE_LINES):
-            transport.write(SIZE_LINES[size] + encoded.join(self._parts))
+            transport.write(SIZE_LINES[size] + event)
         else:
-            stream.out(self._frame(text))
+            stream.out(event[:size])
 
 
 class _DeltaWriter:

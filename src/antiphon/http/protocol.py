@@ -3,8 +3,8 @@
 An ASGI `send` costs a coroutine, a dictionary and several checks, for every token of every stream. With this
 protocol, the scope of a request has an extension, `STREAM`: the connection itself. A response begins and
 ends by `send` as always, so uvicorn knows its state (keep-alive, pipelining, shutting down); in between,
-parts go through `write`, in the chunked framing that uvicorn announced in the head. A complete response may
-begin and end with one message, its start with a `body`.
+parts go through `write`, in the chunked framing that the head announced. The start of a response may contain
+the `first` part of its body, or, if it is complete, all of its `body`: then both are written at once.
 
 A connection is subject to the limits of the server, for the size and the time of requests.
 """
@@ -61,7 +61,12 @@ class _ChunkWriter:
         if (size := len(body)) < len(SIZE_LINES):
             self._transport.write(b"".join((SIZE_LINES[size], body, b"\r\n")))
         else:  # not copied
-            self._transport.writelines((b"%x\r\n" % size, body, b"\r\n"))
+            self._transport.writelines(_chunk(body))
+
+
+def _chunk(body: bytes) -> tuple[bytes, ...]:
+    """A part of a body in chunked framing."""
+    return b"%x\r\n" % len(body), body, b"\r\n"
 
 
 class DateHeader:
@@ -170,7 +175,7 @@ class _RefusedError(Exception):
 
 
 class _Cycle(RequestResponseCycle):
-    """One request and its response. The start of a response may contain the whole `body`: see `STREAM`."""
+    """One request and its response. The start of a response may contain its body: see `STREAM`."""
 
     logger = logging.getLogger("uvicorn.error")
     access_log = False
@@ -219,25 +224,38 @@ class _Cycle(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         """See ASGI."""
-        body = message.get("body") if message["type"] == "http.response.start" else None
-        if body is None:
+        if "first" not in message and (message["type"] != "http.response.start" or "body" not in message):
             await super().send(message)
             return
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if not self.disconnected:
-            self._answer(message["status"], message["headers"], body)
+            self.response_started = True
+            if "first" in message:
+                self._begin(message, message["first"])
+            else:
+                self._answer(message, message["body"])
 
-    def _answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        """Write a whole response at once. The names and values of its headers are ours, and were checked."""
-        self.response_started = self.response_complete = True
-        self.message_event.set()
-        out = [STATUS_LINE[status]]
-        for name, value in (*self.default_headers, *headers):
+    def _head(self, message: Any) -> list[bytes]:
+        """The head without its end. The names and values of its headers are ours, and were checked."""
+        out = [STATUS_LINE[message["status"]]]
+        for name, value in (*self.default_headers, *message["headers"]):
             out += name, b": ", value, b"\r\n"
-        out.append(b"content-length: %d\r\n" % len(body))
-        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        out.append(body)
+        if not self.keep_alive:
+            out.append(b"connection: close\r\n")
+        return out
+
+    def _begin(self, message: Any, first: bytes) -> None:
+        """Write the head, and the first part of the body, if there is any yet."""
+        self.chunked_encoding = True
+        head = (*self._head(message), b"transfer-encoding: chunked\r\n\r\n")
+        self.transport.write(b"".join((*head, *_chunk(first)) if first else head))
+
+    def _answer(self, message: Any, body: bytes) -> None:
+        """Write a whole response."""
+        self.response_complete = True
+        self.message_event.set()
+        out = (*self._head(message), b"content-length: %d\r\n\r\n" % len(body), body)
         self.transport.write(b"".join(out))
         if not self.keep_alive:
             self.transport.close()

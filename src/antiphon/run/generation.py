@@ -123,7 +123,17 @@ class Interceptors(Struct, frozen=True):
     ended: Callable[[Sequence[Item]], None] | None = None
 
 
-class GenerationRun:
+class _PlainChunks:
+    """What every plain chunk looks up: slots of a base come first, so these are in one line of the cache."""
+
+    __slots__ = ("_pieces", "_plain", "_plain_writer")
+
+    _pieces: list[str]
+    _plain: Mapping[str, bool]  # the texts that are plain: see `AnswerDecoder`
+    _plain_writer: DeltaWriter | None  # for the open item, if it needs no events
+
+
+class GenerationRun(_PlainChunks):
     """Generates once; a `Receiver` of an engine. Not for reuse.
 
     `items` numbers and builds the items of the answer that this generation is part of.
@@ -159,8 +169,6 @@ class GenerationRun:
         "_observation",
         "_on_ended",
         "_output",
-        "_pieces",
-        "_plain",
         "_plan",
         "_pool",
         "_repetition",
@@ -171,7 +179,6 @@ class GenerationRun:
         "_unread",
         "_verdict",
         "_work",
-        "_write",
     )
 
     def __init__(
@@ -213,8 +220,8 @@ class GenerationRun:
         self._choice: int
         self._emit: Emit
         self._direct = False  # no interceptor between engine and driver
-        self._write: DeltaWriter | None = None  # for the open item, if it needs no events
-        self._plain: Mapping[str, bool] = {}  # the texts that it writes: see `AnswerDecoder`
+        self._plain_writer = None
+        self._plain = {}
         self._counted = 0  # pieces that the decoder has counted: others were written directly
         self._begins = False  # another item may be open: its writer is not known yet
         self._held: list[Chunk] = []  # while the client does not read
@@ -302,7 +309,7 @@ class GenerationRun:
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
         try:
-            write = self._write  # `self._write(…)` would be looked up as a method, which takes longer
+            write = self._plain_writer  # called as an attribute, it would be looked up as a method
             if write is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
                 text = chunk.text
@@ -324,7 +331,7 @@ class GenerationRun:
             self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
-        if self._write is not None:
+        if self._plain_writer is not None:
             self._count_plain()
         if self._limit is None:
             self._decode(self._taken(chunks) if self._intercepted else chunks)
@@ -334,9 +341,9 @@ class GenerationRun:
         ready = self._begins and not over and not self._held and not self._output.paused
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
-            self._write = self._output.delta_writer(self._choice, delta)
+            self._plain_writer = self._output.delta_writer(self._choice, delta)
             self._counted = len(self._pieces)
-            if self._write is not None:
+            if self._plain_writer is not None:
                 self._output.on_pause(self._drop_writer)
         self._plain = self._decoder.plain
         if over and not self._ended.done():
@@ -348,11 +355,11 @@ class GenerationRun:
     def _drop_writer(self) -> None:
         """Write nothing more without looking whether the answer is held back."""
         self._count_plain()
-        self._write, self._begins = None, self._direct
+        self._plain_writer, self._begins = None, self._direct
 
     def _count_plain(self) -> None:
         """Have the decoder count the plain chunks that were written directly."""
-        if self._write is not None:
+        if self._plain_writer is not None:
             self._decoder.count_plain(self._pieces[self._counted :])
             self._counted = len(self._pieces)
 
@@ -447,7 +454,7 @@ class GenerationRun:
                 self._counted += 1
             elif events:
                 events = self._visible(events)
-                self._write, self._begins = None, self._direct
+                self._plain_writer, self._begins = None, self._direct
             finish = chunk.finish
             if finish is None and (
                 decoder.stopped or (self._calls is not None and self._calls.limit_reached)
