@@ -42,8 +42,8 @@ ROOT = Path(__file__).parent.parent
 BORROWED = ROOT / ".venv-vllm" / "model"
 START_SECONDS = 600
 ROUND_SECONDS = 600
-SAMPLE = 2048
-"""Tokens in a round, at least: the clock has steps of 10 ms."""
+TOKENS = 512
+"""Tokens of each connection in a round, if an answer is not longer: clients keep their connections."""
 PROBE_SECONDS = 5
 """How long a server may take to say that it is ready, before it is asked again."""
 REST = 0.005
@@ -223,19 +223,19 @@ def _cost(rounds: Sequence[tuple[float, float]]) -> Cost:
 
 def _round(pid: int, address: Address, streams: int, tokens: int) -> tuple[float, float]:
     """µs and events per token."""
-    load = _load(streams, tokens, max(1, SAMPLE // (streams * tokens)))
+    load = _load(streams, tokens)
     before = cpu_seconds(pid)
     tally = asyncio.run(drive(load, address))
     written = tally.answers * tokens
     return (cpu_seconds(pid) - before) * 1e6 / written, tally.events / written
 
 
-def _load(streams: int, tokens: int, requests: int) -> Load:
+def _load(streams: int, tokens: int) -> Load:
     counted = b'"completion_tokens":%d' % tokens
     return Load(
         http_request(asked(tokens)),
         streams,
-        requests,
+        max(1, TOKENS // tokens),
         counted,
         1,
         b"data: [DONE]\n\n",

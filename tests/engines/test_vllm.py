@@ -26,7 +26,7 @@ from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
-from antiphon.engines.vllm import LOOK_SECONDS, Options
+from antiphon.engines.vllm import SILENT_SECONDS, Options
 from antiphon.engines.vllm_core import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from tests.contracts.engine import (
@@ -559,7 +559,7 @@ async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(monkeypat
         llm_of(engine).engine_core.held = True
         receiver = Collected()
         engine.generate(await request_of(engine, "a", 200), receiver)
-        await asyncio.sleep(2.5 * LOOK_SECONDS)
+        await asyncio.sleep(2.5 * SILENT_SECONDS)
         assert engine.load.running == 1  # it is silent, but alive
         os.kill(worker if which == "worker" else core.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="failed to answer"):

@@ -47,8 +47,11 @@ from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prom
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 0.04
-"""How often we look, while requests run, whether vLLM has sent outputs; if not, its processes are checked."""
+SILENT_SECONDS = 0.08
+"""After this time without outputs, while requests run, and each time again, vLLM's processes are checked."""
+
+POSTPONED_SECONDS = 0.03
+"""The check is postponed this often at most: that costs less than to be woken up for it, but costs, too."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ class VllmEngine:
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
-        self._looking: asyncio.TimerHandle | None = None
-        self._silent = True  # no outputs since the last look
+        self._checking: asyncio.TimerHandle | None = None
+        self._postponed = 0.0  # since then the check waits
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
@@ -331,20 +334,21 @@ class VllmEngine:
     def _begun(self, *works: "_Generation | _SingleOutput") -> None:
         """From now on vLLM has these to do."""
         self._running |= {each.id: each for each in works}
-        if self._looking is None:
+        if self._checking is None:
             self._check_later()
 
     def _check_later(self) -> None:
-        """Check after a time whether vLLM has sent outputs in it."""
-        self._silent = True
-        self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._check_core)
+        """Check vLLM's processes if there are no outputs until then."""
+        loop = asyncio.get_running_loop()
+        self._postponed = loop.time()
+        self._checking = loop.call_at(self._postponed + SILENT_SECONDS, self._check_core)
 
     def _check_core(self) -> None:
-        """Check whether vLLM's processes run, if requests run and there were no outputs."""
-        self._looking = None
+        """Check whether vLLM's processes run, if requests run."""
+        self._checking = None
         if self._core is None or not self._running:
             return
-        if self._silent and self._core.ending:
+        if self._core.ending:
             self._died()
         else:
             self._check_later()
@@ -359,7 +363,10 @@ class VllmEngine:
 
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
-        self._silent = False
+        loop = asyncio.get_running_loop()
+        if self._checking is not None and loop.time() - self._postponed > POSTPONED_SECONDS:
+            self._checking.cancel()
+            self._check_later()
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -374,9 +381,9 @@ class VllmEngine:
     def _fail_all(self, error: type[EngineError]) -> None:
         """The core has ended: running and waiting requests fail."""
         core, self._core = self._core, None
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
         if core is not None:
             core.leave()
             for sentinel in core.sentinels:

@@ -236,6 +236,20 @@ class FullAnswer(_Delivery):
         self._body = body()
 
 
+class _StreamOutput:
+    """Where the events of a stream go. Every token looks this up, so it is small.
+
+    `out` takes events, `transport`, if there is one, chunks. `silent`: there were none since the last look.
+    """
+
+    __slots__ = ("out", "silent", "transport")
+
+    def __init__(self, out: Callable[[bytes], object]) -> None:
+        self.out = out
+        self.silent = True
+        self.transport: WriteTransport | None = None
+
+
 class EventStream(_Delivery):
     """Server-sent events. `framing` makes them from wire events, `after` is sent after the last."""
 
@@ -247,11 +261,9 @@ class EventStream(_Delivery):
         "_last",
         "_loop",
         "_opening",
+        "_output",
         "_stall",
         "_timer",
-        "out",
-        "silent",
-        "transport",
     )
 
     silence = _COMMENT
@@ -268,14 +280,9 @@ class EventStream(_Delivery):
         self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
-        self.out: Callable[[bytes], object] = self._begin
-        """Where events go now."""
-        self.transport: WriteTransport | None = None
-        """Where chunks can be written instead."""
+        self._output = _StreamOutput(self._begin)
         self._opening: asyncio.Task[None] | None = None
         self._last: bytes | None = None
-        self.silent = True
-        """Nothing was sent since the last look."""
         self._stall: asyncio.TimerHandle | None = None
 
     async def _deliver(self) -> None:
@@ -297,14 +304,15 @@ class EventStream(_Delivery):
 
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
-        self.silent = False
         self.started = True
-        self.out(self._framing.frame_all(lines))
+        self._output.silent = False
+        self._output.out(self._framing.frame_all(lines))
 
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
         framed = self._framing.deltas(encode)
-        writer = _TextWriter(self, framed) if isinstance(framed, TextFrame) else _DeltaWriter(self, framed)
+        output = self._output
+        writer = _TextWriter(output, framed) if isinstance(framed, TextFrame) else _DeltaWriter(output, framed)
         return writer.write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
@@ -329,21 +337,22 @@ class EventStream(_Delivery):
         out = await self._connection.open(start, first)
         if self._connection.disconnected:
             return
-        self.out, self.transport = out, self._connection.transport
+        self._output.out, self._output.transport = out, self._connection.transport
         if self._early:  # events came meanwhile
-            self.out(b"".join(self._early))
+            out(b"".join(self._early))
 
     def _tick(self) -> None:
         """Send a comment, if nothing was sent since the last call."""
-        if self.silent and self._stall is None:  # a client that does not read needs no comments
+        if self._output.silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
-            self.out(self.silence)
-        self.silent = True
+            self._output.out(self.silence)
+        self._output.silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""
-        self.out, self.transport = _discard, None  # a closed transport raises when it is written to
+        self._output.out = _discard
+        self._output.transport = None  # a closed one raises when it is written to
         super().on_disconnect()
 
     def on_pause(self) -> None:
@@ -375,7 +384,7 @@ class LogStream(EventStream):
         """See `Client`."""
         super().attach(driver)
         self.started = True
-        self.out(_COMMENT)
+        self._output.out(_COMMENT)
 
 
 def _discard(body: bytes) -> None:
@@ -385,22 +394,22 @@ def _discard(body: bytes) -> None:
 class _TextWriter:
     """Writes the texts of one item to a stream, as chunks, in one step: most of most streams."""
 
-    __slots__ = ("_parts", "_stream")
+    __slots__ = ("_output", "_parts")
 
-    def __init__(self, stream: EventStream, frame: TextFrame) -> None:
-        self._stream = stream
+    def __init__(self, output: _StreamOutput, frame: TextFrame) -> None:
+        self._output = output
         *begin, end = frame.parts
         self._parts = (*begin, end + _CHUNK_END)
 
     def write(self, text: str, tokens: tuple[Token, ...]) -> None:
         """See `DeltaWriter`."""
-        stream, event = self._stream, _encode(text).join(self._parts)
-        stream.silent = False
+        output, event = self._output, _encode(text).join(self._parts)
+        output.silent = False
         size = len(event) - len(_CHUNK_END)
-        if (transport := stream.transport) is not None and size < len(SIZE_LINES):
+        if (transport := output.transport) is not None and size < len(SIZE_LINES):
             transport.write(SIZE_LINES[size] + event)
         else:
-            stream.out(event[:size])
+            output.out(event[:size])
 
 
 class _DeltaWriter:
@@ -409,15 +418,15 @@ class _DeltaWriter:
     Methods of small objects: functions with variables of their own touch more memory for each token.
     """
 
-    __slots__ = ("_encode", "_stream")
+    __slots__ = ("_encode", "_output")
 
-    def __init__(self, stream: EventStream, encode: DeltaEncoder) -> None:
-        self._stream = stream
+    def __init__(self, output: _StreamOutput, encode: DeltaEncoder) -> None:
+        self._output = output
         self._encode = encode
 
     def write(self, text: str, tokens: tuple[Token, ...]) -> None:
         """See `DeltaWriter`."""
-        stream = self._stream
-        stream.silent = False
-        out, encode = stream.out, self._encode  # called as attributes, they would be looked up as methods
+        output = self._output
+        output.silent = False
+        out, encode = output.out, self._encode  # called as attributes, they would be looked up as methods
         out(encode(text, tokens))
