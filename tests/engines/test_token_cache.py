@@ -14,7 +14,16 @@ from antiphon.engines import token_cache
 from antiphon.engines.token_cache import LONG, TokenCache, added_tokens
 
 ADDED = ("<|im_start|>", "<|im_end|>", "<|im_end|><|x|>", "<think>", "</think>", "\n\n")
-TEXTS = ["system\nYou are a helpful assistant.", " hello you", "hello", "user\n", " ", "\n", "äöü 😀", "12 345"]
+TEXTS = [
+    "system\nYou are a helpful assistant.",
+    " hello you",
+    "hello",
+    "user\n",
+    " ",
+    "\n",
+    "äöü 😀",
+    "12 345",
+]
 
 
 def made(pre_tokenizer, normalizer=None, added=ADDED, **settings):

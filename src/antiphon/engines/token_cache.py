@@ -20,12 +20,17 @@ CACHED = 2**20
 LONG = 64 * 1024
 """Characters from which tokenizing takes milliseconds: more are tokenized in a thread."""
 
-_ALONE = frozenset({"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit"})
+_ALONE = frozenset(
+    {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit"}
+)
 """The pre-tokenizers that work on each segment by itself."""
 
 
 class TokenCache:
-    """Tokenizes with `encode`, and remembers the tokens of segments between `added` tokens. For any thread."""
+    """Tokenizes with `encode`, and remembers the tokens of segments between `added` tokens.
+
+    Threads may share it.
+    """
 
     def __init__(self, encode: Callable[[str], Sequence[int]], added: Mapping[str, int]) -> None:
         self._encode = encode

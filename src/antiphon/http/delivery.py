@@ -311,9 +311,9 @@ class EventStream(_Delivery):
     def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
         framed = self._framing.deltas(encode)
-        output = self._output
-        writer = _TextWriter(output, framed) if isinstance(framed, TextFrame) else _DeltaWriter(output, framed)
-        return writer.write
+        if isinstance(framed, TextFrame):
+            return _TextWriter(self._output, framed).write
+        return _DeltaWriter(self._output, framed).write
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""

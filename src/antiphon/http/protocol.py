@@ -12,7 +12,7 @@ A connection is subject to the limits of the server, for the size and the time o
 import logging
 from asyncio import BaseTransport, Event, TimerHandle, WriteTransport
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
