@@ -338,6 +338,10 @@ class _Sender:
         except self._zmq.ZMQError as error:
             self._failed(error)
 
+    def leave(self) -> None:
+        """Forget what was not sent: another thread closes the socket next."""
+        self._unsent = []
+
 
 class VllmCore:
     """A loaded model. The constructor returns when its processes are ready.
@@ -354,8 +358,8 @@ class VllmCore:
         self._steps = client.outputs_queue = _Steps()
         self._messages = _Messages(client.resources.output_socket)
         client.resources.output_socket.recv_multipart = self._messages.recv_multipart
-        sender = _Sender(client.input_socket, self._steps.put_nowait)
-        client.input_socket.send_multipart = sender.send_multipart
+        self._sender = _Sender(client.input_socket, self._steps.put_nowait)
+        client.input_socket.send_multipart = self._sender.send_multipart
         own = [process.pid for process in getattr(client.resources.engine_manager, "processes", ())]
         self._processes = [*own, *(worker for process in own for worker in workers_of(process))]
         self._params = imported("vllm.sampling_params")
@@ -660,8 +664,9 @@ class VllmCore:
         return any(map(is_ending, self._processes))
 
     def leave(self) -> None:
-        """Remove it from the event loop: nothing is read any more."""
+        """Remove it from the event loop: nothing is read or sent any more."""
         self._messages.leave()
+        self._sender.leave()
 
     def close(self) -> None:
         """End its processes, after `leave`."""
