@@ -110,7 +110,7 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
     if it.digest is not None:
         _finish(transaction, it, it.digest)
     # Counted after it was written, which an error undoes: several uploads together do not pass the limit.
-    transaction.room.check(it.new.owner)
+    transaction.quota.check(it.new.owner)
     return None if it.digest is None else find(transaction.connection, it.new.owner, it.digest)
 
 

@@ -120,10 +120,10 @@ def _list(
 
 
 def _messages(
-    connection: Connection, owner: str, completion_id: str, paging: Paging, most: int
+    connection: Connection, owner: str, completion_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, completion_id)):
-        return items.input_page(connection, completion_id, paging, most)
+        return items.input_page(connection, completion_id, paging, max_bytes)
 
 
 def _require(connection: Connection, owner: str, completion_id: str) -> None:

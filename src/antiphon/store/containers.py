@@ -60,10 +60,10 @@ def _values(record: Struct, table: Any) -> dict[str, Any]:
 def _create(transaction: Transaction, record: ContainerRecord) -> None:
     transaction.execute(insert(containers).values(**_values(record, containers)))
     its = (containers.c.owner == record.owner) & (containers.c.expires_at > record.created_at)
-    most = transaction.room.limits.containers
-    if transaction.execute(select(func.count()).select_from(containers).where(its)).scalar_one() > most:
+    limit = transaction.quota.limits.containers
+    if transaction.execute(select(func.count()).select_from(containers).where(its)).scalar_one() > limit:
         message = (
-            f"You have {most} containers, the limit 'containers' of this server. Delete those not needed."
+            f"You have {limit} containers, the limit 'containers' of this server. Delete those not needed."
         )
         raise RequestError(message, code=LIMIT_EXCEEDED)
 
@@ -100,9 +100,9 @@ def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
     if not hold(transaction, BlobHold(record.owner, record.digest, record.id, None)):
         raise missing(record.digest)
     transaction.execute(insert(container_files).values(**_values(record, container_files)))
-    most = transaction.room.limits.container_files
-    if transaction.execute(select(func.count()).select_from(container_files).where(its)).scalar_one() > most:
-        message = f"A container has at most {most} files, the limit 'container_files' of this server."
+    limit = transaction.quota.limits.container_files
+    if transaction.execute(select(func.count()).select_from(container_files).where(its)).scalar_one() > limit:
+        message = f"A container has at most {limit} files, the limit 'container_files' of this server."
         raise RequestError(message, code=LIMIT_EXCEEDED)
 
 

@@ -11,8 +11,8 @@ from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_conversation
 from antiphon.store.pages import existing
+from antiphon.store.quota import refusal
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
-from antiphon.store.room import refusal
 from antiphon.store.schema import conversations
 from antiphon.store.schema import items as item_table
 from antiphon.store.transaction import Transaction, insertion
@@ -81,9 +81,9 @@ def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequen
     row = (record.id, record.owner, record.created_at, len(first), record.metadata, size)
     transaction.each(_CREATE, [row])
     count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
-    most = transaction.room.limits.conversations
-    if transaction.execute(count).scalar_one() > most:
-        message = f"You have {most} conversations, the limit 'conversations' of this server. Delete some."
+    limit = transaction.quota.limits.conversations
+    if transaction.execute(count).scalar_one() > limit:
+        message = f"You have {limit} conversations, the limit 'conversations' of this server. Delete some."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     items.add(transaction, items.input_rows(record.id, first))
     blobs.hold_for(transaction, record.owner, record.id, first)
@@ -93,10 +93,10 @@ def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequen
 
 def _check_size(transaction: Transaction, owner: str, size: int) -> None:
     """Raise RequestError if a conversation is too large, or its owner has no room for it."""
-    room = transaction.room
-    if size > room.limits.conversation:
-        raise refusal("conversation_bytes", room.limits, "items")
-    room.check(owner, param="items")
+    quota = transaction.quota
+    if size > quota.limits.conversation:
+        raise refusal("conversation_bytes", quota.limits, "items")
+    quota.check(owner, param="items")
 
 
 @one_by_one
@@ -158,16 +158,18 @@ def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
 
 
 def _page(
-    connection: Connection, owner: str, conversation_id: str, paging: Paging, most: int
+    connection: Connection, owner: str, conversation_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, conversation_id)):
-        return items.input_page(connection, conversation_id, paging, most)
+        return items.input_page(connection, conversation_id, paging, max_bytes)
 
 
-def _history(connection: Connection, owner: str, conversation_id: str, most: int) -> list[ItemRecord]:
+def _history(connection: Connection, owner: str, conversation_id: str, max_bytes: int) -> list[ItemRecord]:
     ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
     with existing(lambda: _require(connection, owner, conversation_id)):
-        return [items.record(row) for row in items.within(most, connection.execute(ordered), "conversation")]
+        return [
+            items.record(row) for row in items.within(max_bytes, connection.execute(ordered), "conversation")
+        ]
 
 
 def _item(connection: Connection, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:

@@ -23,8 +23,8 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
+from antiphon.store.quota import EnoughUntil, Quota
 from antiphon.store.records import StoreLimits
-from antiphon.store.room import Plenty, Room
 from antiphon.store.transaction import SqlDriver, Transaction
 from antiphon.store.watch import Notifier
 
@@ -103,7 +103,7 @@ class _Waiting(Struct, eq=False):
     argument: Any
     result: asyncio.Future[Any]
 
-    def settle(self, result: Any) -> None:
+    def succeed(self, result: Any) -> None:
         if not self.result.done():  # else the caller was cancelled
             self.result.set_result(result)
 
@@ -118,7 +118,7 @@ class Database:
     def __init__(self, backend: Backend, limits: StoreLimits) -> None:
         self.notifier = Notifier()
         self.limits = limits
-        self.plenty: Plenty = {}
+        self.enough_until: EnoughUntil = {}
         self._backend = backend
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
         self._writer: asyncio.Task[None] | None = None
@@ -145,9 +145,9 @@ class Database:
         result: R = await waiting.result
         return result
 
-    def room(self, connection: Connection, now: float) -> Room:
-        """How much owners may still store, by the clock of the event loop."""
-        return Room(connection, self.limits, self.plenty, now)
+    def quota(self, connection: Connection, now: float) -> Quota:
+        """The quotas of owners, by the clock of the event loop."""
+        return Quota(connection, self.limits, self.enough_until, now)
 
     async def close(self) -> None:
         """Do the queued writes, then close the backend."""
@@ -181,16 +181,16 @@ class Database:
             await self._refuse(batch, error)
         else:
             for waiting, result in zip(batch, results, strict=True):
-                waiting.settle(result)
+                waiting.succeed(result)
 
     def _perform(
         self, batch: Sequence[_Waiting], now: float, connection: Connection, driver: SqlDriver
     ) -> tuple[list[Any], list[str]]:
-        transaction = Transaction(connection, driver, self.room(connection, now))
+        transaction = Transaction(connection, driver, self.quota(connection, now))
         results: list[Any] = []
         for work, group in groupby(batch, lambda waiting: waiting.work):
             results += work(transaction, [waiting.argument for waiting in group])
-        transaction.settle()
+        transaction.store_counts()
         return results, [*transaction.topics]
 
     async def _refuse(self, batch: Sequence[_Waiting], error: Exception) -> None:

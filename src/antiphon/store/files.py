@@ -32,9 +32,9 @@ def _create(transaction: Transaction, record: FileRecord) -> None:
         raise missing(record.digest)
     transaction.execute(insert(files).values(**{name: getattr(record, name) for name in files.c.keys()}))  # noqa: SIM118
     count = select(func.count()).select_from(files).where(files.c.owner == record.owner)
-    most = transaction.room.limits.files
-    if transaction.execute(count).scalar_one() > most:
-        message = f"You have {most} files, the limit 'files' of this server. Delete those not needed."
+    limit = transaction.quota.limits.files
+    if transaction.execute(count).scalar_one() > limit:
+        message = f"You have {limit} files, the limit 'files' of this server. Delete those not needed."
         raise RequestError(message, code=LIMIT_EXCEEDED)
 
 

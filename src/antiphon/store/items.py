@@ -51,24 +51,26 @@ def inputs_of(parent: str) -> Select[Any]:
     return select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
 
 
-def input_page(connection: Connection, parent: str, paging: Paging, most: int) -> Page[ItemRecord]:
+def input_page(connection: Connection, parent: str, paging: Paging, max_bytes: int) -> Page[ItemRecord]:
     """A page of input items: at least one, and further ones up to a limit of bytes. No others are read."""
     wanted = inputs_of(parent)
     sizes = page(connection, wanted.with_only_columns(items.c.id, _BYTES), (items.c.position,), paging)
     backwards = paging.before is not None and paging.after is None
     weights = accumulate(row.size for row in (reversed(sizes.data) if backwards else sizes.data))
-    fitting = max(1, sum(weight <= most for weight in weights))
+    fitting = max(1, sum(weight <= max_bytes for weight in weights))
     found = page(connection, wanted, (items.c.position,), replace(paging, limit=fitting))
     return Page([record(row) for row in found.data], found.has_more)
 
 
-def within(most: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
+def within(max_bytes: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
     """Rows with items of at most this number of bytes; no more are read. Raises RequestError for `param`."""
-    read, left = [], most
+    read, left = [], max_bytes
     for row in rows:
         left -= len(row.payload or b"")
         if left < 0:
-            message = f"This history has more than {most} bytes, the limit 'history_bytes' of this server."
+            message = (
+                f"This history has more than {max_bytes} bytes, the limit 'history_bytes' of this server."
+            )
             raise RequestError(message, param=param, code=LIMIT_EXCEEDED)
         read.append(row)
     return read

@@ -84,7 +84,7 @@ class ResponseState(Struct):
         if self.worker != worker:
             return Verdict.LOST
         # Entries that are stored already are accepted: a commit without a confirmation is repeated.
-        if entries and not (_in_a_row(entries) and (self._has(entries) or self._continues(entries))):
+        if entries and not (_consecutive(entries) and (self._has(entries) or self._continues(entries))):
             return Verdict.GAP
         return Verdict.ACCEPTED
 
@@ -108,7 +108,7 @@ class ResponseState(Struct):
         return entries[0].first == self.last_seq + 1
 
 
-def _in_a_row(entries: Sequence[LogEntry]) -> bool:
+def _consecutive(entries: Sequence[LogEntry]) -> bool:
     expected = entries[0].first
     for entry in entries:
         if not entry.first == expected <= entry.last:
@@ -134,21 +134,21 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
     states = lock(transaction, {append.response_id for appends in calls for append in appends})
     changes: list[tuple[Any, ...]] = []
     entries: list[tuple[Any, ...]] = []
-    room = transaction.room
+    quota = transaction.quota
 
     def take(append: Append) -> Verdict:
-        at = states.get(append.response_id)
-        verdict = at.judge(append.worker, append.entries) if at else Verdict.GONE
-        if not at or verdict is not Verdict.ACCEPTED:
+        state = states.get(append.response_id)
+        verdict = state.judge(append.worker, append.entries) if state else Verdict.GONE
+        if not state or verdict is not Verdict.ACCEPTED:
             return verdict
-        entries.extend(at.take(append.entries, transaction))
+        entries.extend(state.take(append.entries, transaction))
         if append.prompt_ids is not None:
-            at.grow(len(append.prompt_ids) - at.prompt_bytes, transaction)
-            at.prompt_bytes = len(append.prompt_ids)
-        changes.append((at.last_seq, append.prompt_ids, append.calls_begun, at.size, at.id))
+            state.grow(len(append.prompt_ids) - state.prompt_bytes, transaction)
+            state.prompt_bytes = len(append.prompt_ids)
+        changes.append((state.last_seq, append.prompt_ids, append.calls_begun, state.size, state.id))
         # Stored in spite of the limit: the verdict stops the answer, and what was generated before it is
         # kept.
-        over = "response_bytes" if at.size > room.limits.response else room.exceeded(at.owner)
+        over = "response_bytes" if state.size > quota.limits.response else quota.exceeded(state.owner)
         return Verdict(over) if over else verdict
 
     verdicts = [[take(append) for append in appends] for appends in calls]
@@ -165,12 +165,12 @@ def _row(response_id: str, entry: LogEntry) -> tuple[Any, ...]:
 def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: int) -> LogTail | None:
     """The log after `seq`, and its last sequence number."""
     # In this order, so that entries committed in between make the list longer, never shorter.
-    at = connection.execute(_PROGRESS, {"response_id": response_id, "owner": owner}).first()
-    if at is None:
+    progress = connection.execute(_PROGRESS, {"response_id": response_id, "owner": owner}).first()
+    if progress is None:
         return None
     after = {"response_id": response_id, "seq": min(max(seq, -1), _SEQ_MAX), "limit": limit}
     entries = [LogEntry(*row) for row in connection.execute(_AFTER, after)]
-    return LogTail(ResponseStatus(at.status), at.last_seq, entries)
+    return LogTail(ResponseStatus(progress.status), progress.last_seq, entries)
 
 
 def whole(connection: Connection, response_id: str) -> list[LogEntry]:

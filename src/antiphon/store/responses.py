@@ -21,6 +21,7 @@ from antiphon.store import blobs, conversations, items, log
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_responses
 from antiphon.store.pages import existing, page
+from antiphon.store.quota import Quota, refusal
 from antiphon.store.records import (
     ItemRecord,
     Lease,
@@ -33,7 +34,6 @@ from antiphon.store.records import (
     StoreLimits,
     Verdict,
 )
-from antiphon.store.room import Room, refusal
 from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
@@ -161,7 +161,7 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
     refusals = _refusals(transaction, [record for record, _ in creations])
     sizes = [_size(record, inputs) for record, inputs in creations]
     for index, (record, _) in enumerate(creations):
-        refusals[index] = refusals[index] or _too_large(transaction.room, record, sizes[index])
+        refusals[index] = refusals[index] or _too_large(transaction.quota, record, sizes[index])
         if refusals[index] is None:
             transaction.count(record.owner, sizes[index])
     stored = [
@@ -179,10 +179,10 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
     return refusals
 
 
-def _too_large(room: Room, record: ResponseRecord, size: int) -> Refusal:
+def _too_large(quota: Quota, record: ResponseRecord, size: int) -> Refusal:
     """Why there is no room for a response."""
-    over = "response_bytes" if size > room.limits.response else room.exceeded(record.owner, size)
-    return refusal(over, room.limits, "store") if over else None
+    over = "response_bytes" if size > quota.limits.response else quota.exceeded(record.owner, size)
+    return refusal(over, quota.limits, "store") if over else None
 
 
 def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
@@ -275,10 +275,10 @@ def _summaries(
 
 
 def _input_items(
-    connection: Connection, owner: str, response_id: str, paging: Paging, most: int
+    connection: Connection, owner: str, response_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, response_id)):
-        return items.input_page(connection, response_id, paging, most)
+        return items.input_page(connection, response_id, paging, max_bytes)
 
 
 def _require(connection: Connection, owner: str, response_id: str) -> None:

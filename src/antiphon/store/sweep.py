@@ -48,7 +48,7 @@ _FILES = _SweepRule(files, delete_files)
 _CONTAINERS = _SweepRule(containers, delete_containers)
 _VECTOR_STORES = _SweepRule(vector_stores, delete_vector_stores)
 _EXPIRED = {
-    table: select(table.c.id).where(table.c.expires_at <= bindparam("now")).limit(bindparam("most"))
+    table: select(table.c.id).where(table.c.expires_at <= bindparam("now")).limit(bindparam("limit"))
     for table in (responses, completions, files, containers, vector_stores, blobs)
 }
 
@@ -73,8 +73,8 @@ async def _sweep(database: Database, kind: _SweepRule, now: float) -> int:
     return deleted
 
 
-def _expired(connection: Connection, table: Table, now: float, most: int) -> Sequence[str]:
-    return connection.scalars(_EXPIRED[table], {"now": now, "most": most}).all()
+def _expired(connection: Connection, table: Table, now: float, limit: int) -> Sequence[str]:
+    return connection.scalars(_EXPIRED[table], {"now": now, "limit": limit}).all()
 
 
 def _delete(transaction: Transaction, deletions: Sequence[tuple[_SweepRule, Collection[str]]]) -> list[None]:
@@ -85,21 +85,21 @@ def _delete(transaction: Transaction, deletions: Sequence[tuple[_SweepRule, Coll
 
 async def _sweep_chunks(database: Database) -> None:
     """Delete the chunks of files that were taken out of vector stores."""
-    most = database.limits.sweep
-    while keys := await database.read(_detached, most):
-        while chunks := await database.read(_chunks, keys, most):
+    limit = database.limits.sweep
+    while keys := await database.read(_detached, limit):
+        while chunks := await database.read(_chunks, keys, limit):
             await database.write(_delete_chunks, chunks)
         await database.write(_delete_detached, keys)
 
 
-def _detached(connection: Connection, most: int) -> Sequence[str]:
+def _detached(connection: Connection, limit: int) -> Sequence[str]:
     gone = vector_store_files.c.status == IndexStatus.DELETED
-    return connection.scalars(select(vector_store_files.c.id).where(gone).limit(most)).all()
+    return connection.scalars(select(vector_store_files.c.id).where(gone).limit(limit)).all()
 
 
-def _chunks(connection: Connection, keys: Collection[str], most: int) -> Sequence[int]:
+def _chunks(connection: Connection, keys: Collection[str], limit: int) -> Sequence[int]:
     its = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(keys))
-    return connection.scalars(its.limit(most)).all()
+    return connection.scalars(its.limit(limit)).all()
 
 
 @one_by_one
@@ -114,29 +114,29 @@ def _delete_detached(transaction: Transaction, keys: Sequence[str]) -> None:
 
 async def _sweep_blobs(database: Database, now: float) -> int:
     """Delete the expired holders, then the blobs without holders; returns the number of the latter."""
-    most, deleted = database.limits.sweep, 0
-    while holders := await database.read(_expired_holders, now, most):
+    limit, deleted = database.limits.sweep, 0
+    while holders := await database.read(_expired_holders, now, limit):
         await database.write(_release, (holders, now))
-    while blob_ids := await database.read(_expired_blobs, now, most):
-        while pieces := await database.read(_pieces, blob_ids, most):
+    while blob_ids := await database.read(_expired_blobs, now, limit):
+        while pieces := await database.read(_pieces, blob_ids, limit):
             await database.write(_delete_pieces, pieces)
         await database.write(_delete_blobs, blob_ids)
         deleted += len(blob_ids)
     return deleted
 
 
-def _expired_holders(connection: Connection, now: float, most: int) -> Sequence[Found]:
+def _expired_holders(connection: Connection, now: float, limit: int) -> Sequence[Found]:
     expired = select(blob_holders.c.holder, blob_holders.c.blob_id).where(blob_holders.c.expires_at <= now)
-    return connection.execute(expired.limit(most)).all()
+    return connection.execute(expired.limit(limit)).all()
 
 
-def _expired_blobs(connection: Connection, now: float, most: int) -> Sequence[str]:
-    return connection.scalars(_EXPIRED[blobs], {"now": now, "most": most}).all()
+def _expired_blobs(connection: Connection, now: float, limit: int) -> Sequence[str]:
+    return connection.scalars(_EXPIRED[blobs], {"now": now, "limit": limit}).all()
 
 
-def _pieces(connection: Connection, blob_ids: Collection[str], most: int) -> Sequence[Found]:
+def _pieces(connection: Connection, blob_ids: Collection[str], limit: int) -> Sequence[Found]:
     its = select(blob_pieces.c.blob_id, blob_pieces.c.position).where(blob_pieces.c.blob_id.in_(blob_ids))
-    return connection.execute(its.limit(most)).all()
+    return connection.execute(its.limit(limit)).all()
 
 
 @one_by_one

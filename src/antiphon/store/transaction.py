@@ -15,7 +15,7 @@ from sqlalchemy import (
     text,
 )
 
-from antiphon.store.room import Room, counted_with
+from antiphon.store.quota import Quota, counted_with
 from antiphon.store.schema import Text, checked, usage
 
 Values = dict[str, Any]
@@ -78,11 +78,11 @@ _COUNT = PreparedStatement(
 
 
 class Transaction:
-    """A write transaction, with the room in it, and the topics to notify after the commit."""
+    """A write transaction, with the quotas in it, and the topics to notify after the commit."""
 
-    def __init__(self, connection: Connection, driver: SqlDriver, room: Room) -> None:
+    def __init__(self, connection: Connection, driver: SqlDriver, quota: Quota) -> None:
         self.connection = connection
-        self.room = room
+        self.quota = quota
         self._driver = driver
         self.topics: dict[str, None] = {}  # an ordered set
 
@@ -101,15 +101,15 @@ class Transaction:
 
     def count(self, owner: str, size: int) -> None:
         """Count additional bytes for an owner. See `usage.py`."""
-        self.room.grown[counted_with(owner)] += size
+        self.quota.grown[counted_with(owner)] += size
 
-    def settle(self) -> None:
+    def store_counts(self) -> None:
         """Add the counted bytes to the counters: once, after all other writes.
 
         Each counter is locked until the commit, and always in the same order: so writers of several servers
         wait for each other only briefly, and never deadlock.
         """
-        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.room.grown.items()) if size])
+        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.quota.grown.items()) if size])
 
     def wake(self, *topics: str) -> None:
         """Notify the watches of these topics, after the commit."""

@@ -4,7 +4,7 @@ Blobs, chunks of vector stores, responses, conversations and stored completions 
 that belong to them. A parent has its size in its own row, so that deleting it need not read its children.
 `Transaction.count` collects the differences of a transaction; one statement for each owner adds them to its
 counter. So no table is read for it, and concurrent servers each add their own differences. The limit is in
-`room.py`.
+`quota.py`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, func, literal, select
 
 from antiphon.store.database import Database
-from antiphon.store.room import counted_with, refusal
+from antiphon.store.quota import counted_with, refusal
 from antiphon.store.schema import conversations, usage
 from antiphon.store.transaction import Transaction
 
@@ -58,10 +58,10 @@ def _of(connection: Connection, owner: str) -> int:
 
 
 def _check(connection: Connection, database: Database, wanted: _Wanted, now: float) -> None:
-    room, limits = database.room(connection, now), database.limits
+    quota, limits = database.quota(connection, now), database.limits
     if wanted.adding > limits.response:
         raise refusal("response_bytes", limits, wanted.param)
-    room.check(wanted.owner, ROW_BYTES + wanted.adding, wanted.param)
+    quota.check(wanted.owner, ROW_BYTES + wanted.adding, wanted.param)
     if wanted.conversation_id is not None:
         named = {"owner": wanted.owner, "id": wanted.conversation_id}
         size = connection.execute(_CONVERSATION, named).scalar()
@@ -81,7 +81,7 @@ class SqlStorageUsage:
 
     async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
         wanted = _Wanted(owner, adding, param, conversation_id)
-        # Requests that come together need not all look it up: mostly, the first finds plenty of room.
+        # Requests that come together need not all look it up: mostly, the first finds enough of it.
         first = None if self._known(wanted) else self._checking.get(owner)
         if first is not None:
             await asyncio.wait((first,))
@@ -91,8 +91,8 @@ class SqlStorageUsage:
     def _known(self, wanted: _Wanted) -> bool:
         """There is room for certain."""
         now = asyncio.get_running_loop().time()
-        plenty = now < self._database.plenty.get(counted_with(wanted.owner), 0.0)
-        return plenty and wanted.conversation_id is None and wanted.adding <= self._database.limits.response
+        enough = now < self._database.enough_until.get(counted_with(wanted.owner), 0.0)
+        return enough and wanted.conversation_id is None and wanted.adding <= self._database.limits.response
 
     async def _look_up(self, wanted: _Wanted) -> None:
         loop = asyncio.get_running_loop()

@@ -161,7 +161,7 @@ def _create(
     values = {name: value for name, value in asdict(record).items() if name in vector_stores.c}
     transaction.execute(insert(vector_stores).values(values))
     count = select(func.count()).select_from(vector_stores).where(vector_stores.c.owner == record.owner)
-    if transaction.execute(count).scalar_one() > transaction.room.limits.vector_stores:
+    if transaction.execute(count).scalar_one() > transaction.quota.limits.vector_stores:
         message = "You have as many vector stores as the limit 'vector_stores' of this server allows."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     _attach_all(transaction, attached, "file_ids")
@@ -382,7 +382,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]
     grown = update(vector_store_files).where(vector_store_files.c.id == key)
     transaction.execute(grown.values(usage_bytes=row.usage_bytes + size))
     transaction.count(row.owner, size)
-    transaction.room.check(row.owner)
+    transaction.quota.check(row.owner)
     chunk_rows.add(transaction, key, row.vector_store_id, chunks)
     return True
 

@@ -8,9 +8,9 @@ import pytest
 
 from antiphon.core.errors import RequestError, StoreError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store import room
+from antiphon.store import quota
+from antiphon.store.quota import ENOUGH_BYTES
 from antiphon.store.records import NewBlob, Verdict
-from antiphon.store.room import PLENTY
 from antiphon.store.store import Store
 from antiphon.store.usage import ROW_BYTES
 from tests.store.samples import (
@@ -131,8 +131,8 @@ class UsageContract:
     async def test_where_there_is_plenty_of_room_it_is_not_looked_up_each_time(
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room, "LASTING", 3600.0)
-        for stored, known in ((2 * PLENTY, True), (PLENTY, False)):
+        monkeypatch.setattr(quota, "ENOUGH_SECONDS", 3600.0)
+        for stored, known in ((2 * ENOUGH_BYTES, True), (ENOUGH_BYTES, False)):
             store = await opened(stored=stored)
             await store.usage.check(OWNER, 100, "input")
             await store.close()
@@ -142,7 +142,7 @@ class UsageContract:
                 await store.usage.check("eve", 100, "input")
 
     async def test_checks_at_the_same_time_have_results_of_their_own(self, opened: Opener) -> None:
-        store = await opened(stored=2 * PLENTY, response=10_000)
+        store = await opened(stored=2 * ENOUGH_BYTES, response=10_000)
         for _ in range(2):
             sizes = (100, 10_001, 100, 10_001)
             checks = [store.usage.check(OWNER, size, "input") for size in sizes]
@@ -164,10 +164,10 @@ class UsageContract:
     async def test_what_is_written_is_not_looked_up_each_time_either(
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room, "PLENTY", 10_000)
+        monkeypatch.setattr(quota, "ENOUGH_BYTES", 10_000)
         store = await opened(stored=25_000)
         for lasting, known in ((3600.0, True), (0.0, False)):
-            monkeypatch.setattr(room, "LASTING", lasting)
+            monkeypatch.setattr(quota, "ENOUGH_SECONDS", lasting)
             name = owner = f"for_{lasting}"
             await store.responses.create(leased(name, owner=owner), [LONG])
             [verdict] = await store.log.append(append(entry(0, chunks=b"c" * 20_000), name=name))

@@ -1,4 +1,4 @@
-"""The room of owners: how many bytes they may still store, as far as that has to be looked up.
+"""The quotas of owners: how many bytes they may still store, as far as that has to be looked up.
 
 New objects are refused if there is no room. The end of an answer is always stored: an answer must not be
 lost because of what was stored while it was generated. An owner `KIND:OWNER` is OWNER with a separate list:
@@ -14,16 +14,16 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.records import StoreLimits
 from antiphon.store.schema import usage
 
-PLENTY = 1024**3
-"""Bytes: more than is stored within `LASTING` seconds."""
-LASTING = 1.0
-"""Seconds for which `PLENTY` of room is remembered: a lookup costs a write as much as storing."""
+ENOUGH_BYTES = 1024**3
+"""Bytes: more than is stored within `ENOUGH_SECONDS` seconds."""
+ENOUGH_SECONDS = 1.0
+"""Seconds for which it is remembered that so much is left: a lookup costs a write as much as storing."""
 
-Plenty = dict[str, float]
-"""Until when owners have room for certain, by the clock of the event loop."""
+EnoughUntil = dict[str, float]
+"""Until when owners have enough left for certain, by the clock of the event loop."""
 
 _OWN = func.sum(case((usage.c.owner == bindparam("owner"), usage.c.bytes), else_=0))
-_BOTH = select(func.coalesce(_OWN, 0), func.coalesce(func.sum(usage.c.bytes), 0))  # as many rows as keys
+_SUMS = select(func.coalesce(_OWN, 0), func.coalesce(func.sum(usage.c.bytes), 0))  # as many rows as keys
 
 _REFUSALS = {
     "response_bytes": ("This response", "Send less, or send it with 'store: false'."),
@@ -41,32 +41,34 @@ def counted_with(owner: str) -> str:
 def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
     """The error for exceeding a limit."""
     what, remedy = _REFUSALS[limit]
-    most = getattr(limits, limit.removesuffix("_bytes"))
-    message = f"{what} would have more than {most} bytes, the limit '{limit}' of this server. {remedy}"
+    max_bytes = getattr(limits, limit.removesuffix("_bytes"))
+    message = f"{what} would have more than {max_bytes} bytes, the limit '{limit}' of this server. {remedy}"
     return RequestError(message, param=param, code=LIMIT_EXCEEDED)
 
 
-class Room:
+class Quota:
     """The bytes that owners may still store, at the time `now`.
 
     `grown` are the bytes by which the objects of owners have grown in the transaction, or shrunk: the
-    counters do not include them yet. `plenty` outlives the transaction, and is shared by all.
+    counters do not include them yet. `enough_until` outlives the transaction, and is shared by all.
     """
 
-    def __init__(self, connection: Connection, limits: StoreLimits, plenty: Plenty, now: float) -> None:
+    def __init__(
+        self, connection: Connection, limits: StoreLimits, enough_until: EnoughUntil, now: float
+    ) -> None:
         self.limits = limits
         self.grown = Counter[str]()
         self._connection = connection
-        self._plenty = plenty
+        self._enough_until = enough_until
         self._now = now
         self._found: dict[str, tuple[int, int]] = {}
 
     def exceeded(self, owner: str, adding: int = 0) -> str | None:
         """The name of the limit that an owner would exceed with this number of additional bytes."""
         owner = counted_with(owner)
-        if self._now < self._plenty.get(owner, 0.0):
+        if self._now < self._enough_until.get(owner, 0.0):
             return None
-        own, every = self._left(owner)
+        own, every = self._remaining(owner)
         if own - self.grown[owner] < adding:
             return "stored_bytes"
         return "all_stored_bytes" if every - self.grown.total() < adding else None
@@ -77,12 +79,12 @@ class Room:
         if over is not None:
             raise refusal(over, self.limits, param)
 
-    def _left(self, owner: str) -> tuple[int, int]:
-        """The room before the transaction: for the owner's own limit, and for the total of all owners."""
+    def _remaining(self, owner: str) -> tuple[int, int]:
+        """What is left before the transaction: for the owner's own limit, and for the total of all owners."""
         if owner not in self._found:
-            own, every = self._connection.execute(_BOTH, {"owner": owner}).one()
+            own, every = self._connection.execute(_SUMS, {"owner": owner}).one()
             left = self.limits.stored - int(own), self.limits.all_stored - int(every)
             self._found[owner] = left
-            if min(left) > PLENTY:
-                self._plenty[owner] = self._now + LASTING
+            if min(left) > ENOUGH_BYTES:
+                self._enough_until[owner] = self._now + ENOUGH_SECONDS
         return self._found[owner]
