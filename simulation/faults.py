@@ -219,6 +219,23 @@ FAULTS = {
         wanted=("stop", "pauses"),
         first=324,
     ),
+    "a writer that is cancelled goes on": Fault(
+        "app/log_writer.py",
+        "async with asyncio.timeout(FOREGROUND_TICK - TICK):\n"
+        "                    await self._background_ready.wait()",
+        "await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)",
+        "does not stop",
+        wanted=("stop", "background"),
+        first=2602,
+    ),
+    "a conversation forgets what was said to a server that crashed": Fault(
+        "app/responses/record.py",
+        "else await _input_of(store, record)",
+        "else ()",
+        "without what was said before",
+        wanted=("converse",),
+        first=2549,
+    ),
     "a WebSocket is closed twice": Fault(
         "http/protocol.py",
         "        if self.transport.is_closing():\n            return\n        if self.handshake_complete",

@@ -13,6 +13,7 @@ import msgspec
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
+from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from simulation.laws import law
@@ -270,8 +271,8 @@ class Socket:
         self._send()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message."""
-        if not self.lost.done():
+        """Send a message, unless a side has begun to close it."""
+        if self._protocol.state is State.OPEN:
             self._protocol.send_text(msgspec.json.encode(message))
             self._send()
 

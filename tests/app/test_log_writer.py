@@ -345,3 +345,42 @@ async def test_the_log_is_what_was_said(actions: list[str], known: int) -> None:
         assert await log_of(real) == told
     finally:
         await real.close()
+
+
+# The end of the server
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_the_writer_ends_whatever_comes_with_its_cancellation(store: Outage, turns: int) -> None:
+    """The end of what it waits for may come in the same turn of the event loop."""
+    writer = LogWriter(store)  # type: ignore[arg-type]
+    task = asyncio.create_task(writer.write())
+    journal = (await Answer(writer).open()).journal
+    writer.notify(journal)
+    await asyncio.sleep(0.01)  # it waits for other journals, of background responses
+    journal.background = True
+    writer.notify(journal)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait((task,))
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_the_last_calls_of_the_store_may_end(
+    writer: LogWriter, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """The request that began a call may have ended."""
+    monkeypatch.setattr(module, "LAST_CALLS_SECONDS", 0.05)
+
+    async def call() -> str:
+        await asyncio.sleep(0.01 if answers else 100)
+        return "stored"
+
+    calling = asyncio.create_task(writer.retried(call))
+    await asyncio.sleep(0)
+    await writer.finish()
+    assert calling.cancelled() is not answers
+    assert not answers or calling.result() == "stored"

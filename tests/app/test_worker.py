@@ -49,7 +49,7 @@ from tests.app.test_journal import Says
 from tests.response_invariants import check
 from tests.run.support import until
 from tests.search import examples
-from tests.store.samples import OWNER, response
+from tests.store.samples import OWNER, conversation, items, response
 
 LEASE = 0.3
 TEXT = "One two three four five six seven eight nine ten."
@@ -418,6 +418,18 @@ async def test_abandoned_foreground_responses_are_failed(store: Outage) -> None:
         assert (failed["status"], failed["error"]["message"]) == ("failed", AbandonedError().message)
         assert not (await found(store, "resp_2")).status.terminal
         assert prepared(server) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 45])
+async def test_a_conversation_has_what_was_said_to_a_server_that_crashed(store: Outage, count: int) -> None:
+    """As it has what was said to any other response that failed."""
+    said = items(*(f"in_{number}" for number in range(count)))
+    await store.conversations.create(conversation(), ())
+    lease, body = Lease("dead", time.time() + LEASE), b'{"status": "in_progress", "output": []}'
+    await store.responses.create(response(body=body, lease=lease, conversation_id="conv_1"), said)
+    async with working(store):
+        assert (await ended(store)).status is ResponseStatus.FAILED
+        assert await store.conversations.history(OWNER, "conv_1") == [*said]
 
 
 async def test_our_own_foreground_responses_are_not_abandoned(store: Outage) -> None:

@@ -22,6 +22,7 @@ from websockets.asyncio.client import connect
 from antiphon.app.metrics import LoopDelay, Metrics
 from antiphon.app.tracing import OpenTelemetryTracing
 from antiphon.core.observation import NoTracing, Observation
+from antiphon.http.observing import ObservingMiddleware
 from antiphon.log import configure, with_context
 from tests.acting import TakingTurns
 from tests.http.test_toy_tool import Dice
@@ -427,3 +428,31 @@ async def test_lines_of_all_libraries_have_one_form(capsys: pytest.CaptureFixtur
     assert (second["event"], second["level"], second["logger"]) == ("theirs: 2", "warning", "another.library")
     assert "timestamp" in first.keys() & second.keys()
     assert "message" not in second
+
+
+# A server that stops
+
+
+async def test_a_request_that_is_cancelled_is_told_that_the_server_is_not_ready(
+    server: Running, lines: list[Line]
+) -> None:
+    """The server cancels requests that are late when it stops: they may wait for a database."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def receive() -> Any: ...
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/responses/resp_1", "headers": []}
+    answering = asyncio.create_task(ObservingMiddleware(waits, server.app)(scope, receive, send))
+    await asyncio.sleep(0)
+    answering.cancel()
+    await answering
+    start, body = sent
+    assert start["status"] == 503
+    assert json.loads(body["body"])["error"]["code"] == "engine_not_ready"
+    assert [line["status"] for line in lines if line["event"] == "request"] == [503]

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -37,6 +37,8 @@ STORE_TIMEOUT = 30.0
 """Seconds to retry writing, or reading, when the database is unavailable."""
 RETRY = 0.5
 """Seconds between tries to write them."""
+LAST_CALLS_SECONDS = 1.0
+"""How long the store may take for the last calls of a server that stops, such as storing ends of answers."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +83,7 @@ class LogWriter:
         """Held while much of a log is read: several threads would keep the interpreter lock from the event
         loop."""
         self._flushing: set[asyncio.Task[None]] = set()
+        self._calling: set[asyncio.Task[Any]] = set()  # the tasks that call the store
 
     def lease(self) -> Lease:
         """A new lease of this server."""
@@ -129,10 +132,21 @@ class LogWriter:
         while True:
             await self._any_ready.wait()
             # A background response ends the long wait; the short one collects the others of its engine step.
+            # Not by `wait_for`, which in Python 3.11 loses a cancellation that comes with what it waits for.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)
+                async with asyncio.timeout(FOREGROUND_TICK - TICK):
+                    await self._background_ready.wait()
             await asyncio.sleep(TICK)
             await self.flush()
+
+    async def finish(self) -> None:
+        """Wait for calls of the store that go on after their requests; cancel those that take too long."""
+        calling = {*self._calling}
+        if calling:
+            _, late = await asyncio.wait(calling, timeout=LAST_CALLS_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def flush(self) -> None:
         """Write the events collected so far.
@@ -194,6 +208,17 @@ class LogWriter:
         result of an earlier call, or None. A server that releases its leases does not wait for the store:
         other servers continue from the stored state.
         """
+        task = asyncio.current_task()
+        assert task is not None
+        self._calling.add(task)
+        try:
+            return await self._retried(call, made)
+        finally:
+            self._calling.discard(task)
+
+    async def _retried(
+        self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None
+    ) -> T:
         now = asyncio.get_running_loop().time
         begun = now()
         deadline = begun + STORE_TIMEOUT

@@ -64,5 +64,6 @@ class Storage:
             return
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
+        await self._writer.finish()
         writer, self._writer = self._writer, None
         await writer.store.close()

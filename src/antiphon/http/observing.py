@@ -18,6 +18,7 @@ from antiphon.app.app import App
 from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.accounts import Account
+from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
@@ -77,10 +78,12 @@ class ObservingMiddleware:
         except ClientDisconnect:  # before the request was complete: there is no client to answer
             observation.fail(ClientLeftError())
             status = CLIENT_CLOSED
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if status is not None:  # the response has begun
                 raise
-            await response_to(error, scope)(scope, receive, identified)
+            # A server that stops cancels requests that are late: see `HttpServer.finish_requests`.
+            failure = error if isinstance(error, Exception) else EngineNotReadyError()
+            await response_to(failure, scope)(scope, receive, identified)
             error.__traceback__ = None  # its frames refer to it, and to prompts
         finally:
             report(app, scope, status or INTERNAL_ERROR, observation)

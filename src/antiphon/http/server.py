@@ -239,6 +239,9 @@ class HttpServer(uvicorn.Server):
             _, late = await asyncio.wait(tasks, timeout=LAST_EVENTS_SECONDS)
             for task in late:
                 task.cancel()
+            if late and (await asyncio.wait(late, timeout=LAST_EVENTS_SECONDS))[1]:
+                for connection in [*self.server_state.connections]:  # their clients do not read
+                    connection.transport.abort()
             await asyncio.gather(*late, return_exceptions=True)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,13 +14,13 @@ from antiphon.apis.responses.stored import unpack
 from antiphon.app.event_log import logged_events
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.chunks import Chunk
-from antiphon.core.errors import public_error
+from antiphon.core.errors import NotFoundError, public_error
 from antiphon.core.events import Usage
 from antiphon.core.hosts import Listing
 from antiphon.log import log_failure
 from antiphon.run.endings import CancelRequestedError
 from antiphon.run.replay import PromptEntry, read_entries
-from antiphon.store.records import LogEntry, ResponseEnd, ResponseRecord, ResponseStatus
+from antiphon.store.records import ItemRecord, LogEntry, Paging, ResponseEnd, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
 
 _ITEM_DONE = b'{"type":"response.output_item.done"'
@@ -109,4 +110,17 @@ async def end_from_record(
         status=response["status"],
         body=msgspec.json.encode(response),
         entries=(LogEntry(first, first + len(lines) - 1, b"\n".join(lines)),),
+        conversation=() if record.conversation_id is None else await _input_of(store, record),
     )
+
+
+async def _input_of(store: Store, record: ResponseRecord) -> tuple[ItemRecord, ...]:
+    """The input of a response, which its conversation gets however it ends."""
+    items: list[ItemRecord] = []
+    after, more = None, True
+    with suppress(NotFoundError):  # it was deleted
+        while more:
+            page = await store.responses.input_items(record.owner, record.id, Paging("asc", after))
+            items += page.data
+            after, more = items[-1].id if items else None, page.has_more
+    return (*items,)

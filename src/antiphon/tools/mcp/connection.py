@@ -374,8 +374,7 @@ async def _logged_lines(target: Target) -> AsyncIterator[Any]:
             yield file
         finally:
             file.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(logging_lines), 0.2)  # its last log lines
+            await asyncio.wait((logging_lines,), timeout=0.2)  # its last log lines
             logging_lines.cancel()
             transport.close()
 
