@@ -31,7 +31,7 @@ from antiphon.decode.ids import ids_by, random_id
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work
-from antiphon.run.drive import Client, DeltaEncoder, DeltaWriter, Driver, Projection
+from antiphon.run.drive import Client, DeltaEncoder, DeltaWriter, Driver, EncodedDeltas, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
 from bench.scenario import CASES, PLAIN, Case
@@ -141,9 +141,8 @@ class _Client(Client):
     def write(self, lines: list[bytes]) -> None:
         self.sent.append(b"".join(lines))
 
-    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
-        keep = self.sent.append
-        return lambda text, tokens: keep(encode(text, tokens))
+    def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
+        return EncodedDeltas(encode, self.sent.append)
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         if lines:

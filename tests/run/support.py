@@ -182,6 +182,13 @@ async def served(engine: Engine) -> TokenModel:
 # What keeps events
 
 
+class Deltas:
+    """Writes deltas by calling this."""
+
+    def __init__(self, write: Callable[[str, tuple[Token, ...]], None]) -> None:
+        self.write = write
+
+
 class Heard:
     """An output that keeps its events: `batches` in their order. `hold` and `resume` as a client does.
 
@@ -211,7 +218,7 @@ class Heard:
             self.enough.set()
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter:
-        return lambda text, tokens: self.push(choice, [delta(text, text, tokens)])
+        return Deltas(lambda text, tokens: self.push(choice, [delta(text, text, tokens)]))
 
     async def calls_begin(self, count: int) -> None:
         self.calls_begun = count

@@ -21,10 +21,18 @@ def parts_around(event: Callable[[str], bytes]) -> tuple[bytes, ...]:
 class TextFrame:
     """Encodes such events, see `DeltaEncoder`; a client may also join its `parts` with a text itself."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_event", "_parts")
 
     def __init__(self, event: Callable[[str], bytes]) -> None:
-        self.parts = parts_around(event)
+        self._event = event
+        self._parts: tuple[bytes, ...] | None = None
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """See `parts_around`. They are made for the first text: many answers have, say, no reasoning."""
+        if self._parts is None:
+            self._parts = parts_around(self._event)
+        return self._parts
 
     def __call__(self, text: str, tokens: tuple[Token, ...] = ()) -> bytes:
         """The event of this text."""

@@ -19,9 +19,9 @@ class Ticket:
 
     __slots__ = ("_admission", "admitted", "client", "priority", "released", "start")
 
-    def __init__(self, admission: "Admission", start: Callable[[], None], priority: int) -> None:
+    def __init__(self, admission: "Admission", start: Callable[[], object], priority: int) -> None:
         self._admission = admission
-        self.start: Callable[[], None] | None = start
+        self.start: Callable[[], object] | None = start
         self.client = CLIENT.get()
         self.priority = priority
         self.admitted = False
@@ -59,7 +59,7 @@ class Admission:
         """How busy the engine is."""
         return Load(self.running, self.waiting, self._slots)
 
-    def enter(self, start: Callable[[], None], priority: int = 0) -> Ticket:
+    def enter(self, start: Callable[[], object], priority: int = 0) -> Ticket:
         """Call `start` when a slot is free, now or later; a lower `priority` goes first.
 
         Raises EngineBusyError if too many wait already.

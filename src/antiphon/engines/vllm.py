@@ -10,7 +10,7 @@ its outputs, `vllm_beams` does beam searches.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -24,6 +24,7 @@ from cyclopts.types import PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
+from antiphon.core.eager import eager_task
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
@@ -151,8 +152,10 @@ class VllmEngine:
             with suppress(AntiphonError):
                 await asyncio.to_thread(loading.result().close)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._keep(asyncio.create_task(work))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -214,7 +217,7 @@ class VllmEngine:
             generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
             trace = observed().trace
             generation.ticket = self._admission.enter(
-                lambda: self._spawn(self._begin(core, generation, request, trace)),
+                lambda: loop.call_soon(self._start, core, generation, request, trace),
                 request.sampling.priority or 0,
             )
         except AntiphonError as error:
@@ -222,10 +225,18 @@ class VllmEngine:
         self._waiting[generation] = None
         return generation
 
+    def _start(
+        self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
+    ) -> None:
+        """A slot is free."""
+        task = eager_task(self._begin(core, generation, request, trace))
+        if task is not None:
+            self._keep(task)
+
     async def _begin(
         self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
     ) -> None:
-        """A slot is free: send the request to vLLM."""
+        """Send the request to vLLM."""
         try:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:

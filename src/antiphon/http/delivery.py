@@ -10,6 +10,7 @@ transport (see `protocol.py`); under any other ASGI server, by `send`.
 import asyncio
 from asyncio import WriteTransport
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +20,18 @@ from starlette.types import Receive, Scope, Send
 from antiphon.apis.text_frame import TextFrame
 from antiphon.app.app import Options
 from antiphon.core.chunks import Token
+from antiphon.core.eager import eager_task
 from antiphon.http.protocol import SIZE_LINES, STREAM, Listener, StreamProtocol
-from antiphon.run.drive import CLIENT, LARGE, Client, DeltaEncoder, DeltaWriter, Driver, wait_for_turn
+from antiphon.run.drive import (
+    CLIENT,
+    LARGE,
+    Client,
+    DeltaEncoder,
+    DeltaWriter,
+    Driver,
+    EncodedDeltas,
+    wait_for_turn,
+)
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
 EVENT_STREAM = [
@@ -227,27 +238,70 @@ class FullAnswer(_Delivery):
                 await wait_for_turn()
             await self._connection.answer(self._body)
 
-    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+    def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The body has what the projection makes of deltas, and nothing is sent before."""
-        return encode
+        return EncodedDeltas(encode, _discard)
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self._body = body()
 
 
-class _StreamOutput:
-    """Where the events of a stream go. Every token looks this up, so it is small.
+class _ItemWriter:
+    """Writes the deltas of one item to a stream. Every token looks this up, so it is one small object.
 
-    `out` takes events, `transport`, if there is one, chunks. `silent`: there were none since the last look.
+    `out` takes events, `transport`, if there is one, chunks. `silent`: nothing was written since the last
+    look.
     """
 
     __slots__ = ("out", "silent", "transport")
 
-    def __init__(self, out: Callable[[bytes], object]) -> None:
+    def __init__(self, out: Callable[[bytes], object], transport: WriteTransport | None) -> None:
         self.out = out
+        self.transport = transport
         self.silent = True
-        self.transport: WriteTransport | None = None
+
+
+class _TextWriter(_ItemWriter):
+    """Writes the texts of one item as chunks, in one step: most of most streams."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(
+        self, out: Callable[[bytes], object], transport: WriteTransport | None, frame: TextFrame
+    ) -> None:
+        super().__init__(out, transport)
+        *begin, end = frame.parts
+        self._parts = (*begin, _ended(end))
+
+    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """See `DeltaWriter`."""
+        event = _encode(text).join(self._parts)
+        self.silent = False
+        size = len(event) - len(_CHUNK_END)
+        if (transport := self.transport) is not None and size < len(SIZE_LINES):
+            transport.write(SIZE_LINES[size] + event)
+        else:
+            out = self.out  # called as an attribute, it would be looked up as a method
+            out(event[:size])
+
+
+class _DeltaWriter(_ItemWriter):
+    """Writes deltas that have more than a text."""
+
+    __slots__ = ("_encode",)
+
+    def __init__(
+        self, out: Callable[[bytes], object], transport: WriteTransport | None, encode: DeltaEncoder
+    ) -> None:
+        super().__init__(out, transport)
+        self._encode = encode
+
+    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """See `DeltaWriter`."""
+        self.silent = False
+        out, encode = self.out, self._encode  # called as attributes, they would be looked up as methods
+        out(encode(text, tokens))
 
 
 class EventStream(_Delivery):
@@ -260,10 +314,14 @@ class EventStream(_Delivery):
         "_framing",
         "_last",
         "_loop",
+        "_opened",
         "_opening",
-        "_output",
+        "_out",
+        "_silent",
         "_stall",
         "_timer",
+        "_transport",
+        "_writers",
     )
 
     silence = _COMMENT
@@ -280,7 +338,11 @@ class EventStream(_Delivery):
         self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
-        self._output = _StreamOutput(self._begin)
+        self._out: Callable[[bytes], object] = self._begin  # takes events
+        self._transport: WriteTransport | None = None  # takes chunks
+        self._silent = True  # nothing was written since the last look, but by writers
+        self._writers: dict[int, _ItemWriter] = {}  # by choice, those of its open item
+        self._opened = False  # the response has begun, or the task does it
         self._opening: asyncio.Task[None] | None = None
         self._last: bytes | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -292,7 +354,10 @@ class EventStream(_Delivery):
             await self._driver.run(self)
             self._timer.cancel()
             if self._last is not None:
-                await self._open()
+                if not self._opened:
+                    await self._open()
+                elif self._opening is not None:
+                    await asyncio.wait((self._opening,))
                 await self._connection.end(self._last + self._after)
             elif not self._connection.disconnected:  # it left too much unread
                 self._connection.cut_off()
@@ -305,15 +370,25 @@ class EventStream(_Delivery):
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
         self.started = True
-        self._output.silent = False
-        self._output.out(self._framing.frame_all(lines))
+        self._silent = False
+        self._out(self._framing.frame_all(lines))
 
-    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
+    def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
         framed = self._framing.deltas(encode)
+        writer: _TextWriter | _DeltaWriter
         if isinstance(framed, TextFrame):
-            return _TextWriter(self._output, framed).write
-        return _DeltaWriter(self._output, framed).write
+            writer = _TextWriter(self._out, self._transport, framed)
+        else:
+            writer = _DeltaWriter(self._out, self._transport, framed)
+        self._writers[choice] = writer
+        return writer
+
+    def _lead(self, out: Callable[[bytes], object], transport: WriteTransport | None) -> None:
+        """From now on, what is written goes there."""
+        self._out, self._transport = out, transport
+        for writer in self._writers.values():
+            writer.out, writer.transport = out, transport
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
@@ -323,36 +398,35 @@ class EventStream(_Delivery):
     def _begin(self, events: bytes) -> None:
         """Keep events until the response has begun, and begin it."""
         self._early.append(events)
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+        if not self._opened:
+            self._opened = True
+            self._opening = eager_task(self._open())  # usually there is nothing to wait for
 
     async def _open(self) -> None:
-        """Begin the response, if that was not done."""
-        if self._opening is not None and self._opening is not asyncio.current_task():
-            if not self._opening.done():
-                await asyncio.wait((self._opening,))
-            return
+        """Begin the response."""
         start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
         first, self._early = b"".join(self._early), []
         out = await self._connection.open(start, first)
         if self._connection.disconnected:
             return
-        self._output.out, self._output.transport = out, self._connection.transport
+        self._lead(out, self._connection.transport)
         if self._early:  # events came meanwhile
             out(b"".join(self._early))
 
     def _tick(self) -> None:
         """Send a comment, if nothing was sent since the last call."""
-        if self._output.silent and self._stall is None:  # a client that does not read needs no comments
+        silent = self._silent and all(writer.silent for writer in self._writers.values())
+        if silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
-            self._output.out(self.silence)
-        self._output.silent = True
+            self._out(self.silence)
+        self._silent = True
+        for writer in self._writers.values():
+            writer.silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""
-        self._output.out = _discard
-        self._output.transport = None  # a closed one raises when it is written to
+        self._lead(_discard, None)  # a closed transport raises when it is written to
         super().on_disconnect()
 
     def on_pause(self) -> None:
@@ -384,49 +458,14 @@ class LogStream(EventStream):
         """See `Client`."""
         super().attach(driver)
         self.started = True
-        self._output.out(_COMMENT)
+        self._out(_COMMENT)
+
+
+@lru_cache(256)
+def _ended(event: bytes) -> bytes:
+    """The end of events with that of their chunks: one object for all streams, which the processor caches."""
+    return event + _CHUNK_END
 
 
 def _discard(body: bytes) -> None:
     """Ignore the data."""
-
-
-class _TextWriter:
-    """Writes the texts of one item to a stream, as chunks, in one step: most of most streams."""
-
-    __slots__ = ("_output", "_parts")
-
-    def __init__(self, output: _StreamOutput, frame: TextFrame) -> None:
-        self._output = output
-        *begin, end = frame.parts
-        self._parts = (*begin, end + _CHUNK_END)
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
-        output, event = self._output, _encode(text).join(self._parts)
-        output.silent = False
-        size = len(event) - len(_CHUNK_END)
-        if (transport := output.transport) is not None and size < len(SIZE_LINES):
-            transport.write(SIZE_LINES[size] + event)
-        else:
-            output.out(event[:size])
-
-
-class _DeltaWriter:
-    """Writes the deltas of one item to a stream.
-
-    Methods of small objects: functions with variables of their own touch more memory for each token.
-    """
-
-    __slots__ = ("_encode", "_output")
-
-    def __init__(self, output: _StreamOutput, encode: DeltaEncoder) -> None:
-        self._output = output
-        self._encode = encode
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
-        output = self._output
-        output.silent = False
-        out, encode = output.out, self._encode  # called as attributes, they would be looked up as methods
-        out(encode(text, tokens))

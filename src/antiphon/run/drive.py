@@ -35,8 +35,6 @@ T = TypeVar("T")
 JOURNAL = "journal"
 CLIENT = "client"
 """The reasons for a pause: a journal that is not open yet, or a client that does not read."""
-DeltaWriter = Callable[[str, tuple[Token, ...]], object]
-"""Writes the text of a delta, and its tokens."""
 DeltaEncoder = Callable[[str, tuple[Token, ...]], bytes]
 """Text and its tokens → the wire event."""
 LARGE = 1024 * 1024
@@ -196,6 +194,29 @@ class Journal:
         """Write no more; the stored answer is not changed."""
 
 
+class DeltaWriter(Protocol):
+    """Writes the deltas of one item."""
+
+    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """Write the text of a delta, and its tokens."""
+        ...
+
+
+class EncodedDeltas:
+    """Encodes each delta, and passes it to `out`."""
+
+    __slots__ = ("_encode", "_out")
+
+    def __init__(self, encode: DeltaEncoder, out: Callable[[bytes], object]) -> None:
+        self._encode = encode
+        self._out = out
+
+    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """See `DeltaWriter`."""
+        out, encode = self._out, self._encode  # called as attributes, they would be looked up as methods
+        out(encode(text, tokens))
+
+
 class Client:
     """The client of an answer; this base class does nothing, for answers that are only stored."""
 
@@ -210,9 +231,12 @@ class Client:
     def write(self, lines: list[bytes]) -> None:
         """Send wire events, at once or as soon as they can be sent."""
 
-    def delta_writer(self, encode: DeltaEncoder) -> DeltaWriter:
-        """Sends the wire events that `encode` makes of deltas, each as `write` would."""
-        return lambda text, tokens: self.write([encode(text, tokens)])
+    def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
+        """Sends the wire events that `encode` makes of deltas of a choice's open item, each as `write` would.
+
+        The writer of an item before it is not used any more.
+        """
+        return EncodedDeltas(encode, lambda line: self.write([line]))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """Send the last wire events, or the body: the answer is over."""
@@ -294,7 +318,7 @@ class Driver:
         encode = self._projection.delta_encoder(choice, delta)
         if encode is not None and self._journal is not None:
             encode = self._journal.delta_encoder(encode)
-        return None if encode is None else self._client.delta_writer(encode)
+        return None if encode is None else self._client.delta_writer(choice, encode)
 
     @property
     def begun(self) -> bool:

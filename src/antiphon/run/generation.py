@@ -309,13 +309,13 @@ class GenerationRun(_PlainChunks):
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
         try:
-            write = self._plain_writer  # called as an attribute, it would be looked up as a method
-            if write is not None and len(chunks) == 1:
+            writer = self._plain_writer
+            if writer is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
                 text = chunk.text
                 if self._plain[text] and chunk.finish is None and len(chunk.tokens) == 1:
                     self._pieces.append(text)
-                    write(text, chunk.tokens)
+                    writer.write(text, chunk.tokens)
                     return
             if self._output.paused or self._held:
                 self._hold(chunks)
