@@ -304,6 +304,27 @@ class ZMQError(Exception):
     """What a socket raises."""
 
 
+class Again(ZMQError):
+    """Nothing has arrived."""
+
+
+class Frame:
+    """A part of a message; the first is the message, others are only counted. `more`: it is not the last."""
+
+    def __init__(self, message: Any, more: bool) -> None:
+        self.message = message
+        self.more = more
+
+
+def decoded(frames: Sequence[Frame]) -> Any:
+    """The outputs in a message."""
+    assert not frames[-1].more
+    message = frames[0].message
+    if not hasattr(message, "outputs"):
+        raise ValueError("not outputs")
+    return message
+
+
 class PlainSocket:
     """A socket of zmq's: its descriptor is readable when something has arrived since it was looked at.
 
@@ -312,9 +333,10 @@ class PlainSocket:
 
     def __init__(self, receive: Callable[..., None]) -> None:
         self.receive = receive
-        self.messages: list[Any] = []
+        self.messages: list[Frame] = []
         self.ends = os.pipe()
         self.signalled = False
+        self.broken = False
 
     def getsockopt(self, option: str) -> int:
         assert option == "FD"
@@ -327,8 +349,12 @@ class PlainSocket:
             self.signalled = False
         return POLLIN if self.messages else 0
 
-    def recv_multipart(self, flags: str, copy: bool) -> Any:
+    def recv(self, flags: str, copy: bool) -> Frame:
         assert (flags, copy) == ("NOBLOCK", False)
+        if self.broken:
+            raise ZMQError("closed")
+        if not self.messages:
+            raise Again
         return self.messages.pop(0)
 
     def send_multipart(self, parts: Sequence[Any], flags: str, copy: bool) -> None:
@@ -349,8 +375,9 @@ class Socket:
     def __init__(self, receive: Callable[..., None]) -> None:
         self.plain = PlainSocket(receive)
 
-    def arrive(self, message: Any) -> None:
-        self.plain.messages.append(message)
+    def arrive(self, message: Any, more: int = 0) -> None:
+        """Receive it, with `more` further parts."""
+        self.plain.messages += [Frame(message, more > place) for place in range(more + 1)]
         if not self.plain.signalled:
             self.plain.signalled = True
             os.write(self.plain.ends[1], b"!")
@@ -368,7 +395,7 @@ class EngineCore:
         self._next: dict[int, int] = {}
         ids = tokenizer.encode(LETTERS, add_special_tokens=False)
         self._next = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
-        self._requests: dict[str, list[int]] = {}
+        self.requests: dict[str, list[int]] = {}
         self._params: dict[str, Any] = {}
         self.script: list[EngineCoreOutput] = []
         self.aborted: list[str] = []
@@ -379,6 +406,8 @@ class EngineCore:
         self.end = os.pipe()
         self.input_socket = Socket(self._receive)
         self.outputs_queue: Any = asyncio.Queue()
+        self.decoder = SimpleNamespace(decode=decoded)
+        self.read_by_task: list[Any] = []
         self._tasks: list[asyncio.Future[None]] = []
         self.resources = SimpleNamespace(
             engine_manager=SimpleNamespace(sentinels=lambda: [self.end[0]], processes=self.processes),
@@ -398,13 +427,13 @@ class EngineCore:
         what(argument)
 
     def _add(self, request: Any) -> None:
-        self._requests[request.request_id] = [*request.prompt_token_ids]
+        self.requests[request.request_id] = [*request.prompt_token_ids]
         self._params[request.request_id] = (request.sampling_params, len(request.prompt_token_ids))
 
     def _abort(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
         for request_id in request_ids:
-            self._requests.pop(request_id, None)
+            self.requests.pop(request_id, None)
 
     async def add_lora_async(self, lora_request: Any) -> bool:
         if lora_request.lora_path == "nowhere":
@@ -426,19 +455,25 @@ class EngineCore:
         """What the other process does: it sends a message for each step."""
         socket = self.resources.output_socket
         while not self.dies:
-            await asyncio.sleep(0.001 if self.held or not self._requests else 0)
-            if self._requests and not self.held:
-                socket.arrive(SimpleNamespace(outputs=[self._output(each) for each in [*self._requests]]))
+            await asyncio.sleep(0.001 if self.held or not self.requests else 0)
+            if self.requests and not self.held:
+                outputs = [self._output(each) for each in [*self.requests]]
+                socket.arrive(SimpleNamespace(outputs=outputs, utility_output=None))
         socket.arrive(EngineDeadError())
 
     async def _read(self) -> None:
         """What the client does, in a task of its own."""
         queue, socket = self.outputs_queue, self.resources.output_socket
-        while True:
-            queue.put_nowait(await socket.recv_multipart(copy=False))
+        try:
+            while True:
+                message = (await socket.recv_multipart(copy=False))[0].message
+                self.read_by_task.append(message)
+                queue.put_nowait(message)
+        except ZMQError as error:
+            queue.put_nowait(error)
 
     def _output(self, request_id: str) -> EngineCoreOutput:
-        ids = self._requests[request_id]
+        ids = self.requests[request_id]
         params, prompt = self._params[request_id]
         if (
             isinstance(params, PoolingParams) and params.task == "classify"
@@ -476,7 +511,7 @@ class EngineCore:
             elif len(ids) - prompt == params.max_tokens:
                 output.finish_reason = "length"
         if output.finish_reason is not None:
-            del self._requests[request_id]
+            del self.requests[request_id]
         return output
 
 
@@ -513,6 +548,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
             "NOBLOCK": "NOBLOCK",
             "FD": "FD",
             "ZMQError": ZMQError,
+            "Again": Again,
         },
         "vllm.exceptions": {"VLLMClientError": VLLMClientError},
     }

@@ -521,6 +521,53 @@ async def test_adapters_may_be_loaded_before_it_starts(monkeypatch):
     await engine.stop()
 
 
+# Messages of the core
+
+
+async def test_outputs_are_read_without_vllms_task_and_other_messages_by_it(engine):
+    core = llm_of(engine).engine_core
+    assert text_of(await chunks_of(engine, "a", 3)) == "bcd"
+    assert core.read_by_task == []
+    result = SimpleNamespace(outputs=[], utility_output="the result of a call")
+    core.resources.output_socket.arrive(result)
+    await until(lambda: core.read_by_task)
+    assert core.read_by_task == [result]
+    assert text_of(await chunks_of(engine, "a", 3)) == "bcd"
+
+
+async def test_a_message_of_several_parts_is_one_message(engine):
+    core = llm_of(engine).engine_core
+    core.held = True
+    receiver = Collected()
+    engine.generate(await request_of(engine, "a", 1), receiver)
+    await until(lambda: core.requests)
+    [request_id] = core.requests
+    ids = await engine.tokenize(["a"])
+    output = EngineCoreOutput(request_id=request_id, new_token_ids=ids, finish_reason="length")
+    core.resources.output_socket.arrive(SimpleNamespace(outputs=[output], utility_output=None), more=2)
+    assert text_of(await receiver.whole()) == "a"
+
+
+async def test_vllms_task_reads_all_messages_if_it_counts_outputs(monkeypatch):
+    monkeypatch.setattr(fake_vllm.EngineCore, "process_engine_outputs", True, raising=False)
+    engine = made(context=512, parallel=3)
+    await engine.start()
+    assert text_of(await chunks_of(engine, "a", 3)) == "bcd"
+    assert len(llm_of(engine).engine_core.read_by_task) == 3
+    await engine.stop()
+
+
+async def test_a_socket_that_fails_is_the_end_of_vllm(engine):
+    core = llm_of(engine).engine_core
+    core.held = True
+    receiver = Collected()
+    engine.generate(await request_of(engine, "a", 1), receiver)
+    core.resources.output_socket.plain.broken = True
+    core.resources.output_socket.arrive("anything")
+    with pytest.raises(EngineError, match="failed to answer"):
+        await receiver.whole()
+
+
 # Failures
 
 

@@ -42,6 +42,7 @@ from antiphon.engines.engine import (
     failure_of,
 )
 from antiphon.engines.models import response_template
+from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
@@ -50,9 +51,6 @@ log = structlog.get_logger()
 
 SILENT_SECONDS = 0.08
 """After this time without outputs, while requests run, and each time again, vLLM's processes are checked."""
-
-POSTPONED_SECONDS = 0.03
-"""The check is postponed this often at most: that costs less than to be woken up for it, but costs, too."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,7 @@ class VllmEngine:
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
-        self._checking: asyncio.TimerHandle | None = None
-        self._postponed = 0.0  # since then the check waits
+        self._silence = SilenceTimer(SILENT_SECONDS, self._check_core)
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
@@ -136,6 +133,7 @@ class VllmEngine:
         self._card = _card(core)
         self._admission = Admission(core.slots, self._limits)
         self._core = core
+        self._silence.open()
         for sentinel in core.sentinels:
             asyncio.get_running_loop().add_reader(sentinel, self._died)
         self._spawn(self._read(core))
@@ -344,25 +342,18 @@ class VllmEngine:
 
     def _begun(self, *works: "_Generation | _SingleOutput") -> None:
         """From now on vLLM has these to do."""
+        if not self._running:
+            self._silence.postpone()
         self._running |= {each.id: each for each in works}
-        if self._checking is None:
-            self._check_later()
-
-    def _check_later(self) -> None:
-        """Check vLLM's processes if there are no outputs until then."""
-        loop = asyncio.get_running_loop()
-        self._postponed = loop.time()
-        self._checking = loop.call_at(self._postponed + SILENT_SECONDS, self._check_core)
 
     def _check_core(self) -> None:
-        """Check whether vLLM's processes run, if requests run."""
-        self._checking = None
+        """Check whether vLLM's processes run, if requests run: there were no outputs for some time."""
         if self._core is None or not self._running:
             return
         if self._core.ending:
             self._died()
         else:
-            self._check_later()
+            self._silence.postpone()
 
     async def _read(self, core: VllmCore) -> None:
         """Deliver vLLM's outputs, until it is stopped or ends unexpectedly."""
@@ -374,10 +365,7 @@ class VllmEngine:
 
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
-        loop = asyncio.get_running_loop()
-        if self._checking is not None and loop.time() - self._postponed > POSTPONED_SECONDS:
-            self._checking.cancel()
-            self._check_later()
+        self._silence.postpone()
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -392,9 +380,7 @@ class VllmEngine:
     def _fail_all(self, error: type[EngineError]) -> None:
         """The core has ended: running and waiting requests fail."""
         core, self._core = self._core, None
-        if self._checking is not None:
-            self._checking.cancel()
-            self._checking = None
+        self._silence.close()
         if core is not None:
             core.leave()
             for sentinel in core.sentinels:

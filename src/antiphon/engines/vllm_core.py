@@ -21,6 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NoReturn
 
+import structlog
 from msgspec import Struct
 
 from antiphon.core.constraint import StructuralTag
@@ -31,6 +32,8 @@ from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm_beams import WantedBeams
 from antiphon.engines.vllm_stream import Vocabulary
+
+log = structlog.get_logger()
 
 _ENVIRONMENT = {
     # Otherwise its processes would be copies of this one, with its sockets and its threads.
@@ -253,9 +256,9 @@ def _check_text(request: GenerationRequest, param: str) -> None:
 
 
 class _Steps(asyncio.Queue[Exception]):
-    """The queue of outputs for vLLM's client: it passes them on at once, and keeps failures.
+    """The queue of outputs for vLLM's client: it passes on at once those that the client has read.
 
-    With a real queue another task would have to wake up for each step.
+    It keeps failures. With a real queue another task would have to wake up for each step.
     """
 
     take: Callable[[Sequence[Any]], None]
@@ -268,39 +271,73 @@ class _Steps(asyncio.Queue[Exception]):
 
 
 class _Messages:
-    """Receives from a socket of vLLM's, with half of the CPU that zmq's own binding to asyncio takes."""
+    """Receives the messages of vLLM's core, and passes on the outputs of a step in the same call.
 
-    def __init__(self, socket: Any) -> None:
+    vLLM's client has a task for that, which would have to be woken up for each step. It gets what is not
+    outputs: results of calls, the end of the core, and everything if it also counts the outputs (with data
+    parallelism).
+    """
+
+    take: Callable[[Sequence[Any]], None]
+
+    def __init__(self, client: Any) -> None:
         self._zmq = imported("zmq")
-        self._socket = self._zmq.Socket.shadow(socket)  # the same socket, without that binding
+        # The same socket, without zmq's own binding to asyncio.
+        self._socket = self._zmq.Socket.shadow(client.resources.output_socket)
+        self._decode = client.decoder.decode
+        self._counted = hasattr(type(client), "process_engine_outputs")
         self._state, self._readable = int(self._zmq.EVENTS), int(self._zmq.POLLIN)
+        self._others: asyncio.Queue[Any] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._descriptor: int
-        self._arrival: asyncio.Future[None]
+        self._descriptor = -1
 
     async def recv_multipart(self, *, copy: bool) -> Any:
-        """As that of the socket."""
+        """As that of the socket, for vLLM's task."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._arrival = self._loop.create_future()
             # A separate one: vLLM may close the socket, and the other with it, at any time.
             self._descriptor = os.dup(self._socket.getsockopt(self._zmq.FD))
             self._loop.add_reader(self._descriptor, self._arrived)
-        # Asking first is cheaper than the exception of an empty socket, for each step.
-        while not self._socket.get(self._state) & self._readable:
-            self._arrival = self._loop.create_future()
-            await self._arrival
-        return self._socket.recv_multipart(self._zmq.NOBLOCK, copy=copy)
+            self._loop.call_soon(self._arrived)  # the descriptor tells nothing of what had come before
+        message = await self._others.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     def _arrived(self) -> None:
-        if not self._arrival.done():
-            self._arrival.set_result(None)
+        """Receive all messages that have arrived: the descriptor is not readable again for them."""
+        try:
+            self._receive()
+            # Asking is cheaper than the exception of an empty socket, for each step.
+            while self._socket.get(self._state) & self._readable:
+                self._receive()
+        except self._zmq.Again:  # another message was received with the last one
+            pass
+        except self._zmq.ZMQError as error:
+            self.leave()  # its descriptor stays readable
+            self._others.put_nowait(error)
+
+    def _receive(self) -> None:
+        frames = [self._socket.recv(self._zmq.NOBLOCK, copy=False)]
+        while frames[-1].more:
+            frames.append(self._socket.recv(self._zmq.NOBLOCK, copy=False))
+        if not self._counted:
+            try:
+                outputs = self._decode(frames)
+            except Exception:  # the task finds out what it is, and tells
+                log.debug("a message of vLLM's is not outputs", exc_info=True)
+            else:
+                if outputs.utility_output is None:
+                    self.take(outputs.outputs)
+                    return
+        self._others.put_nowait(frames)
 
     def leave(self) -> None:
         """Remove it from the event loop. Nothing is received any more."""
-        if self._loop is not None:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if self._loop is not None and descriptor >= 0:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
 
 
 class _Sent:
@@ -356,7 +393,7 @@ class VllmCore:
             raise _unloadable(args.model, error) from error
         client = self._llm.engine_core
         self._steps = client.outputs_queue = _Steps()
-        self._messages = _Messages(client.resources.output_socket)
+        self._messages = _Messages(client)
         client.resources.output_socket.recv_multipart = self._messages.recv_multipart
         self._sender = _Sender(client.input_socket, self._steps.put_nowait)
         client.input_socket.send_multipart = self._sender.send_multipart
@@ -641,7 +678,7 @@ class VllmCore:
 
         Raises when the core has died. `take` must not raise.
         """
-        self._steps.take = take
+        self._steps.take = self._messages.take = take
         await self._llm.engine_core.get_output_async()
 
     @property

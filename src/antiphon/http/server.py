@@ -55,10 +55,14 @@ GC_THRESHOLD = 50_000
 """Allocated objects minus freed ones before the collector looks for cycles. Python's default is 700."""
 LARGE_BUFFER = 256 * 1024
 """Buffers of at least this number of bytes are returned to the system when they are freed."""
-TRIM_CPU_SECONDS = 0.05
-"""CPU time since the last trim: each takes 1.4 ms, and an idle server frees nothing."""
 TRIM_SECONDS = 2.0
-"""Interval in which the C library returns free memory in the middle of its heap, too."""
+"""Interval in which the C library may return free memory in the middle of its heap, too."""
+TRIM_CPU_SECONDS = 0.5
+"""It does so after this much CPU time: it takes 1.4 ms, and some of the memory is needed again at once."""
+IDLE_TRIM_CPU_SECONDS = 0.05
+"""The same for a server that has become idle: it does not need the memory."""
+IDLE_CPU_SECONDS = 0.005
+"""A server is idle if an interval took less."""
 ARENAS = 2
 """Heaps of the C library: each keeps memory, and Python's threads run one at a time anyway."""
 UNSENT = 128 * 1024
@@ -261,12 +265,15 @@ def _connections(app: App) -> int:
 async def _trim() -> None:
     """Return free memory at intervals: large answers leave much of it between used parts."""
     with suppress(AttributeError, OSError):  # another libc
-        trim, computed = ctypes.CDLL(None).malloc_trim, 0.0
+        trim, trimmed, before = ctypes.CDLL(None).malloc_trim, 0.0, 0.0
         while True:
             await asyncio.sleep(TRIM_SECONDS)
-            if time.process_time() - computed > TRIM_CPU_SECONDS:
+            now = time.process_time()
+            idle = now - before < IDLE_CPU_SECONDS
+            if now - trimmed > (IDLE_TRIM_CPU_SECONDS if idle else TRIM_CPU_SECONDS):
                 await asyncio.to_thread(trim, LARGE_BUFFER)
-                computed = time.process_time()
+                now = trimmed = time.process_time()
+            before = now
 
 
 def _tune_malloc() -> None:
