@@ -475,6 +475,26 @@ async def test_two_prompts_that_begin_alike_are_computed_once(engine):
     assert first.cached_tokens >= shared
 
 
+async def test_prompts_that_begin_alike_and_come_together_are_computed_once(engine):
+    beginning = chat("Remember that: " + "the quick brown fox jumps over the lazy dog. " * 36)
+    shared = len(await engine.tokenize([beginning]))
+    ends = ("What did I say?", "Who jumps?", "How many dogs?")
+    answers = await asyncio.gather(*(chunks_of(engine, beginning + chat(end), 2) for end in ends))
+    cached = sorted(answer[0].cached_tokens for answer in answers)
+    assert cached[0] < shared <= cached[1]
+
+
+async def test_one_that_waits_for_the_prompt_of_another_can_be_cancelled(engine):
+    beginning = chat("Remember those: " + "the quick brown fox jumps over the lazy dog. " * 36)
+    answer = asyncio.create_task(chunks_of(engine, beginning + chat("What did I say?"), 2))
+    await until(lambda: engine.load.running == 1)
+    work = engine.generate(await request_of(engine, beginning, 2), Collected())
+    assert engine.load.waiting == 1
+    work.cancel()
+    assert engine.load.waiting == 0
+    await answer
+
+
 def children():
     """The processes that this one has started."""
     lists = Path("/proc/self/task").glob("*/children")

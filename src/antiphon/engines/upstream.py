@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -37,6 +38,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.pool import PoolEngine
+from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
 from antiphon.engines.upstreams import (
     anthropic,
     chat,
@@ -178,6 +180,7 @@ class UpstreamEngine:
         self._limits = limits
         self._client = client_of(options)
         self._admission = Admission(1, limits)
+        self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
         self._loading: asyncio.Future[UpstreamServer] | None = None
         self._server: UpstreamServer | None = None
@@ -193,7 +196,10 @@ class UpstreamEngine:
     @property
     def load(self) -> Load:
         """How many answers the server works on for us, and how many wait here."""
-        return self._admission.load
+        load = self._admission.load
+        if self._prompts is None:
+            return load
+        return structs.replace(load, waiting=load.waiting + self._prompts.waiting)
 
     @property
     def memory(self) -> int:
@@ -209,6 +215,8 @@ class UpstreamEngine:
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, card_of(server, self._options.task)
         self._admission = Admission(server.slots, self._limits)
+        if server.kind == llama_server.NAME:
+            self._prompts = SharedPrompts(server.slots)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready."""
@@ -340,20 +348,34 @@ class UpstreamEngine:
             generation = _Generation(
                 encoded, server.reader(request), receiver, self._generations, self._options.upstream_key
             )
-            begin = self._client.send
-            generation.ticket = self._admission.enter(
-                lambda: begin(generation), request.sampling.priority or 0
-            )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
         self._generations[generation] = None
+        enter = partial(self._enter, generation, request.sampling.priority or 0)
+        if self._prompts is None:
+            enter()
+        else:
+            generation.prompt = self._prompts.ticket(request, enter)
+            generation.prompt.enter()
         return generation
+
+    def _enter(self, generation: "_Generation", priority: int) -> None:
+        """Have it begin when there is a slot for it."""
+        try:
+            generation.ticket = self._admission.enter(lambda: self._begin(generation), priority)
+        except AntiphonError as error:
+            asyncio.get_running_loop().call_soon(generation.fail, error)
+
+    def _begin(self, generation: "_Generation") -> None:
+        generation.began()
+        self._client.send(generation)
 
 
 class _Generation(Exchange):
     """One generation: the server's response on one side, the receiver on the other."""
 
-    ticket: Ticket
+    ticket: Ticket | None = None
+    prompt: PromptTicket | None = None
 
     def __init__(
         self,
@@ -374,6 +396,12 @@ class _Generation(Exchange):
         self._request_task: asyncio.Task[None] | None = None
         self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
         self._over = False  # the receiver is not called any more
+        self._answered = False
+
+    def began(self) -> None:
+        """It is sent now."""
+        if self.prompt is not None:
+            self.prompt.begun()
 
     def cancel(self) -> None:
         """See `Work`."""
@@ -392,7 +420,9 @@ class _Generation(Exchange):
     def _release_slot(self) -> None:
         self._over = True
         self._generations.pop(self, None)
-        self.ticket.leave()
+        for ticket in (self.prompt, self.ticket):
+            if ticket is not None:
+                ticket.leave()
         if self._request_task is not None:
             self._request_task.cancel()
 
@@ -467,6 +497,10 @@ class _Generation(Exchange):
             self.fail(failure)
 
     def _push(self, chunks: list[Chunk]) -> None:
+        if not self._answered:
+            self._answered = True
+            if self.prompt is not None:
+                self.prompt.computed()
         if chunks[-1].finish is not None:
             self._release_slot()  # the slot must be free before the receiver gets the end
             if not self._reader.complete:
