@@ -32,11 +32,13 @@ class Engine:
     def __init__(self, slots=4):
         self.prompts = SharedPrompts(slots)
         self.begun = []
+        self.busy = False  # with others: what is begun has to wait for a slot
 
     def enter(self, name, request):
         def start():
             self.begun.append((name, CLIENT.get()))
-            ticket.begun()
+            if not self.busy:
+                ticket.begun()
 
         ticket = self.prompts.ticket(request, start)
         ticket.enter()
@@ -87,6 +89,7 @@ async def test_it_does_not_wait_if_an_idle_slot_has_as_much_of_it():
     one.computed()
     two = engine.enter(2, request_of(2))
     await until(lambda: engine.names == [1, 2])
+    two.computed()
     one.leave()
     two.leave()  # both slots have the beginning
     for name in (3, 4, 5):
@@ -125,6 +128,26 @@ async def test_no_more_wait_than_there_are_slots():
     for name in range(5):
         engine.enter(name, request_of(name))
     assert (engine.names, engine.prompts.waiting) == ([0, 3, 4], 2)
+
+
+async def test_none_waits_for_one_that_waits_for_a_slot():
+    engine = Engine()
+    one = engine.enter(1, request_of(1))
+    for name in (2, 3, 4):
+        engine.enter(name, request_of(name))
+    engine.busy = True
+    one.leave()
+    assert (engine.names, engine.prompts.waiting) == ([1, 2, 3, 4], 0)
+    engine.enter(5, request_of(5))
+    assert engine.names[-1] == 5
+
+
+async def test_a_prompt_that_was_not_computed_is_in_no_slot():
+    engine = Engine()
+    engine.enter(1, request_of(1)).leave()
+    for name in (2, 3):
+        engine.enter(name, request_of(name))
+    assert (engine.names, engine.prompts.waiting) == ([1, 2], 1)
 
 
 async def test_one_that_is_not_wanted_any_more_does_not_begin():

@@ -53,7 +53,7 @@ class PromptTicket:
         self._prompts = prompts
         self._timer: asyncio.TimerHandle | None = None
         self._until = 0.0  # it waits
-        self._since = 0.0  # the engine has it
+        self._since: float | None = None  # the engine has it
         self._seconds: float | None = None  # it took to compute
         self._start: Callable[[], None] | None = start
         self._context = copy_context()  # another request's end may start this one
@@ -64,12 +64,23 @@ class PromptTicket:
         """Be computed, now or later."""
         self._prompts.enter(self)
 
+    @property
+    def in_slot(self) -> bool:
+        """The engine has it."""
+        return self._since is not None
+
+    @property
+    def is_computed(self) -> bool:
+        """A slot contains it."""
+        return self._seconds is not None
+
     def begun(self) -> None:
         """The engine has it now."""
         self._since = asyncio.get_running_loop().time()
 
     def computed(self) -> None:
         """The engine has computed the prompt."""
+        assert self._since is not None
         self._seconds = asyncio.get_running_loop().time() - self._since
         for other in self._prompts.waiting_for(self):
             other.follow(self)
@@ -79,15 +90,10 @@ class PromptTicket:
         self.leader = leader
         if self._timer is not None:
             self._timer.cancel()
-        if leader._seconds is not None:
+        if leader._since is not None and leader._seconds is not None:
             part = self.content.shared(leader.content) / len(leader.content.ids)
             self._until = max(self._until, leader._since + leader._seconds * (1 + part))
             self._timer = asyncio.get_running_loop().call_at(self._until, self._prompts.begin, self)
-
-    @property
-    def started(self) -> bool:
-        """It may be computed, or is not wanted any more."""
-        return self._start is None
 
     def start(self) -> None:
         """Compute it, unless it was started before."""
@@ -143,7 +149,7 @@ class SharedPrompts:
         found = max((content.shared(each) for each in self._idle), default=0)
         for each in self._tickets:
             shared = content.shared(each.content)
-            if each.leader is None and shared > found and 2 * shared >= len(each.content.ids):
+            if each.in_slot and shared > found and 2 * shared >= len(each.content.ids):
                 return each
         return None
 
@@ -152,21 +158,25 @@ class SharedPrompts:
         return [each for each in self._tickets if each.leader is leader]
 
     def begin(self, ticket: PromptTicket) -> None:
-        """Compute this one, which gets the slot that has most of it. The others that waited wait for it."""
-        leader = ticket.leader
-        if leader is not None:
-            ticket.leader = None
-            for each in self.waiting_for(leader):
-                each.follow(ticket)
+        """Compute this one, which gets the slot that has most of it. The others that waited wait for it.
+
+        If it has to wait for a slot, they do, too: in the order of the queue, which is fair to their clients.
+        """
+        others = [] if ticket.leader is None else self.waiting_for(ticket.leader)
         best = max(self._idle, key=ticket.content.shared, default=None)
         if best is not None and ticket.content.shared(best):
             self._idle.remove(best)
         ticket.start()
+        for each in others:
+            if each is not ticket and ticket.in_slot:
+                each.follow(ticket)
+            elif each is not ticket:
+                each.start()
 
     def leave(self, ticket: PromptTicket) -> None:
         """It is over: the first that waits for it gets its slot."""
         self._tickets.pop(ticket, None)
-        if ticket.started:
+        if ticket.is_computed:
             self._idle = [*self._idle, ticket.content][-self._slots :]
         ticket.stop()
         if waiting := self.waiting_for(ticket):
