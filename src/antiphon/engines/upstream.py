@@ -57,6 +57,7 @@ from antiphon.engines.upstreams.kind import (
     LineReader,
     NotFetched,
     PromptScoringServer,
+    PromptSharingServer,
     Recognise,
     UpstreamServer,
     WantedUpstream,
@@ -215,8 +216,7 @@ class UpstreamEngine:
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, card_of(server, self._options.task)
         self._admission = Admission(server.slots, self._limits)
-        if server.kind == llama_server.NAME:
-            self._prompts = SharedPrompts(server.slots)
+        self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready."""

@@ -24,6 +24,7 @@ from antiphon.core.errors import (
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
+from antiphon.engines.shared_prompts import SharedPrompts
 
 MODELS = "/v1/models"
 PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
@@ -204,6 +205,13 @@ class UpstreamServer(Protocol):
     def reader(self, request: GenerationRequest) -> LineReader:
         """A reader of the response."""
         ...
+
+
+@runtime_checkable
+class PromptSharingServer(Protocol):
+    """A server that uses what it has computed of a prompt only after the answer: see `shared_prompts`."""
+
+    prompts: SharedPrompts
 
 
 class ChatServer:

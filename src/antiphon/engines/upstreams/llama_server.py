@@ -26,6 +26,7 @@ from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, 
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import ChunkReader, TokenPiece, reader_of
+from antiphon.engines.shared_prompts import SharedPrompts
 from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
 
@@ -52,6 +53,7 @@ class LlamaServer:
         self.card = card
         self._marker = marker
         self.slots = slots
+        self.prompts = SharedPrompts(slots)
         self._client = client
         self._vocabulary = vocabulary
         pieces: Lookups[str, list[TokenPiece]] = Lookups(self._pieces)
