@@ -18,6 +18,18 @@ def refused() -> None:
     raise RequestError("No.", param="theirs")
 
 
+class UnsendableError(Exception):
+    """Its constructor takes other arguments than it keeps."""
+
+    def __init__(self, what: str, how: object) -> None:
+        super().__init__(what)
+        self.how = how
+
+
+def unsendable() -> None:
+    raise UnsendableError("wrong", lambda: 1)
+
+
 def endless() -> None:
     while True:
         pass

@@ -180,7 +180,7 @@ class AnswerGrammar:
     def _not_as_call(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
         """Text that does not begin as a call without a marker does, or such a call."""
         assert self._calls is not None
-        letters = "".join({marker[0] for marker in markers})
+        letters = "".join(sorted({marker[0] for marker in markers}))  # in every process the same
         endings = self._endings(markers)
         calls = [self._calls.opened(to, begins) for begins, to in peeks.items()]
         begins = [sequence(letter, Until(endings, open=True, begun=letter)) for letter in letters]

@@ -22,9 +22,11 @@ reaches clients word for word: it never holds internals. Put those in
 `__cause__` (raise … from …), which goes to the log.
 """
 
+import copyreg
 import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
@@ -45,6 +47,10 @@ class AntiphonError(Exception):
         if code is not None:
             self.code = code
         super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An error that another process raised comes back whole, also where its constructor asks for more."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def missing_extra(what: str, extra: str) -> str:

@@ -125,7 +125,7 @@ _MESSAGE = "This {}, the limit '{}' of this server. Make it simpler, or smaller.
 
 
 class _Unsent:
-    """Replaces a function that cannot be sent: a router of a dialect, which writing does not need."""
+    """Replaces a function that cannot be sent: a parser of a dialect, which writing does not need."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -158,9 +158,17 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, LargeBytes):
             self.large.append(value.content)
             return _take, (len(self.large) - 1,)
-        if isinstance(value, FunctionType) and "<" in value.__qualname__:
+        if isinstance(value, FunctionType) and not _is_named(value):
             return _Unsent, (value.__qualname__,)
         return NotImplemented
+
+
+def _is_named(function: FunctionType) -> bool:
+    """Its name leads to it. The names of local functions do not, nor do those that a decorator took."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
 
 
 def _pickled(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
@@ -266,10 +274,20 @@ def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) ->
     except Exception as error:
         if not isinstance(error, RequestError):
             error.add_note(traceback.format_exc())
-        written = pickle.dumps((False, error))
+        written = _written(error)
     signal.setitimer(signal.ITIMER_PROF, 0)
     if len(written) > limits.work_result_bytes:
         return pickle.dumps((False, _OverLimit("work_result_bytes")))
+    return written
+
+
+def _written(error: Exception) -> bytes:
+    """The error as it is sent: in words, if it cannot be sent itself."""
+    try:
+        pickle.loads(written := pickle.dumps((False, error)))  # noqa: S301 - our own
+    except Exception:  # whatever its constructor or what it holds may raise
+        words = "".join(traceback.format_exception(error))
+        written = pickle.dumps((False, RuntimeError(words)))
     return written
 
 
