@@ -140,6 +140,7 @@ class LogprobsLists(NamedTuple):
 class LogprobsTensors(NamedTuple):
     logprob_token_ids: Array
     logprobs: Array
+    selected_token_ranks: Array
 
 
 class EngineCoreOutput(SimpleNamespace):
@@ -503,7 +504,9 @@ class EngineCore:
             if params.prompt_logprobs is not None:
                 rows = [[each, *[*self._next][: params.prompt_logprobs]] for each in ids[1:prompt]]
                 scored = [[-0.25 * place for place in range(len(row))] for row in rows]
-                output.new_prompt_logprobs_tensors = LogprobsTensors(Array(rows), Array(scored))
+                output.new_prompt_logprobs_tensors = LogprobsTensors(
+                    Array(rows), Array(scored), Array([*range(7, 7 + len(rows))])
+                )
             if len(ids) - prompt == 1:
                 output.prefill_stats = SimpleNamespace(num_cached_tokens=0)
             if token in params.stop_token_ids:

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Finish, FinishReason, PromptToken, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
@@ -219,9 +219,9 @@ async def test_a_prompt_is_scored(most):
         engine = await started(server)
         first, second = await engine.score_prompt(GenerationRequest(Prompt("", (6004, 42)), 4, sampling))
         await engine.stop()
-    assert first == Token(6004, " text")
+    assert first == PromptToken(6004, " text")
     top = (Candidate(9, " is", -0.25), Candidate(7, " was", -1.5))
-    assert second == Token(42, " it", -7.5, top if most else ())
+    assert second == PromptToken(42, " it", -7.5, top if most else (), rank=90)
     [asked] = [each for each in server.asked if each.path == "/v1/completions"]
     assert asked.body == {
         "model": "smol",
@@ -899,7 +899,7 @@ async def test_sglang_scores_prompts():
             with pytest.raises(EngineError, match="does not answer as expected"):
                 await engine.score_prompt(request)
             await engine.stop()
-        assert tokens == (Token(504, "The"), Token(8715, " phrase", -10.75, top))
+        assert tokens == (PromptToken(504, "The"), PromptToken(8715, " phrase", -10.75, top))
         body = server.asked[-1].body
         assert (body["input_ids"], body["top_logprobs_num"], body["extra_key"]) == ([504, 8715], most, "s")
 

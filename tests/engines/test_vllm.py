@@ -426,7 +426,7 @@ async def test_the_tokens_of_a_prompt_are_scored_with_their_bytes(engine):
     assert [token.id for token in tokens] == [*request.prompt.ids]
     assert [token.text for token in tokens] == ["a", "<|im_end|>", "", "é"]
     assert [token.raw for token in tokens] == [None, None, *(bytes([byte]) for byte in "é".encode())]
-    assert [token.logprob for token in tokens] == [None, 0, 0, 0]
+    assert [(token.logprob, token.rank) for token in tokens] == [(None, None), (0, 7), (0, 8), (0, 9)]
     assert [[top.text for top in token.top] for token in tokens] == [[], ["a"], ["a"], ["a"]]
 
 

@@ -164,7 +164,7 @@ async def test_a_stream(client: httpx.AsyncClient) -> None:
     *chunks, last, end = await stream(client, ask("Hi"))
 
     assert end == "[DONE]"
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks[1:]]
     assert all(set(delta) == {"content"} and delta["content"] for delta in deltas)
     assert "".join(delta["content"] for delta in deltas) == "Hello there, friend!"

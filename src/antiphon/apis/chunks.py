@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.apis.completion_body import CompletionUsage, total
-from antiphon.apis.envelope import PresentationOptions, RenderedPrompt, UsageReports
+from antiphon.apis.envelope import Envelope, PresentationOptions, RenderedPrompt, UsageReports
 from antiphon.apis.framing import untyped_event
 from antiphon.apis.text_frame import TextFrame
 from antiphon.core.chunks import Token
@@ -72,14 +72,15 @@ class ChunkFactory(Protocol[P_contra]):
 
 
 class Chunks(Generic[P]):
-    """Writes the chunks of a plain stream. `prompt_tokens` are those of all prompts."""
+    """Writes the chunks of a plain stream, whose prompts have this number of `choices` each."""
 
     def __init__(
-        self, factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int
+        self, factory: ChunkFactory[P], presentation: PresentationOptions, envelope: Envelope, choices: int
     ) -> None:
         self._factory = factory
         self._presentation = presentation
-        self._prompt_tokens = prompt_tokens
+        self._envelope = envelope
+        self._choices = choices
         self._usage: Usages = UNSET if presentation.usage is UsageReports.NONE else None
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
@@ -98,7 +99,7 @@ class Chunks(Generic[P]):
         """The chunk after the last choice, if it was requested."""
         if self._presentation.usage is UsageReports.NONE:
             return []
-        return [_event(self._factory.chunk((), total(self._prompt_tokens, usages), None))]
+        return [_event(self._factory.chunk((), total(self._envelope.prompt_tokens, usages), None))]
 
     def note(self, choice: int, event: Event) -> None:
         """The model wrote something that no chunk shows."""
@@ -111,10 +112,10 @@ class DetailedChunks(Chunks[P]):
     """Writes chunks that show tokens or usage, or hide how long their text is."""
 
     def __init__(
-        self, factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int
+        self, factory: ChunkFactory[P], presentation: PresentationOptions, envelope: Envelope, choices: int
     ) -> None:
-        super().__init__(factory, presentation, prompt_tokens)
-        self._ids: dict[int, list[int]] = {}  # of each choice, those that no chunk has shown yet
+        super().__init__(factory, presentation, envelope, choices)
+        self._unshown: dict[int, list[Token]] = {}  # of each choice, those that no chunk has shown yet
         self._used: dict[int, Usage] = {}  # by each choice so far
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
@@ -123,8 +124,9 @@ class DetailedChunks(Chunks[P]):
         def write(text: str, tokens: Tokens) -> bytes:
             part = part_of(text)
             self._count(part.index, tokens, reasoning=len(tokens) if kind is DeltaKind.REASONING else 0)
-            self._collect_ids(part.index, tokens)
-            if kind is DeltaKind.TEXT and self._presentation.logprobs is not None:
+            if self._presentation.token_ids:
+                self._collect(part.index, tokens)
+            elif kind is DeltaKind.TEXT and self._presentation.logprobs is not None:
                 self._factory.add_logprobs(part, tokens)
             return self.echo(part, text)
 
@@ -142,8 +144,8 @@ class DetailedChunks(Chunks[P]):
         """See `Chunks`. Reasoning is passed here only if it is hidden: then its tokens are hidden, too."""
         hidden = isinstance(event, ReasoningDelta)
         self._count(choice, event.tokens, reasoning=len(event.tokens) if hidden else 0)
-        if not hidden:
-            self._collect_ids(choice, event.tokens)
+        if self._presentation.token_ids and not hidden:
+            self._collect(choice, event.tokens)
 
     def settle(self, choice: int, usage: Usage) -> None:
         """See `Chunks`."""
@@ -153,28 +155,39 @@ class DetailedChunks(Chunks[P]):
         used = self._used.get(choice, _UNUSED)
         self._used[choice] = Usage(used.completion_tokens + len(tokens), used.reasoning_tokens + reasoning)
 
-    def _collect_ids(self, choice: int, tokens: Tokens) -> None:
-        if self._presentation.token_ids:
-            self._ids.setdefault(choice, []).extend(token.id for token in tokens)
+    def _collect(self, choice: int, tokens: Tokens) -> None:
+        """The next chunk of the choice shows the ids of these tokens, and all that is known of each."""
+        self._unshown.setdefault(choice, []).extend(tokens)
 
     def _write(
         self, part: P, prompt: RenderedPrompt | None = None, padding: str | UnsetType = UNSET
     ) -> bytes:
         if self._presentation.token_ids:
-            part.token_ids = self._ids.pop(part.index, [])
+            tokens = (*self._unshown.pop(part.index, ()),)
+            part.token_ids = [token.id for token in tokens]
+            if tokens and self._presentation.logprobs is not None:
+                self._factory.add_logprobs(part, tokens)
         usage = self._usage
         if self._presentation.usage is UsageReports.EACH:
-            usage = total(self._prompt_tokens, self._used.values())
+            usage = self._usage_of(part.index)
         chunk = self._factory.chunk((part,), usage, prompt)
         chunk.obfuscation = padding
         return _event(chunk)
 
+    def _usage_of(self, choice: int) -> CompletionUsage:
+        """The usage of a choice so far, with its prompt, as vLLM reports it: the last chunk has the total."""
+        prompts = self._envelope.prompts
+        prompt = prompts[choice // self._choices].ids if prompts else ()
+        return total(len(prompt), [self._used.get(choice, _UNUSED)])
 
-def chunks_for(factory: ChunkFactory[P], presentation: PresentationOptions, prompt_tokens: int) -> Chunks[P]:
+
+def chunks_for(
+    factory: ChunkFactory[P], presentation: PresentationOptions, envelope: Envelope, choices: int
+) -> Chunks[P]:
     """The simplest writer that shows all that the client has requested."""
     detailed = presentation.logprobs is not None or presentation.token_ids or presentation.padded
     kind = DetailedChunks if detailed or presentation.usage is UsageReports.EACH else Chunks
-    return kind(factory, presentation, prompt_tokens)
+    return kind(factory, presentation, envelope, choices)
 
 
 def _padding(text: str) -> str:

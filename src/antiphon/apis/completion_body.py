@@ -45,7 +45,7 @@ class ChoiceError(Struct):
 
 
 class PromptAlternative(Struct):
-    """A candidate at a position of the prompt. Its rank is null if it is not among the first."""
+    """A candidate at a position of the prompt. Its rank is null if the engine does not tell it."""
 
     logprob: float
     rank: int | None

@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.request import Request
-from antiphon.core.chunks import Token
+from antiphon.core.chunks import PromptToken
 from antiphon.core.hosts import Note
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
@@ -26,7 +26,7 @@ class RenderedPrompt(Struct, frozen=True):
 
     text: str
     ids: tuple[int, ...]
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[PromptToken, ...] = ()
 
 
 class Envelope(Struct, frozen=True):

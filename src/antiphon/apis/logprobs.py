@@ -8,7 +8,7 @@ from msgspec.json import encode
 
 from antiphon.apis.completion_body import PromptAlternative, PromptLogprobs
 from antiphon.apis.envelope import PresentationOptions
-from antiphon.core.chunks import Candidate, Token
+from antiphon.core.chunks import Candidate, PromptToken, Token
 
 LEAST_LOGPROB = -9999.0
 """Replaces a log probability that is too small for JSON, or unknown."""
@@ -65,15 +65,15 @@ class EncodedList:
         return Raw(self._encoded)
 
 
-def prompt_logprobs(tokens: Sequence[Token]) -> PromptLogprobs:
+def prompt_logprobs(tokens: Sequence[PromptToken]) -> PromptLogprobs:
     """The log probabilities of a prompt's tokens, encoded."""
     scored = [b"null" if token.logprob is None else encode(_alternatives(token)) for token in tokens]
     return cast("PromptLogprobs", Raw(b"[%b]" % b",".join(scored)))
 
 
-def _alternatives(token: Token) -> dict[int, PromptAlternative]:
+def _alternatives(token: PromptToken) -> dict[int, PromptAlternative]:
     ranked = {
         top.id: PromptAlternative(logprob_of(top), rank, text_of(top))
         for rank, top in enumerate(token.top, start=1)
     }
-    return {token.id: PromptAlternative(logprob_of(token), None, text_of(token))} | ranked
+    return {token.id: PromptAlternative(logprob_of(token), token.rank, text_of(token))} | ranked

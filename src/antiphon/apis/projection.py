@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from antiphon.apis.envelope import Envelope
+from antiphon.apis.envelope import Envelope, PresentationOptions
 from antiphon.apis.errors import encode_error
 from antiphon.apis.framing import DONE, untyped_event
 from antiphon.core.accumulator import PARAGRAPH
@@ -15,6 +15,7 @@ from antiphon.core.events import (
     CallEnded,
     Event,
     Finished,
+    ReasoningDelta,
     ReasoningEnded,
     TextDelta,
     TextEnded,
@@ -97,6 +98,25 @@ class BodyProjection(_Enveloped, SilentProjection):
         return None if self.shows_tokens else _no_event
 
 
+def shows_tokens(presentation: PresentationOptions) -> Callable[[Event], bool]:
+    """Whether an answer shows the tokens of an event: with ids all, but those of hidden reasoning."""
+    if not presentation.token_ids:
+        return _is_visible_text
+    return _is_shown if presentation.reasoning else _is_not_reasoning
+
+
+def _is_visible_text(event: Event) -> bool:
+    return type(event) is TextDelta
+
+
+def _is_shown(event: Event) -> bool:
+    return bool(event.tokens)
+
+
+def _is_not_reasoning(event: Event) -> bool:
+    return type(event) is not ReasoningDelta
+
+
 def _no_event(text: str, tokens: tuple[Token, ...]) -> bytes:
     """A delta that needs no wire event."""
     return b""
@@ -105,8 +125,8 @@ def _no_event(text: str, tokens: tuple[Token, ...]) -> bytes:
 class ChoiceResult(Generic[C]):
     """One choice of a full answer: its texts, its calls of the client's functions, and the tokens to show.
 
-    `tokens` collects those of the visible text in the form that `shown` makes. `results` are those of server
-    tools, each with the number of texts before it.
+    `ids` are those of the tokens, and `tokens` collects them in the form that `shown` makes, if it is not
+    None. `results` are those of server tools, each with the number of texts before it.
     """
 
     __slots__ = ("_end", "_shown", "calls", "ids", "reasonings", "results", "texts", "tokens")
@@ -124,10 +144,7 @@ class ChoiceResult(Generic[C]):
     def push(self, events: list[Event]) -> None:
         """Process the next events. Items are in the events that end them."""
         for event in events:
-            if type(event) is TextDelta:
-                if self._shown is not None:
-                    self.tokens.extend(self._shown(event.tokens))
-            elif type(event) is TextEnded:
+            if type(event) is TextEnded:
                 assert event.item is not None
                 self.texts.append(event.item.text)
             elif type(event) is Finished:
@@ -141,6 +158,12 @@ class ChoiceResult(Generic[C]):
                     self.calls.append(event.item)
             elif type(event) is ToolResultReceived:
                 self.results.append((len(self.texts), event.result))
+
+    def show(self, tokens: Sequence[Token]) -> None:
+        """Show these tokens, too."""
+        self.ids += [token.id for token in tokens]
+        if self._shown is not None:
+            self.tokens.extend(self._shown(tokens))
 
     @property
     def text(self) -> str:

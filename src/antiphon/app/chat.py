@@ -90,7 +90,7 @@ async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> 
 
 
 def answer_id(prefix: str, given: str | None, header: str | None) -> str:
-    """The id of an answer: derived from that of the request, if the client has set one.
+    """The id of an answer: that of the request, after the prefix, if the client has set one.
 
     Raises RequestError.
     """
@@ -100,7 +100,7 @@ def answer_id(prefix: str, given: str | None, header: str | None) -> str:
     if len(own) > MAX_REQUEST_ID or not (own.isascii() and own.isprintable()):
         message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
         raise RequestError(message, param="request_id" if given else "x-request-id")
-    return prefix + own
+    return own if own.startswith(prefix) else prefix + own
 
 
 def _log_repairs(repairs: tuple[str, ...]) -> None:

@@ -58,6 +58,12 @@ class Token(Struct, frozen=True, gc=False, array_like=True):
     raw: bytes | None = None
 
 
+class PromptToken(Token, frozen=True, gc=False, array_like=True):
+    """A token of a prompt. `rank` is its place among all tokens, the likeliest being 1; None if unknown."""
+
+    rank: int | None = None
+
+
 class Finish(Struct, frozen=True, gc=False, array_like=True):
     """The end of one generation.
 

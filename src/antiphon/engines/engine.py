@@ -42,7 +42,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk, Token
+from antiphon.core.chunks import Chunk, PromptToken
 from antiphon.core.constraint import Constraint
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
@@ -138,7 +138,7 @@ class Prompt(Struct, frozen=True):
     ids: tuple[int, ...]
     media: tuple[MediaPart, ...] = ()
     around: tuple[tuple[str, ...], ...] = ()
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[PromptToken, ...] = ()
     placeholders: tuple[str, ...] = ()
 
     def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
@@ -352,7 +352,7 @@ class Transcriber(Protocol):
 class PromptScorer(Protocol):
     """The additional method of an engine that returns log probabilities of prompts."""
 
-    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """The tokens of the prompt, each but the first with its log probability.
 
         `top` holds the most likely tokens at its position, in the number that `prompt_logprobs` of the

@@ -22,7 +22,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, Token
+from antiphon.core.chunks import Chunk, PromptToken
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -333,10 +333,10 @@ class PoolEngine:
         async for piece in mark_overloaded:
             yield piece
 
-    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`."""
 
-        async def scored(engine: Engine) -> tuple[Token, ...]:
+        async def scored(engine: Engine) -> tuple[PromptToken, ...]:
             assert isinstance(engine, PromptScorer)
             return await engine.score_prompt(request)
 

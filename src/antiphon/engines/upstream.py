@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
 from msgspec import structs
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
@@ -307,7 +307,7 @@ class UpstreamEngine:
         message = "The server of this model does not support this for it. Name another model."
         return RequestError(message, param="model")
 
-    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`."""
         server = self._running()
         assert isinstance(server, PromptScoringServer)

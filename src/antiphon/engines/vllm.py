@@ -22,7 +22,7 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.eager import eager_task
 from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
@@ -253,7 +253,7 @@ class VllmEngine:
         except Exception as error:
             generation.fail(failure_of(error))
 
-    async def score_prompt(self, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`. vLLM computes the whole prompt; the generation then finds it in the cache."""
         async with self._admission.slot(request.sampling.priority or 0):
             core = self._running_core()

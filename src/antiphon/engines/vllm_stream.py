@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
@@ -374,17 +374,20 @@ def next_row(output: Any) -> Row:
     return row
 
 
-def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tuple[Token, ...]:
+def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tuple[PromptToken, ...]:
     """The tokens of a prompt with their log probabilities. Raises EngineError if vLLM gave up."""
-    if output.new_prompt_logprobs_tensors is None:
+    scores = output.new_prompt_logprobs_tensors
+    if scores is None:
         raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
     texts = vocabulary.written(ids)
     tokens = [
-        Token(token, text, None, (), vocabulary.raw(token)) for token, text in zip(ids, texts, strict=True)
+        PromptToken(token, text, None, (), vocabulary.raw(token))
+        for token, text in zip(ids, texts, strict=True)
     ]
-    for place, (found, logprobs) in enumerate(_rows(output.new_prompt_logprobs_tensors), start=1):
+    ranked = zip(_rows(scores), scores.selected_token_ranks.tolist(), strict=True)
+    for place, ((found, logprobs), rank) in enumerate(ranked, start=1):
         top = vocabulary.candidates(found[1:], logprobs[1:])
-        tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top)
+        tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top, rank=rank)
     return tuple(tokens)
 
 

@@ -10,14 +10,14 @@ from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
 from antiphon.core.events import Event, Finished
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 
 PROMPT = RenderedPrompt(
-    "Hi", (5, 6), (Token(5, "H"), Token(6, "i", -0.5, (Candidate(7, "o", -0.25), Candidate(6, "i", -0.5))))
+    "Hi", (5, 6), (PromptToken(5, "H"), PromptToken(6, "i", -0.5, (Candidate(7, "o", -0.25),), rank=3))
 )
 ENVELOPE = Envelope("chatcmpl-1", "org/m\"odel'é", 1_700_000_000, (PROMPT,))
 HERMES_TABLE = Table(HERMES.grammar)
@@ -114,6 +114,10 @@ def collected(
     for chunk in chunks:
         for part in chunk["choices"]:
             _add_part(choices, part, presentation)
+    for choice in choices.values():  # that only calls were made is known at the end: a stream begins with ""
+        message = choice["message"]
+        if message["content"] == "" and ("tool_calls" in message or "function_call" in message):
+            message["content"] = None
     return choices
 
 
@@ -122,7 +126,7 @@ def _add_part(
 ) -> None:
     delta, index = part["delta"], part["index"]
     if index not in choices:
-        assert delta["role"] == "assistant"
+        assert (delta["role"], delta["content"]) == ("assistant", "")
         choices[index] = {
             "index": index,
             "message": {"annotations": []},
@@ -142,7 +146,7 @@ def _add_part(
         choice |= {key: part[key] for key in ("finish_reason", "stop_reason")}
         choice |= {key: part[key] for key in ("error", "unmet", "generations") if key in part}
     if part["logprobs"] is not None:
-        assert delta.keys() == {"content"}
+        assert presentation.token_ids or delta.keys() == {"content"}
         choice["logprobs"]["content"] += part["logprobs"]["content"]
     if presentation.token_ids:
         choice["token_ids"] += part["token_ids"]

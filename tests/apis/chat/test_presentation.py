@@ -110,6 +110,19 @@ def test_log_probabilities_come_with_their_text() -> None:
     ]
 
 
+@pytest.mark.parametrize("said_", [REASONING, CALLING])
+@pytest.mark.parametrize("names", [("reasoning",), ()])
+def test_with_ids_each_token_has_a_log_probability(said_: list[str], names: tuple[str, ...]) -> None:
+    presentation = PresentationOptions(logprobs=0, token_ids=True, tokens_as_ids=True, reasoning=names)
+    for choice in both(said(said_), presentation):
+        named = [entry["token"] for entry in choice["logprobs"]["content"]]
+        assert named == [f"token_id:{token}" for token in choice["token_ids"]]
+        assert len(named) > 4
+    for payload in streamed(said(said_), presentation):
+        part = json.loads(payload)["choices"][0]
+        assert len(part["token_ids"]) == len((part["logprobs"] or {"content": []})["content"])
+
+
 # Reasoning
 
 
@@ -171,7 +184,7 @@ def test_the_prompt_is_shown_if_the_client_wants() -> None:
     assert body["prompt_logprobs"] == [
         None,
         {
-            "6": {"logprob": -0.5, "rank": 2, "decoded_token": "i"},
+            "6": {"logprob": -0.5, "rank": 3, "decoded_token": "i"},
             "7": {"logprob": -0.25, "rank": 1, "decoded_token": "o"},
         },
     ]
@@ -192,13 +205,13 @@ def test_usage_grows_from_chunk_to_chunk() -> None:
     assert chunks[-1]["usage"] == chunks[-2]["usage"] == answered([said(REASONING)])["usage"]
 
 
-def test_usage_of_a_chunk_counts_every_choice() -> None:
+def test_the_usage_of_a_chunk_is_that_of_its_choice() -> None:
     stream = ChatCompletionStream(ENVELOPE, 2, PresentationOptions(usage=UsageReports.EACH))
-    stream.begin()
-    stream.push(0, [TextDelta("a", "a", (Token(1, "a"),))])
-    [chunk] = payloads_of(stream.push(1, [TextDelta("b", "b", (Token(2, "b"),))]))
-
-    assert json.loads(chunk)["usage"]["completion_tokens"] == 2
+    begun = [json.loads(chunk) for chunk in payloads_of(stream.begin())]
+    assert [chunk["usage"]["completion_tokens"] for chunk in begun] == [0, 0]
+    for choice, count in ((0, 1), (1, 1), (1, 2), (0, 2)):
+        [chunk] = payloads_of(stream.push(choice, [TextDelta("a", "a", (Token(1, "a"),))]))
+        assert json.loads(chunk)["usage"]["completion_tokens"] == count
 
 
 # The rest

@@ -172,7 +172,7 @@ def test_the_stream_adds_up_to_the_full_answer(
         assert streamed(events, presentation, batch=7) == payloads
     assert list(accumulated(payloads, presentation).values()) == answered([events], presentation)["choices"]
     chunks = [json.loads(payload) for payload in payloads]
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     finishes = [part["finish_reason"] for chunk in chunks for part in chunk["choices"]]
     assert finishes[-1] is not None
     assert set(finishes[:-1]) == {None}

@@ -22,7 +22,7 @@ from antiphon.apis.envelope import (
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
 from antiphon.core.constraint import Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Event, Finished, Usage
@@ -37,8 +37,10 @@ from tests.search import examples
 
 PLAIN_TABLE = Table(PLAIN.grammar)
 PROMPTS = (
-    RenderedPrompt("One", (1, 2), (Token(1, "On"), Token(2, "e", -0.5, (Candidate(2, "e", -0.5),)))),
-    RenderedPrompt("Two", (3,), (Token(3, "Two"),)),
+    RenderedPrompt(
+        "One", (1, 2), (PromptToken(1, "On"), PromptToken(2, "e", -0.5, (Candidate(2, "e", -0.5),)))
+    ),
+    RenderedPrompt("Two", (3,), (PromptToken(3, "Two"),)),
 )
 ENVELOPE = Envelope("cmpl-1", "m", 1_700_000_000, PROMPTS)
 
@@ -261,6 +263,23 @@ def test_log_probabilities_as_lists() -> None:
         "top_logprobs": [None, {"e": -0.5}, {"Hi": -0.5}, {" é": -0.5}],
         "text_offset": [0, 2, 3, 5],
     }
+
+
+def test_with_ids_each_token_has_a_log_probability() -> None:
+    decoder = Decoder(PLAIN_TABLE, stop=("STOP",))
+    events: list[Event] = []
+    for number, piece in enumerate(["a", " S", "T", "OP!", ""]):
+        events += decoder.feed(Chunk(piece, (Token(number, piece, -0.5),)))
+    events += decoder.finish(Finish(FinishReason.STOP))
+    layout, presentation = ChoiceLayout(1, 1, 1), PresentationOptions(logprobs=0, token_ids=True)
+
+    body = answered([events], layout, presentation)
+    [choice] = body["choices"]
+
+    assert accumulated(streamed([events], layout, presentation), presentation) == body["choices"]
+    assert choice["text"] == "a "
+    assert choice["token_ids"] == [0, 1, 2, 3, 4]
+    assert choice["logprobs"]["tokens"] == ["a", " S", "T", "OP!", ""]
 
 
 def test_the_token_that_was_drawn_is_among_the_likely_ones() -> None:

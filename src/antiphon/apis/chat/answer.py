@@ -21,11 +21,11 @@ from antiphon.apis.chat.resource import (
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
-from antiphon.apis.projection import BodyProjection, ChoiceResult
+from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.citations import Citations
-from antiphon.core.events import Event, Finished, ReasoningDelta, Usage
+from antiphon.core.events import Event, Finished, Usage
 from antiphon.core.tool_result import ToolResult
 
 _NO_TOKENS = EncodedList()
@@ -67,6 +67,7 @@ class ChatCompletionBuilder(BodyProjection):
         self._envelope = envelope
         self._presentation = presentation
         self.shows_tokens = presentation.logprobs is not None or presentation.token_ids
+        self._shown = shows_tokens(presentation)
         scored = None if presentation.logprobs is None else partial(token_logprobs, presentation=presentation)
         self._choices = [
             ChoiceResult(scored, EncodedList() if scored else _NO_TOKENS) for _ in range(choices)
@@ -84,13 +85,10 @@ class ChatCompletionBuilder(BodyProjection):
         """Process the next events of a choice."""
         state = self._choices[choice]
         state.push(events)
-        if self._presentation.token_ids:
-            state.ids += [token.id for event in events if self._shows_tokens(event) for token in event.tokens]
+        if self.shows_tokens:
+            for event in filter(self._shown, events):
+                state.show(event.tokens)
         return []
-
-    def _shows_tokens(self, event: Event) -> bool:
-        """The tokens of hidden reasoning are hidden, too."""
-        return bool(self._presentation.reasoning) or type(event) is not ReasoningDelta
 
     def body(self) -> bytes:
         """The JSON body."""

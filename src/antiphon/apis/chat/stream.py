@@ -50,7 +50,6 @@ class _ChoiceState:
         "arguments",
         "calls",
         "content",
-        "has_content",
         "index",
         "messages",
         "read",
@@ -69,7 +68,6 @@ class _ChoiceState:
         self.calls = 0
         self.messages = 0
         self.reasonings = 0
-        self.has_content = False
         self.usage = Usage()
 
 
@@ -116,7 +114,7 @@ class ChatCompletionStream(StreamProjection):
         """The first chunk of each choice: all at once and in order, because clients keep them in a list."""
         envelope, presentation = self._envelope, self._presentation
         self._chunks = chunks_for(
-            _ChatChunkFactory(envelope, presentation), presentation, envelope.prompt_tokens
+            _ChatChunkFactory(envelope, presentation), presentation, envelope, self._count
         )
         out: list[bytes] = []
         self._choices = [self._begin(index, out) for index in range(self._count)]
@@ -129,7 +127,6 @@ class ChatCompletionStream(StreamProjection):
         for event in events:
             # Frequent events first; the order of the others does not matter.
             if type(event) is TextDelta:
-                state.has_content = True
                 out.append(state.content(event.text, event.tokens))
             elif type(event) is ArgumentsDelta and (text := state.read(event.text)):
                 out.append(state.arguments(text, event.tokens))
@@ -144,7 +141,7 @@ class ChatCompletionStream(StreamProjection):
         state = self._choices[choice]
         if delta is ReasoningDelta:
             return state.reasoning
-        return state.content if state.has_content else None
+        return state.content
 
     def finish(self) -> list[bytes]:
         """The events after the last chunk: usage, if it was requested, and the end mark."""
@@ -152,8 +149,8 @@ class ChatCompletionStream(StreamProjection):
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         """The first chunk of a choice has only the role."""
-        # As OpenAI's first chunk: with content and refusal, both null.
-        role = ChunkChoice(choice, Delta(role=self._presentation.role, content=None, refusal=None))
+        # As OpenAI's first chunk: clients add up its content, so it is a text, and an empty answer has one.
+        role = ChunkChoice(choice, Delta(role=self._presentation.role, content="", refusal=None))
         prompts = self._envelope.prompts
         out.append(self._chunks.single(role, prompts[0] if choice == 0 and len(prompts) == 1 else None))
         names = self._presentation.reasoning
@@ -164,7 +161,6 @@ class ChatCompletionStream(StreamProjection):
             annotations=Annotations(len(self._presentation.echo)),
         )
         if self._presentation.echo:
-            state.has_content = True
             out.append(self._chunks.single(ChunkChoice(choice, Delta(content=self._presentation.echo))))
         return state
 
@@ -224,11 +220,7 @@ class ChatCompletionStream(StreamProjection):
             last.unmet = event.unmet
         if event.generations:
             last.generations = event.generations
-        chunks = []
-        if not state.has_content and not state.calls:
-            # An empty answer is an empty text, as in the full answer, not null.
-            chunks.append(self._chunks.single(ChunkChoice(state.index, Delta(content=""))))
-        return [*chunks, self._chunks.single(last)]
+        return [self._chunks.single(last)]
 
 
 def _paragraph(state: _ChoiceState, event: TextStarted | ReasoningStarted) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from antiphon.apis.completions.accept import ChoiceLayout
 from antiphon.apis.completions.resource import Completion, CompletionChoice, CompletionLogprobs
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, namer, prompt_logprobs
-from antiphon.apis.projection import BodyProjection, ChoiceResult
+from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event
 
@@ -48,6 +48,7 @@ class CompletionBuilder(BodyProjection):
         self._presentation = presentation
         self._scored: list[PromptLogprobs] = []  # of each prompt
         self._echoed: list[list[EncodedToken]] = []  # the same
+        self._shown = shows_tokens(presentation)
         shown = partial(shown_tokens, presentation=presentation)
         self._choices: list[ChoiceResult[list[EncodedToken]]] = [
             ChoiceResult(shown, []) for _ in range(layout.prompts * layout.best_of)
@@ -64,7 +65,8 @@ class CompletionBuilder(BodyProjection):
         """Take the next events of a choice."""
         state = self._choices[choice]
         state.push(events)
-        state.ids += [token.id for event in events for token in event.tokens]
+        for event in filter(self._shown, events):
+            state.show(event.tokens)
         return []
 
     def body(self) -> bytes:

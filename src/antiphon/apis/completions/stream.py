@@ -82,7 +82,7 @@ class CompletionStream(StreamProjection):
         """There is nothing before the first event of a choice."""
         envelope, presentation = self._envelope, self._presentation
         self._factory = _CompletionChunkFactory(envelope, presentation)
-        self._chunks = chunks_for(self._factory, presentation, envelope.prompt_tokens)
+        self._chunks = chunks_for(self._factory, presentation, envelope, self._layout.best_of)
         return []
 
     def push(self, choice: int, events: list[Event]) -> list[bytes]:

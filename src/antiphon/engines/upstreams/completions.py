@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
 from antiphon.core.constraint import Constraint, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
@@ -192,14 +192,14 @@ _read_choice = msgspec.json.Decoder(_Choice, strict=False).decode
 _read_row = msgspec.json.Decoder(dict[int, _PromptLogprob] | None, strict=False).decode
 
 
-def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[Token]:
+def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[PromptToken]:
     """The tokens of an answer, but the first. Raises ValidationError, ValueError, KeyError."""
     [choice] = answer.choices
     _, *rows = choice.prompt_logprobs
     return [_scored_token(token, _read_row(row), most) for token, row in zip(ids, rows, strict=True)]
 
 
-def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) -> Token:
+def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) -> PromptToken:
     """A token of a prompt, with this number of the most likely candidates.
 
     Raises KeyError if it is missing.
@@ -207,7 +207,8 @@ def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) 
     row = row or {}
     likeliest = sorted((place.rank, each) for each, place in row.items() if place.rank <= most)
     top = (Candidate(each, row[each].decoded_token, row[each].logprob) for _, each in likeliest)
-    return Token(token, row[token].decoded_token, row[token].logprob, tuple(top))
+    own = row[token]
+    return PromptToken(token, own.decoded_token, own.logprob, tuple(top), rank=own.rank)
 
 
 class CompletionsServer:
@@ -278,7 +279,7 @@ class CompletionsServer:
         room = self.card.context - size
         return min(request.max_tokens, max(room - self._spare * size, room // 2, 1))
 
-    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScoringServer`: vLLM returns log probabilities of prompts only without streaming."""
         ids, sampling = request.prompt.ids, request.sampling
         most = sampling.prompt_logprobs or 0
@@ -290,7 +291,7 @@ class CompletionsServer:
             scored = await asyncio.to_thread(_read_scored, answer, ids[1:], most)
         except (msgspec.ValidationError, ValueError, KeyError) as error:
             raise unexpected() from error
-        return Token(ids[0], await self.detokenize(ids[:1])), *scored
+        return PromptToken(ids[0], await self.detokenize(ids[:1])), *scored
 
     async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
         """See `BeamSearchingServer`: vLLM's server searches only if it does not stream.

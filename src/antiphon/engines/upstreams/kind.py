@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk, Token
+from antiphon.core.chunks import Chunk, PromptToken
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -249,7 +249,7 @@ def no_tokens(param: str) -> RequestError:
 class PromptScoringServer(Protocol):
     """The method of a server whose card names `prompt_logprobs`."""
 
-    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`."""
         ...
 

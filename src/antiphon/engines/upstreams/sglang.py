@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
@@ -97,8 +97,11 @@ _read_scored = msgspec.json.Decoder(tuple[float | None, int, str]).decode
 _read_tops = msgspec.json.Decoder(list[tuple[float, int, str]] | None).decode
 
 
-def _scored_tokens(found: _ScoredPrompt, ids: Sequence[int]) -> tuple[Token, ...]:
-    """The tokens of a prompt. Raises ValidationError, ValueError."""
+def _scored_tokens(found: _ScoredPrompt, ids: Sequence[int]) -> tuple[PromptToken, ...]:
+    """The tokens of a prompt. SGLang tells no ranks but those of candidates.
+
+    Raises ValidationError, ValueError.
+    """
     tops = found.input_top_logprobs or [Raw(b"null")] * len(ids)
     return tuple(
         _scored_token(token, _read_scored(scored), _read_tops(top) or ())
@@ -108,9 +111,9 @@ def _scored_tokens(found: _ScoredPrompt, ids: Sequence[int]) -> tuple[Token, ...
 
 def _scored_token(
     token: int, scored: tuple[float | None, int, str], top: Sequence[tuple[float, int, str]]
-) -> Token:
+) -> PromptToken:
     logprob, _, text = scored
-    return Token(token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top))
+    return PromptToken(token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top))
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -176,7 +179,7 @@ class SglangServer:
         images = [f"data:{part.media_type};base64,{b64encode(part.data).decode()}" for part in prompt.media]
         return {"text": text, "image_data": images}
 
-    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScoringServer`."""
         ids, sampling = request.prompt.ids, request.sampling
         if request.prompt.media:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, Token
+from antiphon.core.chunks import Chunk, PromptToken, Token
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
@@ -95,7 +95,7 @@ class VllmServer(CompletionsServer):
             return super().reader(request)
         return _ImageReader(request.sampling, self._text, len(request.prompt.ids))
 
-    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[Token, ...]:
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScoringServer`."""
         _check_text(request, "prompt_logprobs")
         return await super().score_prompt(post, request)
