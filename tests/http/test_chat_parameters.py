@@ -532,16 +532,29 @@ BAD_HISTORIES: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["messages[1].tool_calls[0].function.arguments is an object, not JSON as text"],
     ),
-    "no arguments": ([assistant(None, tool_calls=[called(arguments=None)])], []),
+    "no arguments": (
+        [
+            assistant(None, tool_calls=[called(arguments=None)]),
+            {"role": "tool", "tool_call_id": "c1", "content": "x"},
+        ],
+        [],
+    ),
     "no name": (
-        [assistant(None, tool_calls=[called(name="")])],
+        [
+            assistant(None, tool_calls=[called(name="")]),
+            {"role": "tool", "tool_call_id": "c1", "content": "x"},
+        ],
         ["messages[1].tool_calls[0].function.name is empty"],
     ),
     "empty tool calls": ([assistant("So.", tool_calls=[])], ["messages[1].tool_calls is empty"]),
     "nothing said": ([assistant(None)], ["messages[1] says nothing"]),
     "a result without a call": (
         [{"role": "tool", "tool_call_id": "c9", "content": "x"}],
-        ["messages[1] answers no call"],
+        ["the result 'c9' answers no call"],
+    ),
+    "a call without a result": (
+        [assistant(None, tool_calls=[called()])],
+        ["the call 'c1' has no result"],
     ),
     "a result without an id": (
         [assistant(None, tool_calls=[called()]), {"role": "tool", "content": "x"}],

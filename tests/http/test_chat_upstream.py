@@ -114,9 +114,9 @@ async def test_images_are_passed_on_where_they_stand(behind: Running, kind: str)
     red, wide = png(3, 2), png(56, 28)
     messages = [
         {"role": "user", "content": [*said("First", red), *said("then", wide)]},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "c2"}]},
         {"role": "tool", "tool_call_id": "c1", "content": said("found", wide)},
-        {"role": "tool", "tool_call_id": "c1", "content": "nothing"},
+        {"role": "tool", "tool_call_id": "c2", "content": "nothing"},
         {"role": "user", "content": "So?"},
     ]
     async with (

@@ -98,6 +98,26 @@ PARTS = """
     {%- for part in message.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}
 {%- endfor %}"""
 
+STRICT = """
+{%- if tools %}{{ '<tools>' + tools | tojson }}{% endif %}
+{%- set last = namespace(calls=0) %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {%- if not last.calls %}{{ raise_exception('A result without a call.') }}{% endif %}
+        {%- set last.calls = last.calls - 1 %}
+        {{- '<result>' + message.content + '</result>' }}
+    {%- else %}
+        {%- if last.calls %}{{ raise_exception('A call without a result.') }}{% endif %}
+        {{- '<' + message.role + '>' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set last.calls = last.calls + 1 %}
+            {{- '<call>' + call.function.name + call.function.arguments | tojson + '</call>' }}
+        {%- endfor %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"""
+"""Counts calls and results, as those of MiniMax, Kimi K3 and llm-jp do in ways of their own."""
+
 ALL = {
     "chatml": CHATML,
     "gemma": GEMMA,
@@ -106,4 +126,5 @@ ALL = {
     "deepseek": DEEPSEEK,
     "xml": XML,
     "parts": PARTS,
+    "strict": STRICT,
 }

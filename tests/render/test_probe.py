@@ -21,6 +21,7 @@ EXPECTED = {
     ),
     "xml": TemplateCapabilities(tools=False, reasoning_required=True, arguments=ArgumentFormat.OBJECT),
     "parts": TemplateCapabilities(content_parts=True, developer=False, tools=False, calls=False, results=False, reasoning=False),
+    "strict": TemplateCapabilities(developer=False, reasoning=False),
 }  # fmt: skip
 
 

@@ -37,7 +37,16 @@ from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Prepared, PromptSize, characters_in, check_turn, most_tokens, room, without
+from antiphon.run.model import (
+    Prepared,
+    PromptSize,
+    characters_in,
+    check_turn,
+    most_tokens,
+    repaired,
+    room,
+    without,
+)
 from antiphon.tools.tool import ServerTool
 
 NO_PROMPT = Prompt("", ())
@@ -100,6 +109,7 @@ class ChatModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`. There are no `ids`."""
+        turn = repaired(turn)
         card, choices = self.card, choices or turn.choices
         self._check(turn)
         most = most_tokens(turn, self.limits, choices, card.context)
@@ -168,7 +178,7 @@ class ChatModel:
         """See `Model`: an estimate."""
         with naming(turn.parameters):
             self._check(turn)
-        return PromptSize(tokens_of(turn), estimated=True)
+        return PromptSize(tokens_of(repaired(turn)), estimated=True)
 
     async def compose(self, turn: Turn) -> Prompt:
         """See `Model`. Raises RequestError, always."""

@@ -12,15 +12,17 @@ from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 import msgspec
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_filter import CallFilter
+from antiphon.core.call_results import is_answer, pair_results
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Function, ToolChoice, Turn
+from antiphon.core.turn import Function, PromptEnding, ToolChoice, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import (
@@ -40,6 +42,10 @@ from antiphon.run.recording import DecoderSettings, RecordingDecoder, record_of
 from antiphon.run.replay import ReplayContext
 from antiphon.tools.tool import ServerTool
 
+log = structlog.get_logger()
+
+MOST_REPAIRS = 20
+"""The most repairs of a conversation in a log line."""
 TOKEN_BYTES = 100
 """The approximate memory of a token in an answer; a log probability takes as much again."""
 ANSWER_SHARE = 4
@@ -223,6 +229,21 @@ def check_turn(turn: Turn, limits: Limits, context: int) -> int:
     if context:
         check_size(size, context)
     return size
+
+
+def repaired(turn: Turn) -> Turn:
+    """The turn with each result after its call; what was added is logged.
+
+    An answer at the end that is continued, or is only shown, may have calls without results.
+    """
+    end = len(turn.items)
+    while turn.ending is not PromptEnding.ANSWER and end and is_answer(turn.items[end - 1]):
+        end -= 1
+    repairs: list[str] = []
+    items = pair_results(turn.items[:end], repairs) + turn.items[end:]
+    if repairs:
+        log.info("request repaired", what=repairs[:MOST_REPAIRS])
+    return turn if items == turn.items else replace(turn, items=items)
 
 
 def characters_in(items: Iterable[Item]) -> int:

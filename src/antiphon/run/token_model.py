@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from antiphon.core.call_results import pair_results
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Span, SpanKind, State
@@ -42,7 +43,16 @@ from antiphon.run.constraints import (
     supported,
 )
 from antiphon.run.generation import GenerationRun, ReasoningLimit
-from antiphon.run.model import Prepared, PromptSize, check_turn, most_tokens, other_characters, room, without
+from antiphon.run.model import (
+    Prepared,
+    PromptSize,
+    check_turn,
+    most_tokens,
+    other_characters,
+    repaired,
+    room,
+    without,
+)
 from antiphon.run.recording import LOGPROBS, DecoderSettings
 from antiphon.tools.tool import ServerTool
 
@@ -126,6 +136,7 @@ class TokenModel:
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
         """See `Model`."""
+        turn = repaired(turn)
         observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
@@ -197,7 +208,7 @@ class TokenModel:
     async def compose(self, turn: Turn) -> Prompt:
         """The prompt without a limit on its length, for display and counts. Raises RequestError."""
         with naming(turn.parameters):
-            return await self._compose(turn)
+            return await self._compose(repaired(turn))
 
     async def _compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
         """The prompt of the turn: these `ids`, if it was rendered before. Raises RequestError."""
@@ -313,7 +324,7 @@ class TokenModel:
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
-            items = without(turn.items, dropped)
+            items = pair_results(without(turn.items, dropped), [])
             shorter = await self._rendered(replace(turn, items=items), size)
             if len(shorter.ids) > limit:
                 too_few = dropped

@@ -12,6 +12,7 @@ from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart,
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.media import at_url, file_of, in_base64
 from antiphon.apis.request_object import RequestObject, given
+from antiphon.core.call_results import UNNAMED
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -26,9 +27,6 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
-
-UNNAMED = "unnamed"
-"""The name of a called function whose name was lost."""
 
 _ROLES = {role.value: role for role in Role}
 _ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
@@ -130,8 +128,7 @@ class History:
         call_id = message.tool_call_id or self._unanswered(message.name) or where
         if not message.tool_call_id and message.role == "tool":
             self._note_repair(f"{where}.tool_call_id", "is missing")
-        if self._open.pop(call_id, None) is None:
-            self._note_repair(where, "answers no call")
+        self._open.pop(call_id, None)
         if message.content is None:
             self._note_repair(f"{where}.content", "is missing")
         self.items.append(FunctionOutput(call_id, parts, message.name))

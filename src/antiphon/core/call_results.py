@@ -1,0 +1,98 @@
+"""Results of calls in the places where every prompt format takes them: after their calls, in the same order.
+
+Clients send results in the order in which they came, leave some out, and cut conversations between a call
+and its result. Formats without ids would give such a result to the wrong call, and many chat templates and
+servers refuse the conversation. So results are sorted by their calls; a call without one gets a placeholder;
+and before a result without a call, one is inserted.
+
+A result counts for a call if it comes before the model's next answer. One that comes later gets its call
+again: the model has answered to the placeholder, and the beginning of the prompt must not change.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
+
+UNNAMED = "unnamed"
+"""The name of a called function whose name was lost."""
+
+NO_RESULT = "There is no result of this call."
+"""The placeholder."""
+
+
+def pair_results(items: tuple[Item, ...], repairs: list[str]) -> tuple[Item, ...]:
+    """The conversation with each result after its call. What was added is noted in `repairs`."""
+    if not any(isinstance(item, (FunctionCall, FunctionOutput)) for item in items):
+        return items
+    paired: list[Item] = []
+    called: dict[str, FunctionCall] = {}  # the calls so far, by their ids
+    for answer, following in _exchanges(items):
+        results: defaultdict[str, deque[FunctionOutput]] = defaultdict(deque)
+        for item in following:
+            if isinstance(item, FunctionOutput):
+                results[item.call_id].append(item)
+        for others, calls in _in_steps(answer):
+            paired += (*others, *calls)
+            for call in calls:
+                called[call.call_id] = call
+                own = results.get(call.call_id)
+                paired.append(own.popleft() if own else _placeholder(call, repairs))
+        for item in following:
+            if not isinstance(item, FunctionOutput):
+                paired.append(item)
+            elif (left := results[item.call_id]) and left[0] is item:
+                repairs.append(f"the result '{item.call_id}' answers no call")
+                paired += _with_call(left.popleft(), called.get(item.call_id), len(paired))
+    return tuple(paired)
+
+
+def _placeholder(call: FunctionCall, repairs: list[str]) -> FunctionOutput:
+    repairs.append(f"the call '{call.call_id}' has no result")
+    return FunctionOutput(call.call_id, (TextPart(NO_RESULT),), call.name)
+
+
+def is_answer(item: Item) -> bool:
+    """Whether the model wrote the item."""
+    if isinstance(item, Message):
+        return item.role is Role.ASSISTANT
+    return isinstance(item, (FunctionCall, Reasoning))
+
+
+def _exchanges(items: Sequence[Item]) -> Iterator[tuple[list[Item], list[Item]]]:
+    """Each answer of the model, and what follows it up to the next. What precedes the first follows none."""
+    answer: list[Item] = []
+    for answered, group in groupby(items, is_answer):
+        if answered:
+            answer = list(group)
+        else:
+            yield answer, list(group)
+            answer = []
+    if answer:
+        yield answer, []
+
+
+def _in_steps(answer: Sequence[Item]) -> Iterator[tuple[list[Item], list[FunctionCall]]]:
+    """Calls that follow each other, and what was written before them."""
+    others: list[Item] = []
+    calls: list[FunctionCall] = []
+    for item in answer:
+        if isinstance(item, FunctionCall):
+            calls.append(item)
+        elif calls:
+            yield others, calls
+            others, calls = [item], []
+        else:
+            others.append(item)
+    yield others, calls
+
+
+def _with_call(result: FunctionOutput, call: FunctionCall | None, number: int) -> tuple[Item, Item]:
+    """A result, and the call for it: its own again, if it had another answer, under an id of its own."""
+    if call is None:
+        return FunctionCall(result.call_id, result.name or UNNAMED, "{}"), result
+    call = replace(call, call_id=f"{result.call_id}_{number}")
+    return call, replace(result, call_id=call.call_id, name=call.name)
