@@ -1,5 +1,6 @@
 """What clients make of histories, in every API, with templates of every kind and with harmony."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import permutations
@@ -187,3 +188,55 @@ async def test_a_late_result_does_not_change_the_beginning_of_the_prompt(name: s
     if name != "llama":  # it writes the beginning of an answer in any case
         assert after.startswith(before.removesuffix("</s>")), after
     assert in_order(after, "value-b", "go on", "value-c", "value-a")
+
+
+HALVED = {
+    "chat/completions": {
+        "messages": [
+            {"role": "user", "content": "a\ud83d"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": r'{"item": "b\ud83d", "\udc00": 1}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "c\ud83d"}]},
+        ],
+        "metadata": {"\ud83d": "\udc00"},
+    },
+    "responses": {
+        "input": [
+            {"role": "user", "content": "a\ud83d"},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": r'{"item": "b\ud83d"}'},
+            {"type": "function_call_output", "call_id": "c", "output": "c\ud83d"},
+        ],
+        "metadata": {"\ud83d": "\udc00"},
+    },
+    "messages": {
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "a\ud83d"},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"item": "b\ud83d"}}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "c\ud83d"}]},
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("path", HALVED)
+async def test_half_a_character_becomes_a_replacement(path: str) -> None:
+    """As text of clients that cut texts, in any string: also in keys, and in JSON that is a text."""
+    async with serving(SCRIPTED) as client:
+        prompt = await client.prompt(path, json.dumps({"model": "scripted"} | HALVED[path]).encode())
+        assert in_order(prompt, "a\ufffd", "b\ufffd", "c\ufffd")
+        whole = json.dumps({"model": "scripted"} | HALVED[path]).replace("\\ud83d", "\\ud83d\\ude00")
+        prompt = await client.prompt(path, whole.encode())
+        assert in_order(prompt, "a\U0001f600", "b", "c\U0001f600")

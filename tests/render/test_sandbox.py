@@ -83,10 +83,21 @@ def test_what_the_template_says_is_what_the_client_reads() -> None:
     assert caught.value.param == "messages"
 
 
-@pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 + 'a' }}", "{{ {}[1].x }}", "{% include 'x' %}"])
-def test_a_failing_template_shows_no_internals(source: str) -> None:
-    with pytest.raises(RequestError, match=r"^The model's chat template cannot render this conversation\.$"):
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("{{ a.b.c }}", ": 'a' is undefined."),
+        ("{{ 1 + 'a' }}", ": unsupported operand type(s) for +: 'int' and 'str'."),
+        ("{{ {}[1].x }}", ": dict object has no element 1."),
+        ("{{ namespace().a.b }}", ": 'Namespace object' has no attribute 'a'."),
+        ("{{ ('x' * 500).y.z }}", ": 'str object' has no attribute 'y'."),
+        ("{{ '{' | from_json }}", "."),
+    ],
+)
+def test_a_failing_template_says_why_and_shows_no_internals(source: str, cause: str) -> None:
+    with pytest.raises(RequestError) as caught:
         render(source)
+    assert caught.value.message == f"The model's chat template cannot render this conversation{cause}"
 
 
 @pytest.mark.parametrize(

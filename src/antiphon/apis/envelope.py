@@ -99,6 +99,7 @@ def shared_presentation(
         logprobs is None
         and defaults.logprobs is None
         and options is None
+        and request.usage is None
         and by_id is None
         and request.return_token_ids is None
         and request.return_prompt_text is None
@@ -120,7 +121,7 @@ def shared_presentation(
 
 
 def _usage(request: Request) -> UsageReports:
-    options = request.stream_options
+    options, asked = request.stream_options, request.usage is not None and request.usage.include
     if options is None or not options.include_usage:
-        return UsageReports.NONE
+        return UsageReports.LAST if asked else UsageReports.NONE
     return UsageReports.EACH if options.continuous_usage_stats else UsageReports.LAST

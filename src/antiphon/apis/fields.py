@@ -110,6 +110,7 @@ HINTS: Mapping[str, str] = {
     "speculative_ngram": "it would only make the same answer faster",
     "stream_interval": "a stream sends text as soon as it is generated",
     "trace": "traces are not kept",
+    "usage": "answers have their usage",
     "use_mmap": _LOADED,
     "user": "users are not tracked",
 }
@@ -215,7 +216,6 @@ REFUSED: Mapping[str, str] = {
     "top_logprobs": "Use 'logprobs', a number.",
     "transforms": "Transform the messages before you send them.",
     "truncation": "Use 'truncate_prompt_tokens'.",
-    "usage": "Use 'stream_options': {'include_usage': true}.",
     "use_beam_search": "Use Chat Completions or Completions.",
     "verbosity": _IN_CHAT_OR_RESPONSES,
     "watermarking": "Antiphon does not watermark. Leave it out.",

@@ -63,6 +63,12 @@ class StreamOptions(Struct):
     include_obfuscation: bool | None = None
 
 
+class UsageOptions(Struct):
+    """Whether to report the usage, as OpenRouter has it: full answers do so anyhow, streams at their end."""
+
+    include: bool | None = None
+
+
 class TextFormat(Struct, tag="text"):
     """Any text."""
 
@@ -177,6 +183,7 @@ class Request(SamplingParams, kw_only=True):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    usage: UsageOptions | None = None
     max_tokens: TokenLimit | None = None
     use_beam_search: bool | None = None
     prompt_logprobs: CountOrAll | None = None

@@ -13,6 +13,7 @@ from msgspec import Raw, inspect
 from antiphon.apis.fields import ParameterNames, to_fields
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import DEFAULTS, Limits, check_body, is_small
+from antiphon.core.surrogates import with_whole_characters
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
     `names` gets those that were used. A model that is null or empty becomes `unnamed`, a missing one
     `missing`. Raises RequestError, also above one of the `limits`.
     """
+    body = with_whole_characters(body)
     try:
         found = given = _decode_members(body)
         fields = _fields(type_)  # type: ignore[arg-type]
@@ -83,6 +85,7 @@ def prepare_types() -> None:
 
 def decode(body: bytes, type_: type[T], limits: Limits = DEFAULTS) -> T:
     """The body as `type_`, within the limits. Raises RequestError."""
+    body = with_whole_characters(body)
     try:
         decoded: T = _decoder(type_).decode(body)  # type: ignore[arg-type]
         if not is_small(body, limits):
@@ -102,7 +105,7 @@ def unknown_members(body: bytes, type_: type[Any]) -> list[str]:
     They were skipped before, so they may not be valid UTF-8.
     """
     try:
-        members = _decode_members(body)
+        members = _decode_members(with_whole_characters(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _no_json(error) from error
     return sorted(members.keys() - {*type_.__struct_fields__})

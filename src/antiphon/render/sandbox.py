@@ -14,6 +14,7 @@ produce HTML or random output.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
@@ -40,6 +41,10 @@ MAX_INDENT = 16
 MAX_LAYOUT = 256
 """The longest layout that `strftime_now` takes, in characters."""
 
+MAX_CAUSE = 200
+"""The most characters of the reason why a template failed."""
+
+_MODULES = re.compile(r"(?:\w+\.)+_?(?=\w+ object)")
 _NOT_OFFERED = ("filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
 # They amplify their input, and have no use in a prompt.
 _FORBIDDEN_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
@@ -88,7 +93,8 @@ class Template:
         """The text, or `RequestError` on `messages` if the template fails on these variables.
 
         A template that compiles and renders other conversations fails because of this one, so it is the
-        client's error. The message is the template's own if it called `raise_exception`.
+        client's error. The message is the template's own if it called `raise_exception`; else it says which
+        name the template does not know, or which value has another type than it expects.
         """
         try:
             template = self._template
@@ -103,8 +109,15 @@ class Template:
             message += "Send fewer or shorter messages."
             raise RequestError(message, param="messages") from error
         except Exception as error:
-            message = "The model's chat template cannot render this conversation."
+            message = f"The model's chat template cannot render this conversation{_cause(error)}."
             raise RequestError(message, param="messages") from error
+
+
+def _cause(error: Exception) -> str:
+    """What a template does not know, or takes for another type; nothing of this program."""
+    if not isinstance(error, TemplateError | TypeError):
+        return ""
+    return f": {_MODULES.sub('', str(error))[:MAX_CAUSE].rstrip('.')}"
 
 
 class _Context(Context):

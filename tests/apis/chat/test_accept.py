@@ -14,6 +14,7 @@ from tests.apis.chat.requests import accepted, asked, turn
 
 ASKED = [{"role": "user", "content": "Hi"}]
 SAID = [*ASKED, {"role": "assistant", "content": "So"}]
+IN_PARTS = [*ASKED, {"role": "assistant", "content": [{"type": "text", "text": text} for text in "AB"]}]
 
 
 def drawn(**sampling: Any) -> Turn:
@@ -132,6 +133,8 @@ def test_a_limit_of_tokens_is_blamed_by_the_name_that_counts(more: dict[str, Any
         ({"metadata": {"a": "b"}}, PresentationOptions(metadata={"a": "b"})),
         ({"echo": True}, PresentationOptions()),
         ({"echo": True, "messages": SAID}, PresentationOptions(echo="So")),
+        ({"echo": True, "messages": IN_PARTS}, PresentationOptions(echo="A\nB")),
+        ({"echo": True, "add_generation_prompt": False}, PresentationOptions(echo="Hi", role="user")),
         ({"echo": True, "response_prefix": "Sure"}, PresentationOptions(echo="Sure")),
         ({"functions": [{"name": "f"}]}, PresentationOptions(legacy=True)),
         ({"tools": [{"type": "custom", "custom": {"name": "sh"}}]}, PresentationOptions(custom=frozenset({"sh"}))),
@@ -235,3 +238,42 @@ def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str
 
 def test_what_nobody_knows_is_ignored() -> None:
     assert accepted(wibble={"a": [1]}) == accepted()
+
+
+@pytest.mark.parametrize(
+    ("more", "variables", "limit"),
+    [
+        ({"thinking": {"type": "enabled"}}, {"enable_thinking": True, "thinking": True}, None),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False, "thinking": False}, None),
+        ({"thinking": {"type": "adaptive"}}, {}, None),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 7}},
+            {"enable_thinking": True, "thinking": True},
+            7,
+        ),
+        ({"think": True}, {"enable_thinking": True, "thinking": True}, None),
+        ({"think": False}, {"enable_thinking": False, "thinking": False}, None),
+        ({"think": "low"}, {"reasoning_effort": "low", "enable_thinking": True, "thinking": True}, None),
+        (
+            {"think": "low", "reasoning_effort": "high"},
+            {"reasoning_effort": "high", "enable_thinking": True, "thinking": True},
+            None,
+        ),
+        (
+            {"think": False, "chat_template_kwargs": {"enable_thinking": True}},
+            {"enable_thinking": True, "thinking": False},
+            None,
+        ),
+    ],
+)
+def test_switches_of_other_servers(
+    more: dict[str, Any], variables: dict[str, Any], limit: int | None
+) -> None:
+    made = turn(**more)
+    assert (dict(made.variables), made.reasoning_limit) == (variables, limit)
+
+
+def test_usage_may_be_asked_for_as_elsewhere() -> None:
+    for more in ({"stream": True}, {}):
+        shown = accepted(usage={"include": True}, **more).presentation
+        assert shown == PresentationOptions(usage=UsageReports.LAST)

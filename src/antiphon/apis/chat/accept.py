@@ -14,7 +14,7 @@ from antiphon.apis.formats import answer_format
 from antiphon.apis.sampling import check, copies, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
-from antiphon.core.items import Item, Message, Role
+from antiphon.core.items import WITH_PARTS, Item, Message, Role, text_in
 from antiphon.core.turn import PromptEnding, Turn
 
 _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
@@ -26,6 +26,7 @@ _RARE = {
     "media_fallback": "media_fallback",
 }
 """Fields of a turn that few requests set: their parameters. A call with more than 15 arguments is slow."""
+_SWITCHES = {"enabled": True, "disabled": False}
 _ANSWER, _TRANSCRIPT, _CONTINUED = PromptEnding.ANSWER, PromptEnding.TRANSCRIPT, PromptEnding.CONTINUED
 
 
@@ -77,7 +78,7 @@ def accept_messages(
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
     tools, history, ending = tools_of(options, defaults.hosts), History(messages, where), _ending(options)
-    if ending is _CONTINUED and not _last_assistant_text(history.items):
+    if ending is _CONTINUED and not _is_answer_with_text(history.items[-1]):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
@@ -108,6 +109,10 @@ def accept_messages(
         parameters=parameters,
     )
     rare = {field: value for field, name in _RARE.items() if (value := getattr(options, name)) is not None}
+    budget = options.thinking and options.thinking.budget_tokens
+    if budget is not None and "reasoning_limit" not in rare:
+        parameters = {**parameters, "reasoning_limit": "thinking.budget_tokens"}
+        rare |= {"reasoning_limit": budget, "parameters": parameters}
     if rare:
         turn = replace(turn, **rare)
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
@@ -159,11 +164,23 @@ def _ending(options: ChatOptions) -> PromptEnding:
 def _variables(options: ChatOptions) -> dict[str, Any]:
     """The variables of the chat template. The client's own have precedence."""
     values: dict[str, Any] = {}
-    if options.reasoning_effort is not None or options.verbosity is not None:
-        values = variables(options.reasoning_effort, options.verbosity)
+    effort = options.reasoning_effort
+    if effort is None and isinstance(options.think, str):
+        effort = options.think
+    if effort is not None or options.verbosity is not None:
+        values = variables(effort, options.verbosity)
+    if (reasons := _switch(options)) is not None:
+        values |= {"enable_thinking": reasons, "thinking": reasons}
     if options.documents is not None:
         values["documents"] = options.documents
     return {**values, **options.chat_template_kwargs} if options.chat_template_kwargs else values
+
+
+def _switch(options: ChatOptions) -> bool | None:
+    """Whether to reason, as the switches of other servers say."""
+    if options.thinking is not None and options.thinking.type in _SWITCHES:
+        return _SWITCHES[options.thinking.type]
+    return options.think if isinstance(options.think, bool) else None
 
 
 def _presentation(
@@ -179,12 +196,18 @@ def _presentation(
         custom=tools.custom,
         legacy=tools.legacy,
         notes=tools.notes,
-        echo=_last_assistant_text(turn.items) + turn.prefix if options.echo else "",
+        echo=_echo(turn) if options.echo else "",
         metadata=presentation.metadata if options.metadata is None else options.metadata,
     )
 
 
-def _last_assistant_text(items: tuple[Item, ...] | list[Item]) -> str:
-    """The last text of the assistant, if the conversation ends with it."""
-    last = items[-1]
-    return last.text if isinstance(last, Message) and last.role is Role.ASSISTANT else ""
+def _is_answer_with_text(last: Item) -> bool:
+    return isinstance(last, Message) and last.role is Role.ASSISTANT and bool(last.text)
+
+
+def _echo(turn: Turn) -> str:
+    """The text of the message that the answer has the role of, as the prompt has it, and the prefix."""
+    last = turn.items[-1]
+    same_role = turn.ending is _TRANSCRIPT or _is_answer_with_text(last)
+    text = text_in(last.parts, "\n") if same_role and isinstance(last, WITH_PARTS) else ""
+    return text + turn.prefix

@@ -27,6 +27,7 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
+from antiphon.core.surrogates import with_whole_characters_in
 
 _ROLES = {role.value: role for role in Role}
 _ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
@@ -118,6 +119,7 @@ class History:
             return msgspec.json.encode(arguments).decode(), Status.COMPLETED
         if not arguments:
             return "{}", Status.COMPLETED
+        arguments = with_whole_characters_in(arguments)
         if not _is_object(arguments):
             self._note_repair(f"{where}.function.arguments", "is no JSON object")
             return arguments, Status.INCOMPLETE

@@ -173,6 +173,13 @@ class WebSearchOptions(Struct):
     user_location: UserLocation | None = None
 
 
+class ThinkingSwitch(Struct):
+    """Whether to reason, as other servers have it; `adaptive` and `auto` leave that to the model."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Count | None = None
+
+
 class ChatOptions(Request, kw_only=True):
     """All parameters of a request except the messages."""
 
@@ -192,6 +199,8 @@ class ChatOptions(Request, kw_only=True):
     store: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
+    thinking: ThinkingSwitch | None = None
+    think: bool | Effort | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
     add_generation_prompt: bool | None = None

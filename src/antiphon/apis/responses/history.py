@@ -17,6 +17,7 @@ from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Pres
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+from antiphon.core.surrogates import with_whole_characters_in
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
 """The text before the summary of a compaction."""
@@ -122,7 +123,8 @@ def _opened(item: RequestObject, sealed: str, unseal: Unseal) -> str:
 
 def _function_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
-    yield FunctionCall(item.text("call_id"), name, item.text("arguments"))
+    arguments = with_whole_characters_in(item.text("arguments"))
+    yield FunctionCall(item.text("call_id"), name, arguments)
 
 
 def _custom_call(item: RequestObject, _: Unseal) -> Iterator[Item]:

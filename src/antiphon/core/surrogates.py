@@ -1,0 +1,25 @@
+r"""Halves of characters in JSON, as clients make them that cut texts: `"\ud83d"` without the other half.
+
+Text cannot hold one, and parsers refuse it. It becomes U+FFFD, like any character that cannot be read.
+"""
+
+import re
+
+_SIGNS = (b"\\ud", b"\\uD")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape, or two for one character; the group is half of one."""
+
+
+def with_whole_characters_in(text: str) -> str:
+    """The same for JSON that is a text, like the arguments of a call."""
+    return with_whole_characters(text.encode()).decode() if "\\u" in text else text
+
+
+def with_whole_characters(body: bytes) -> bytes:
+    """The JSON with U+FFFD in place of each half."""
+    if not any(sign in body for sign in _SIGNS):
+        return body
+    return _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], body)
