@@ -77,7 +77,7 @@ def check_arguments(events: Iterable[Event]) -> None:
         match event:
             case CallStarted():
                 scanner, broken = JsonScanner(only_object=True), False
-            case Malformed():
+            case Malformed(arguments=True):
                 broken = True
             case ArgumentsDelta(text=text) if not broken:
                 out: list[str] = []

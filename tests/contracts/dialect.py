@@ -59,7 +59,7 @@ CASES: dict[str, str] = {
     "call_in_reasoning": "a call before reasoning is closed",
     "reasoning_after_call": "a call in reasoning, which then goes on, and ends",
     "reasoning_again": "reasoning, text, reasoning, text; a second marker is text where models do not reason twice",
-    "truncated_name": "truncated before the name is complete: text, or nothing if it cannot be text",
+    "truncated_name": "cut before the name is complete: nothing of the call is shown",
     "truncated_arguments": "truncated inside the arguments: an incomplete call",
     "missing_closer": "the model stops after the arguments, without the closing markers",
     "malformed": "malformed markup: no text is lost, no incomplete call is reported as complete",

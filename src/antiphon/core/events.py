@@ -157,10 +157,12 @@ class Markup(Struct, frozen=True, gc=False):
 class Malformed(Struct, frozen=True, gc=False):
     """A report of malformed markup. The markup itself comes before or after it, as text or arguments.
 
-    Arguments are the beginning of a JSON object until this event says that they are malformed.
+    Arguments are the beginning of a JSON object until this event says that it is the `arguments` that are
+    malformed.
     """
 
     why: str
+    arguments: bool = False
     raw: str = ""
     tokens: tuple[Token, ...] = ()
 

@@ -144,13 +144,15 @@ class AcceptedNames(Enum):
 class Name(Struct, frozen=True):
     """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`.
 
-    `peek` also ends the header, but is read by the state that it leads to.
+    `peek` also ends the header, but is read by the state that it leads to. Text of more than `words` is
+    no header: it need not be held back until a marker comes.
     """
 
     on: Markers
     parse: NameParser
     peek: Markers = {}
     names: AcceptedNames = AcceptedNames.ANY
+    words: int = 1
 
 
 class Route(NamedTuple):
@@ -172,14 +174,15 @@ Router = Callable[[str], Route | None]
 class Header(Struct, frozen=True):
     """The header of a message, up to one of `ends`. It decides which state follows.
 
-    An answer may begin inside a header. A header that never ends, or whose route
-    is None, is text; but the end of an answer for which `is_cut` holds (the start
-    of a header, with the marker before it) is dropped.
+    An answer may begin inside a header. A header that never ends, that has more than `words`, or whose
+    route is None, is text; but the end of an answer for which `is_cut` holds (the start of a header, with the
+    marker before it) is dropped.
     """
 
     ends: tuple[str, ...]
     route: Router
     is_cut: Callable[[str], bool] = lambda _: False
+    words: int = 6
 
 
 class ArgumentKey(NamedTuple):

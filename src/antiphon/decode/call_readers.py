@@ -21,7 +21,7 @@ class NameReader(ShortTextReader):
     """Reads the header of a call. A header that names no function opens no call."""
 
     def __init__(self, state: Name, lexer: Lexer, builder: EventBuilder) -> None:
-        super().__init__(lexer, builder)
+        super().__init__(lexer, builder, state.words)
         self._state = state
 
     def _parse(self, header: str, marker: str, rest: str) -> Step | None:

@@ -256,14 +256,13 @@ class Decoder:
     def finish(self, finish: Finish) -> list[Event]:
         """The last events, with all text that was held back."""
         self._read_plain()
-        self._read_last("")
-        # A model that stopped here wrote text that began like a call. Read again, it may do so once more.
-        while self._builder.retractable and finish.reason is FinishReason.STOP:
-            self._read_last(self._retract(""))
-        # If it was cut: the beginning of a call without a name is not shown.
-        if self._builder.retractable:
-            self._builder.malformed("the call was truncated")
-            self._builder.discard_call()
+        if finish.reason is FinishReason.STOP:
+            self._read_last("")
+            # What the model wrote last is text that began like a call. Read again, it may do so once more.
+            while self._builder.retractable:
+                self._read_last(self._retract(""))
+        else:
+            self._read_cut()
         if self._builder.in_call and not self._is_complete(finish):
             self._builder.fail_call("the call was truncated")
         self._builder.finish(finish)
@@ -272,6 +271,20 @@ class Decoder:
     def _read_last(self, text: str) -> None:
         while step := self._reader.finish(text):
             text = self._follow(step)
+
+    def _read_cut(self) -> None:
+        """Read what was held back when the answer was cut: the beginning of a marker or call is not shown."""
+        if isinstance(self._reader, SpanReader):
+            self._reader.drop_begun_marker()
+        text = ""
+        while step := self._reader.finish(text):
+            if step.to == RETRACT and self._builder.retractable:
+                self._builder.markup(step.rest)
+                break
+            text = self._follow(step)
+        if self._builder.retractable:
+            self._builder.malformed("the call was truncated")
+            self._builder.discard_call()
 
     def _drain(self) -> list[Event]:
         """The builder's events, without the text of `call_prefix`."""

@@ -142,6 +142,10 @@ class EventBuilder:
         """The markup is malformed; its text is reported separately."""
         self._events.append(Malformed(why))
 
+    def _malformed_arguments(self, why: str) -> None:
+        """The arguments are no JSON from here on, or they end here."""
+        self._events.append(Malformed(why, arguments=True))
+
     def close(self) -> None:
         """Close the open item; a call that did not fail is complete."""
         if self._held:
@@ -244,7 +248,7 @@ class EventBuilder:
             self._start_call(*self._named)
         if text and not self._broken:
             self._broken = True
-            self.malformed(why)
+            self._malformed_arguments(why)
         self.arguments(text, raw)
 
     def key(self, keyed: ArgumentKey, raw: str) -> None:
@@ -286,7 +290,7 @@ class EventBuilder:
         if self.retractable:
             return
         if not self._broken:
-            self.malformed(why)
+            self._malformed_arguments(why)
         self._open = None
         self._events.append(CallEnded(complete=False))
 

@@ -17,7 +17,7 @@ class HeaderReader(ShortTextReader):
     """Reads one header. `states` are the possible states after it."""
 
     def __init__(self, state: Header, lexer: Lexer, states: Container[str], builder: EventBuilder) -> None:
-        super().__init__(lexer, builder)
+        super().__init__(lexer, builder, state.words)
         self._state = state
         self._states = states
 

@@ -23,10 +23,13 @@ MAX_NAME = 256
 MAX_HEADER = 4 * MAX_NAME
 """Characters of the longest header or key, attributes included."""
 
+PUNCTUATION = r"\u2018-\u201d\u2026\u3001-\u303f\uff01-\uff20"
+"""Characters, as in a pattern, that no header contains, but prose without spaces does."""
+
 _JSON = {"json": "false"}
 JSON_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
-_NAME = re.compile(r"[^\s\"'<>{}()\[\],=|]+")
+_NAME = re.compile(rf"[^\s\"'<>{{}}()\[\],=|{PUNCTUATION}]+")
 
 
 @spelled(("NAME",))

@@ -12,11 +12,11 @@ from antiphon.core.grammar import PythonCalls
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.arguments.python import PythonArguments
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.headers import MAX_NAME, plain_name
+from antiphon.decode.headers import MAX_NAME, PUNCTUATION, plain_name
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
 
-_NAME = re.compile(r"[^\s\"'<>{}()\[\],;=|]*")
+_NAME = re.compile(rf"[^\s\"'<>{{}}()\[\],;=|{PUNCTUATION}]*")
 
 
 class PythonCallsReader:

@@ -15,6 +15,9 @@ RETRACT: Final = ""
 """In place of a state's name: the provisional text is not a call."""
 
 
+MIN_BEGUN = 2
+"""Characters of a marker that a cut answer does not show. A single one, like `<`, is rather text."""
+
 _OPENING, _CALL = SpanKind.OPENING, SpanKind.CALL
 _HIDDEN = SpanKind.CALL, SpanKind.MARKUP
 
@@ -100,6 +103,13 @@ class SpanReader:
         if step is None and self._held:
             self._report(self._held)
         return step
+
+    def drop_begun_marker(self) -> None:
+        """Report the beginning of a marker that is held back as markup: the answer was cut there."""
+        found = self._lexer.find(self._held)
+        if found and found.end - found.start >= MIN_BEGUN and not self._lexer.find_final(self._held):
+            self._builder.markup(self._held)
+            self._held = ""
 
     @property
     def text_lexer(self) -> Lexer | None:

@@ -1,9 +1,13 @@
 """Base classes of the readers of `Name`, `Key`, `Value` and `Header`: text up to a marker."""
 
+import re
+
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.headers import MAX_HEADER
+from antiphon.decode.headers import MAX_HEADER, PUNCTUATION
 from antiphon.decode.lexer import Lexer, MarkerMatch
 from antiphon.decode.readers import RETRACT, Step
+
+_PROSE = re.compile(f"[{PUNCTUATION}]")
 
 
 class UntilMarkerReader:
@@ -36,13 +40,21 @@ class UntilMarkerReader:
 
 
 class ShortTextReader(UntilMarkerReader):
-    """A base for readers of short text that is parsed when it is complete, and may be rejected."""
+    """A base for readers of short text that is parsed when it is complete, and may be rejected.
+
+    It is rejected as soon as it has more than `words`, so that prose after a marker is not held back.
+    """
+
+    def __init__(self, lexer: Lexer, builder: EventBuilder, words: int = MAX_HEADER) -> None:
+        super().__init__(lexer, builder)
+        self._words = words
 
     def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        if found.start > MAX_HEADER:
+        header = text[: found.start]
+        if len(header) > MAX_HEADER or len(header.split()) > self._words or _PROSE.search(header):
             return self._reject(text)
         if found.marker:
-            return self._parse(text[: found.start], found.marker, text[found.end :]) or self._reject(text)
+            return self._parse(header, found.marker, text[found.end :]) or self._reject(text)
         self._held = text
         return None
 

@@ -35,7 +35,9 @@ KIMI_K3 = Dialect(
                 },
             ),
             "opening": Span(SpanKind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
-            "name": Name(on={"<|sep|>": "arguments"}, parse=attribute_name("tool", ' index="NUMBER"')),
+            "name": Name(
+                on={"<|sep|>": "arguments"}, parse=attribute_name("tool", ' index="NUMBER"'), words=4
+            ),
             "arguments": Span(
                 SpanKind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}
             ),

@@ -121,6 +121,25 @@ def test_the_answers_of_every_dialect_add_up(
     check(events, presentation, valid=False)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "between"),
+    [
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>{}<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>"),
+        ("glm45", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>{}<arg_key>b</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"),
+        ("minimax_m2", '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter>{}<parameter name="b">2</parameter></invoke></minimax:tool_call>'),
+        ("minimax_m3", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">]<]minimax[>[<a>1]<]minimax[>[</a>{}]<]minimax[>[<b>2]<]minimax[>[</b>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>'),
+        ("deepseek_v4", '<｜DSML｜tool_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>{}<｜DSML｜parameter name="b" string="false">2</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>'),
+    ],
+    ids=lambda value: value if value.isidentifier() or value.isalnum() else "",
+)  # fmt: skip
+def test_text_between_arguments_is_skipped_and_later_ones_arrive(dialect: str, between: str) -> None:
+    integers = {"type": "object", "properties": {key: {"type": "integer"} for key in "ab"}}
+    events = said([between.format("\nand also\n")], table=table_of(dialect), tools={"f": integers})
+
+    content = check(events)["content"]
+    assert [block["input"] for block in content] == [{"a": 1, "b": 2}]  # type: ignore[attr-defined]
+
+
 @given(text=model_text(PIECES), at=cuts, presentation=SHOWN)
 @settings(max_examples=examples(100))
 def test_what_is_said_does_not_depend_on_how_it_was_cut(

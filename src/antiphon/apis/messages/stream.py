@@ -77,7 +77,6 @@ class MessageStream(StreamProjection):
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the open one
         self._frame: TextFrame | None = None  # of visible deltas
-        self._calling = False  # the open block is a call
         self._end: Finished | None = None
 
     def begin(self) -> list[bytes]:
@@ -123,7 +122,7 @@ class MessageStream(StreamProjection):
                 self._close(out)
             case CallEnded():
                 self._end_call(event, out)
-            case Malformed() if self._calling:
+            case Malformed(arguments=True):
                 self._frame = None
             case ToolResultReceived():
                 self._open(self._blocks.result(event), None, out)
@@ -142,7 +141,6 @@ class MessageStream(StreamProjection):
             case CallStarted(hosted=False):
                 opened = ToolUseBlock(wire_id(TOOL_USE, event.call_id), event.name, {})
                 self._open(opened, InputJsonDelta, out)
-                self._calling = True
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
         """A call has ended. That of a server tool is shown now, in the same form as any."""
@@ -161,7 +159,7 @@ class MessageStream(StreamProjection):
     def _close(self, out: list[bytes]) -> None:
         out.append(_event(BlockStop(self._index)))
         self._index += 1
-        self._frame, self._calling = None, False
+        self._frame = None
 
     def finish(self) -> list[bytes]:
         """The events with the stop reason and the usage."""

@@ -103,7 +103,9 @@ class Calls:
             states["opening"] = Span(SpanKind.OPENING, on=self._inner)
         if self._source.group:
             on, peek = (self._call_states.on, self._call_states.peek) if self._bare else ({}, {})
-            states["name"] = Name(on={**self._name_ends, **on}, parse=_name_form(self._headers), peek=peek)
+            states["name"] = Name(
+                on={**self._name_ends, **on}, parse=_name_form(self._headers), peek=peek, words=8
+            )
         states["called"] = Span(SpanKind.MARKUP, on={**outside, **ends}, otherwise=default_state)
         return states
 

@@ -1,0 +1,99 @@
+"""What a client sees while a call is not complete: of answers that are cut, and of prose with a marker in it.
+
+Both are laws over all dialects; their samples are those of the contract.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
+from antiphon.core.grammar import Span, SpanKind
+from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, Status
+from antiphon.decode.decoder import Decoder
+from antiphon.decode.readers import MIN_BEGUN
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.registry import DIALECTS
+from tests.contracts.dialect import TOOLS, answers, table_of
+from tests.laws import decode, fold
+
+CUT = Finish(FinishReason.LENGTH)
+SAMPLES = (
+    "single",
+    "parallel",
+    "empty_arguments",
+    "text_before",
+    "text_between",
+    "text_after",
+    "reasoning_then_call",
+)
+
+MOST_HELD = 64
+"""Characters of prose after a marker that may be held back because a call could still follow."""
+PROSE = (
+    " tag opens a block, and the reader waits until a closing one follows. Then it goes on as before." * 4,
+    " `name` tag, or rather `other`: whoever writes it closes it." * 6,
+    "标签打开一个块。读者等待。" * 20,
+)
+
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+
+
+def shown(items: tuple[OutputItem, ...], kind: type[Message | Reasoning]) -> str:
+    return "".join("".join(item.text.split()) for item in items if type(item) is kind)
+
+
+@each_dialect
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_an_answer_that_is_cut_shows_the_beginning_of_what_the_whole_answer_shows(
+    dialect: Dialect, sample: str
+) -> None:
+    """Wherever it is cut: no marker, and no call without its name. A single character may yet be text."""
+    name = dialect.names[0]
+    answer = answers(name)[sample]
+    if "output" not in answer:
+        return
+    table, text, options = table_of(name), answer["output"], {"tools": TOOLS, "state": answer.get("state")}
+    whole = fold(decode(table, [text], **options))
+    for length in range(len(text)):
+        # By characters, too, but not always: it takes long.
+        for pieces in ([text[:length]], list(text[:length]))[: 1 + (length % 5 == 0)]:
+            cut = fold(decode(table, pieces, CUT, **options))
+            for kind in (Message, Reasoning):
+                seen = shown(cut.items, kind)
+                assert any(
+                    shown(whole.items, kind).startswith(seen[: len(seen) - extra])
+                    for extra in range(MIN_BEGUN)
+                ), (text[:length], seen)
+            for call, expected in zip(cut.calls, whole.calls, strict=False):
+                assert call.name == expected.name, text[:length]
+                assert call.status is Status.INCOMPLETE or call.arguments == expected.arguments
+            assert len(cut.calls) <= len(whole.calls)
+
+
+def openers(dialect: Dialect) -> Iterator[str]:
+    """The markers that end plain text."""
+    for state in dialect.grammar.states.values():
+        if isinstance(state, Span) and state.kind in (SpanKind.TEXT, SpanKind.REASONING):
+            yield from (*state.on, *state.peek)
+
+
+@each_dialect
+@pytest.mark.parametrize("prose", PROSE)
+def test_prose_with_a_marker_is_not_held_back(dialect: Dialect, prose: str) -> None:
+    for marker in sorted(set(openers(dialect))):
+        written = f"The {marker}{prose}"
+        decoder = Decoder(table_of(dialect.names[0]), state=dialect.grammar.text, tools=TOOLS)
+        seen = 0
+        for index, char in enumerate(written):
+            seen += sum(len(event.raw) for event in decoder.feed(Chunk(char, (Token(index, char),))))
+            assert index + 1 - seen <= len(marker) + MOST_HELD, (marker, written[seen : index + 1])
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.STOP])
+def test_text_that_only_begins_like_a_marker_is_kept_where_the_model_stops(reason: FinishReason) -> None:
+    """It meant it, if it stopped there. If it was cut, nobody knows."""
+    output = fold(decode(table_of("hermes"), ["Write <tool_"], Finish(reason), tools=TOOLS))
+
+    assert output.text == ("Write <tool_" if reason is FinishReason.STOP else "Write")
+    assert not any(isinstance(item, FunctionCall) for item in output.items)
