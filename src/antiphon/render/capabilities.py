@@ -57,6 +57,8 @@ class TemplateCapabilities(Struct, frozen=True):
     """Ids of calls must be nine letters or digits."""
     reasoning: bool = True
     """The model's reasoning is rendered, at least in the newest turn."""
+    efforts: Mapping[str, str] = {}
+    """The reasoning efforts that it does not take → the nearest that it takes."""
     media: Mapping[MediaKind, str] = {}
     """The placeholders that are rendered for parts of these kinds. Others are written into the text."""
     media_in_results: bool = True

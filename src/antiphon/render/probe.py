@@ -7,7 +7,7 @@ everything: its own error is then the best message for a client.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.efforts import nearest_efforts
 from antiphon.render.media import placeholder_in
 from antiphon.render.messages import REASONING_KEYS, TemplateMessage
 
@@ -26,7 +27,12 @@ class RenderProbe(Protocol):
     """Renders messages and tools, in the form for `capabilities`, or raises `RequestError`."""
 
     def __call__(
-        self, messages: Messages, tools: Sequence[Any], capabilities: TemplateCapabilities, /
+        self,
+        messages: Messages,
+        tools: Sequence[Any],
+        capabilities: TemplateCapabilities,
+        more: Mapping[str, Any] = ...,
+        /,
     ) -> str:
         """The prompt."""
         ...
@@ -78,7 +84,7 @@ def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
     capabilities = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
     if capabilities is None:
         return TemplateCapabilities()
-    for find in (_assistant, _roles, _tools_and_calls, _reasoning, _media):
+    for find in (_assistant, _roles, _tools_and_calls, _reasoning, _efforts, _media):
         capabilities = find(_Probe(render, capabilities), capabilities)
     return capabilities
 
@@ -96,6 +102,10 @@ class _Probe:
             return self._render(messages, tools, self.form)
         except RequestError:
             return ""
+
+    def with_variables(self, variables: Mapping[str, Any]) -> str:
+        """The output for one message with these template variables. Raises `RequestError`."""
+        return self._render([_user], (), self.form, {"add_generation_prompt": True, **variables})
 
     def shows(self, messages: Messages, *marks: str, tools: Sequence[Any] = ()) -> bool:
         """Whether all marks are rendered, in any order."""
@@ -211,6 +221,10 @@ def _needs_answer_after_results(probe: _Probe) -> bool:
 def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     talks = [[_user, _answer | _with_reasoning], [_user, _with_call | _with_reasoning, _result_1]]
     return replace(capabilities, reasoning=any(probe.shows(talk, REASONING) for talk in talks))
+
+
+def _efforts(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+    return replace(capabilities, efforts=nearest_efforts(probe.with_variables))
 
 
 _MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)

@@ -105,6 +105,9 @@ class ChatTemplateRenderer:
             messages = self._describe_tools(messages, tools, turn.tool_choice.calling)
         arranged = arrange(messages, self.capabilities, marks)
         variables["add_generation_prompt"] = starts
+        effort = variables.get("reasoning_effort")
+        if isinstance(effort, str) and effort in self.capabilities.efforts:
+            variables["reasoning_effort"] = self.capabilities.efforts[effort]
         prompt = self._render_messages(arranged, tools, self.capabilities, variables, marks)
         if not marks.media:
             return prompt

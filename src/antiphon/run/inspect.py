@@ -165,6 +165,9 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
     words = name.replace("_", " ")
     if name == "arguments":
         return words, value, "arguments of an earlier call", _ARGUMENTS[value]
+    if name == "efforts":
+        others = ", ".join(f"{effort} becomes {nearest}" for effort, nearest in value.items())
+        return words, others or "any", "each reasoning effort", "others become the nearest that it takes"
     if name == "media":
         kinds = ", ".join(f"{kind} as {placeholder}" for kind, placeholder in value.items())
         return words, kinds or "none", "media as parts of a message", "others are written into the text"
