@@ -74,7 +74,7 @@ FORMAT = JsonSchema(
     {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
 )
 
-NO_CALLS = {"plain": "the dialect has no calls", "think": "the dialect has no calls"}
+NO_CALLS = dict.fromkeys(("plain", "think", "kimi_vl"), "the dialect has no calls")
 """Dialects in which a call cannot be demanded, and why."""
 
 REQUIRED = ToolChoice(CallMode.REQUIRED)
@@ -211,6 +211,11 @@ NOT_AS_TAUGHT = {
     ("muse_glimmer", "parallel"): "the recipient is not the function",
     ("muse_glimmer", "empty_arguments"): "the recipient is not the function",
     ("muse_glimmer", "reasoning_then_call"): "the recipient is not the function",
+    **{
+        ("muse", case): "the recipient is not the function"
+        for case in ("single", "parallel", "empty_arguments", "reasoning_then_call")
+    },
+    ("beam", "parallel"): "a call that may be the last one ends with another token",
     ("openai", "parallel"): "a header from an older template",
     ("openai", "empty_arguments"): "the channel is wrong",
 }

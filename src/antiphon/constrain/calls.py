@@ -81,10 +81,10 @@ class CallGrammar:
         return rule(self._rules, f"sent {name} {only}", lambda: self._body(self._states[name], name, only))
 
     def _body(self, state: State, name: str, only: str) -> Expr:
-        if isinstance(state, JsonArguments):
-            return self._arguments[only].inside(name)
         if not isinstance(state, Span):
-            return NOTHING
+            return self._arguments[only].inside(name) if isinstance(state, JsonArguments) else NOTHING
+        if state.kind is SpanKind.CALL:  # the arguments: the header has the name
+            return self._arguments[only].inside(name)
         ways = [sequence(m, self.opened(to, "", only)) for m, to in state.on.items() if self._opens(to)]
         return sequence(GAP, alternation(*ways))
 

@@ -38,6 +38,15 @@ class SpanKind(Enum):
     """Only space, between the arguments of a call. Other text there is malformed, and skipped."""
 
 
+class Space(Enum):
+    """What the space around the text of a span belongs to."""
+
+    MARKUP = auto()
+    """To the markers that it touches."""
+    TEXT = auto()
+    """To the text, if there is any."""
+
+
 class Span(Struct, frozen=True):
     """Text of one kind, up to a marker.
 
@@ -47,8 +56,8 @@ class Span(Struct, frozen=True):
     the state that they lead to. `again` holds markers that count as those in `on` do, but
     only in an answer that has had reasoning. `otherwise` is the state that reads any
     other text of an opening.
-    `phase` is the phase of a message, in families that distinguish phases.
-    `entry_text` is emitted as text on entry: the prompt or a marker contains it.
+    `phase` is the phase of a message, in families that distinguish phases. `space` says what space around
+    the text belongs to. `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
 
     kind: SpanKind
@@ -58,6 +67,7 @@ class Span(Struct, frozen=True):
     again: Markers = {}
     otherwise: str | None = None
     phase: str | None = None
+    space: Space = Space.MARKUP
     entry_text: str = ""
 
 

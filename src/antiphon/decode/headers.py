@@ -110,6 +110,28 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", (*known, *calls)))
 
 
+def called_recipient_router(channels: Mapping[str, str], guess: str, call: str, spelling: str) -> Router:
+    """`assistant to=NAME<|channel|>CHANNEL`: a message with a recipient is a call of it, read by `call`.
+
+    `channels` maps the channels of other messages to states, an unknown one leads to `guess`. Models write
+    `spelling` in the header of a call.
+    """
+
+    def route(text: str) -> Route | None:
+        if not set(_TOKEN.findall(text)) <= {"<|channel|>", "<|constrain|>"}:
+            return None
+        if recipient := _RECIPIENT.search(text):
+            return Route(call, CallHeader(recipient[1])) if _is_name(recipient[1]) else None
+        words = _TOKEN.sub(" ", text).split()
+        if len(words) > 1 and {"assistant", *channels}.isdisjoint(words):
+            return None
+        return Route(next((channels[word] for word in words if word in channels), guess))
+
+    known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
+    headings = (*known, HeaderSpelling(f"assistant {spelling}", call))
+    return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
+
+
 def is_cut_harmony_header(text: str) -> bool:
     """Whether the text is a special token and words of a harmony header, the last one possibly cut."""
     return _CUT.fullmatch(text) is not None
@@ -135,13 +157,18 @@ def repetition_router(to: str) -> Router:
     return route
 
 
-def recipient_router(recipients: Mapping[str, str], others: str) -> Router:
-    """`assistant to=RECIPIENT`: `recipients` maps recipients to states, any other leads to `others`."""
+def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | None = None) -> Router:
+    """`assistant to=RECIPIENT`: `recipients` maps recipients to states, any other leads to `others`.
+
+    A header without a recipient leads to `nobody`; None: it is not one.
+    """
 
     def route(text: str) -> Route | None:
         words = text.split()
         if words[:1] == ["assistant"]:
             del words[0]
+        if not words and nobody is not None:
+            return Route(nobody)
         if len(words) != 1 or not words[0].startswith("to="):
             return None
         return Route(recipients.get(words[0][3:], others))

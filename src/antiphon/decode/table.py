@@ -19,6 +19,7 @@ from antiphon.core.grammar import (
     KeyedCalls,
     Name,
     PythonCalls,
+    Space,
     Span,
     SpanKind,
     State,
@@ -40,6 +41,7 @@ from antiphon.decode.json_calls import JsonCallsReader, KeyedCallsReader
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import SpanReader, SpanTable, StateReader
+from antiphon.decode.spaced_reader import SpacedSpanReader
 
 
 class CompiledState:
@@ -84,14 +86,16 @@ class Table(dict[str, CompiledState]):
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
         if isinstance(state, Span):
-            first = SpanTable(state, name)
+            first, reader = SpanTable(state, name), _SPAN_READERS[state.space]
             again = SpanTable(_after_reasoning(state), name) if state.again else first
-            return lambda builder: SpanReader(again if builder.reasoned else first, builder)
+            return lambda builder: reader(again if builder.reasoned else first, builder)
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar.states)
         return partial(_READERS[type(state)], state, lexer)
 
+
+_SPAN_READERS = {Space.MARKUP: SpanReader, Space.TEXT: SpacedSpanReader}
 
 _READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], StateReader]] = {
     BraceArguments: BraceArgumentsReader,

@@ -10,7 +10,7 @@ from antiphon.core.grammar import Grammar, KeyedCalls, ReasoningMarkers, Span, S
 from antiphon.dialects.dialect import Dialect
 
 APERTUS = Dialect(
-    names=("apertus",),
+    names=("apertus", "apertus2509"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<|tools_prefix|>": "call"}),

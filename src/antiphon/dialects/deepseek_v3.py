@@ -29,7 +29,7 @@ _STATES: dict[str, State] = {
 }
 
 DEEPSEEK_V3 = Dialect(
-    names=("deepseek_v3",),
+    names=("deepseek_v3", "deepseek-v3", "deepseekv3"),
     calls=Grammar(
         {
             **_STATES,
@@ -46,7 +46,7 @@ DEEPSEEK_V3 = Dialect(
 )
 
 DEEPSEEK_V31 = Dialect(
-    names=("deepseek_v31",),
+    names=("deepseek_v31", "deepseekv31"),
     calls=Grammar(
         {
             **_STATES,

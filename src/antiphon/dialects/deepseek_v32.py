@@ -32,7 +32,7 @@ _V4_OPEN = {
 _V4_CLOSE = {"</｜DSML｜tool_calls>": "text", "</｜DSML｜toolcalls>": "text", "</｜DSML｜tool>": "text"}
 
 DEEPSEEK_V32 = Dialect(
-    names=("deepseek_v32",),
+    names=("deepseek_v32", "deepseekv32"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<｜DSML｜function_calls>": "opening"}),
@@ -52,7 +52,7 @@ DEEPSEEK_V32 = Dialect(
 )
 
 DEEPSEEK_V4 = Dialect(
-    names=("deepseek_v4",),
+    names=("deepseek_v4", "deepseek-v4", "deepseekv4"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on=_V4_OPEN),
@@ -68,7 +68,7 @@ DEEPSEEK_V4 = Dialect(
 )
 
 DEEPSEEK_V41 = Dialect(
-    names=("deepseek_v41",),
+    names=("deepseek_v41", "deepseek-v41", "deepseekv41"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<｜DSML｜ calls>": "opening"}),

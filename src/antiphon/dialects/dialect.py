@@ -66,6 +66,8 @@ class Dialect(Struct, frozen=True):
 
     def with_reasoning_of(self, other: "Dialect") -> "Dialect":
         """These calls with the reasoning of `other`: `qwen3+hermes`."""
+        if other.calls == self.calls and other.reasoning == self.reasoning:
+            return self  # two names of one dialect: `openai_gptoss+openai`
         if other.reasoning is None:
             raise EngineError(f"The dialect '{other.names[0]}' has no reasoning tags to combine with others.")
         return replace(self, names=(f"{other.names[0]}+{self.names[0]}",), reasoning=other.reasoning)

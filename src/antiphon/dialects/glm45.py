@@ -15,7 +15,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
 GLM45 = Dialect(
-    names=("glm45", "glm47", "ling3", "poolside_v1"),
+    names=("glm45", "glm47", "glm", "ling3", "poolside_v1", "spark25", "spark3"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<tool_call>": "name"}),

@@ -19,7 +19,7 @@ from antiphon.dialects.think import THINK_TOKENS
 from antiphon.render.tool_prompt import ToolPrompt
 
 HERMES = Dialect(
-    names=("hermes", "qwen3_json", "granite4"),
+    names=("hermes", "qwen3_json", "qwen", "qwen25", "granite4", "trinity"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<tool_call>": "call"}),

@@ -20,7 +20,7 @@ _NEXT = {"<tool_call>": "name", "<tool_calls>": "opening"}
 _END = {"</tool_call>": "called", "</tool_calls>": "text"}
 
 HY_V3 = Dialect(
-    names=("hy_v3", "hy_v4"),
+    names=("hy_v3", "hy_v4", "hunyuan"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on=_NEXT),

@@ -1,4 +1,4 @@
-"""InternLM 2 and 2.5: a call as the action of a plugin.
+"""InternLM 2, 2.5 and Intern-S1: a call as the action of a plugin.
 
 Let me look.<|action_start|><|plugin|>
 {"name": "get_weather", "parameters": {"city": "Rome"}}<|action_end|>
@@ -9,7 +9,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
 INTERNLM = Dialect(
-    names=("internlm",),
+    names=("internlm", "interns1"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<|action_start|>": "action"}),

@@ -13,7 +13,7 @@ from antiphon.dialects.think import THINK_TAGS
 _TAG = {"<|python_tag|>": "call"}
 
 LLAMA3_JSON = Dialect(
-    names=("llama3_json", "llama4_json"),
+    names=("llama3_json", "llama3", "llama4_json"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on=_TAG, peek={"{": "bare"}),

@@ -24,7 +24,7 @@ _END = {"</invoke>": "called", "</minimax:tool_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<minimax:tool_call>": "opening"}
 
 MINIMAX_M2 = Dialect(
-    names=("minimax_m2",),
+    names=("minimax_m2", "minimax-m2"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<minimax:tool_call>": "opening"}),
@@ -50,7 +50,7 @@ MINIMAX_M2 = Dialect(
 _CALL = {"<minimax:tool_call>": "opening"}
 
 MINIMAX_M2_APPEND_THINK = Dialect(
-    names=("minimax_m2_append_think",),
+    names=("minimax_m2_append_think", "minimax-append-think"),
     calls=Grammar(
         {
             **MINIMAX_M2.calls.states,

@@ -21,7 +21,7 @@ _END = {"]<]minimax[>[</invoke>": "called", "]<]minimax[>[</tool_call>": "text"}
 _NEXT = {"]<]minimax[>[<invoke name=": "name", "]<]minimax[>[<tool_call>": "opening"}
 
 MINIMAX_M3 = Dialect(
-    names=("minimax_m3",),
+    names=("minimax_m3", "minimax-m3"),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"]<]minimax[>[<tool_call>": "opening"}),

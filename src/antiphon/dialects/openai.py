@@ -32,7 +32,7 @@ _ENDS = {
 }
 
 OPENAI = Dialect(
-    names=("openai", "gpt_oss", "openai_gptoss", "harmony"),
+    names=("openai", "gpt_oss", "gpt-oss", "openai_gptoss", "harmony"),
     answer_start="<|end|><|start|>assistant<|channel|>final<|message|>",
     calls=Grammar(
         {

@@ -1,4 +1,4 @@
-"""Calls as XML-like functions and parameters: Qwen3-Coder, Qwen3.5, Step 3.5, MiniCPM-V, MiMo and relatives.
+"""Calls as XML-like functions and parameters: Qwen3-Coder, Qwen3.5, Step 3.5, MiniCPM-V, MiMo and others.
 
     <tool_call>
     <function=get_weather>
@@ -16,7 +16,7 @@ new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Key, Name, Span, SpanKind, State, Trim, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Key, Name, Space, Span, SpanKind, State, Trim, Value
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -43,7 +43,7 @@ _CALLS: dict[str, State] = {
 }
 
 QWEN3_CODER = Dialect(
-    names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv"),
+    names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv", "nanbeige", "berrylm"),
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE)}),
     reasoning=THINK_TOKENS,
 )
@@ -53,3 +53,15 @@ MIMO = Dialect(
     calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END)}),
     reasoning=THINK_TOKENS,
 )
+
+STEP5 = Dialect(
+    names=("step5",),
+    calls=Grammar(
+        {
+            **QWEN3_CODER.calls.states,
+            "text": Span(SpanKind.TEXT, on={**_NEXT, "<function=": "bare"}, space=Space.TEXT),
+        }
+    ),
+    reasoning=THINK_TOKENS,
+)
+"""The space around its text is part of the text."""

@@ -27,7 +27,7 @@ BY_NAME = {name: dialect for dialect in DIALECTS for name in dialect.names}
 def check(name: str) -> None:
     """Raise EngineError if there is no dialect of that name. Whether a model supports `hf` is not checked."""
     for part in name.split("+"):
-        if part != hf.NAME:
+        if part not in hf.NAMES:
             find(part)
 
 
@@ -40,9 +40,9 @@ def find(name: str, template: str | None = None) -> Dialect:
     reasoning, plus, calls = name.partition("+")
     if plus:
         return find(calls, template).with_reasoning_of(find(reasoning, template))
-    if name == hf.NAME:
+    if name in hf.NAMES:
         return hf.build(template)
     if name not in BY_NAME:
-        names = ", ".join(sorted((*BY_NAME, hf.NAME)))
+        names = ", ".join(sorted((*BY_NAME, *hf.NAMES)))
         raise EngineError(f"There is no dialect '{name}'. Use one of: {names}.")
     return BY_NAME[name]

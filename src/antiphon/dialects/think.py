@@ -19,6 +19,9 @@ THINK_TOKENS = ReasoningMarkers(opens=("<think>",), closes=("</think>",), reopen
 """For models where each tag is one token of the vocabulary, and other decoders accept several blocks."""
 
 THINK = Dialect(
-    names=("think", "deepseek_r1", "qwen3", "nemotron_v3", "granite_thinking_parser", "holo2"),
+    names=(
+        *("think", "deepseek_r1", "deepseek-r1", "qwen3", "qwen3-thinking", "nemotron_v3", "nemotron_3"),
+        *("granite_thinking_parser", "holo2"),
+    ),
     reasoning=THINK_TOKENS,
 )

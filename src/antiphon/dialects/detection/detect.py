@@ -89,7 +89,7 @@ def choose(name: str | None, evidence: Evidence) -> Detection:
     if name is None:
         return detect(evidence)
     dialect = _with_tag_suffix(find(name, evidence.response_template), evidence)
-    if name == hf.NAME and (found := detect(evidence)).name == name:
+    if name in hf.NAMES and (found := detect(evidence)).name == hf.NAME:
         dialect = found.dialect  # completed with properties of its family
     return Detection(dialect, "It was named with --dialect.")
 

@@ -28,6 +28,9 @@ from antiphon.dialects.response_template.builder import NAME
 WRONG_ARGUMENTS = 0.5
 """The score of a call whose name was decoded correctly and whose arguments were not."""
 
+SPACED = 0.95
+"""The score of a text with space around it that is not its own."""
+
 MIN_MARKER = 3
 """Characters of the shortest marker that is counted: `>` occurs in any text."""
 
@@ -168,7 +171,9 @@ def _match(wanted: OutputItem, item: OutputItem) -> float:
         ):
             return 0.0
         return 1.0 if json.loads(item.arguments) == json.loads(wanted.arguments) else WRONG_ARGUMENTS
-    return float(type(item) is type(wanted) and item.text.strip() == wanted.text)
+    if type(item) is not type(wanted) or item.text.strip() != wanted.text:
+        return 0.0
+    return 1.0 if item.text == wanted.text else SPACED
 
 
 def _is_distinctive(marker: str) -> bool:

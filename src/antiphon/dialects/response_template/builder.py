@@ -29,6 +29,8 @@ from antiphon.dialects.response_template.fields import Field, Markers, Unsupport
 
 NAME = "hf"
 """The name of a dialect built here."""
+NAMES = (NAME, "response_template")
+"""The values of the option that choose it."""
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _FIELDS = {"content", "tool_calls", *_REASONING}

@@ -1,0 +1,28 @@
+"""Reads text whose space is its own, also next to markers. Space without text is markup, as elsewhere."""
+
+from antiphon.decode.lexer import MAX_SPACE, MarkerMatch
+from antiphon.decode.readers import RETRACT, SpanReader, Step
+
+
+class SpacedSpanReader(SpanReader):
+    """Reads text of one kind, up to the next marker. Space at its start is held until text follows."""
+
+    __slots__ = ()
+
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+        body, rest = text[: found.start], text[found.start :]
+        if self.at_start and not body.strip():
+            if found.marker or self._final or len(body) > MAX_SPACE:
+                return super()._read(text, found)
+            self._held = text
+            return None
+        self.at_start = False
+        if body.strip() and self._lexer is not self._table.lexer:
+            return self._begin(body, rest)
+        self._report(body)
+        if found.marker in self._table.peek:
+            return Step(self._table.to[found.marker], rest)
+        if found.marker:
+            return Step(self._table.to[found.marker], text[found.end :], found.marker)
+        self._held = rest
+        return Step(RETRACT, rest) if self._builder.over_limit else None
