@@ -13,12 +13,14 @@ from antiphon.core.errors import (
     AntiphonError,
     AuthenticationError,
     ClientBusyError,
+    ContentEncodingError,
     EngineBusyError,
     EngineNotReadyError,
     MethodNotAllowedError,
     NotFoundError,
     RequestError,
 )
+from antiphon.http.encodings import SUPPORTED
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
@@ -48,6 +50,7 @@ _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotA
 _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
     AuthenticationError: {"www-authenticate": "Bearer"},
     ClientBusyError: {"retry-after": "1"},
+    ContentEncodingError: {"accept-encoding": ", ".join(SUPPORTED)},
     EngineBusyError: {"retry-after": "1"},
     EngineNotReadyError: {"retry-after": "1"},
 }

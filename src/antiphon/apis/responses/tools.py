@@ -160,8 +160,13 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
     return {
         f"tools[{index}]": tool
         for index, tool in enumerate(tools or ())
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and client_tool(tool) is None
+        if isinstance(tool, dict) and _may_be_hosted(tool.get("type")) and client_tool(tool) is None
     }
+
+
+def _may_be_hosted(type_: object) -> bool:
+    """Whether a tool of this type is none that the client describes."""
+    return isinstance(type_, str) and type_ not in _READ
 
 
 def _notes(tool: RequestObject) -> Iterator[Note]:
