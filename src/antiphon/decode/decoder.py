@@ -365,12 +365,26 @@ class Decoder:
             return rest
         marker, raw = self._builder.retract()
         text = (marker or "") + raw + rest
+        token = self._header_token(text)
+        if token:
+            self._builder.malformed("a header without a message")
+            self._builder.markup(token)
+            self._resume_text(self._origin)
+            return text[len(token) :]
         if text:  # an answer that starts inside a header may be empty
             self._builder.malformed("a marker that opens no call")
         taken = self._text_length(marker or "", raw)
         reader = self._resume_text(None if marker is None else self._origin)
         reader.take_as_text(text[:taken])
         return text[taken:]
+
+    def _header_token(self, text: str) -> str:
+        """The special token, and the space before it, with which text that is no header begins."""
+        if not isinstance(self._table[self.state].state, Header):
+            return ""
+        space = len(text) - len(text.lstrip())
+        token = next((each for each in self._table.header_tokens if text.startswith(each, space)), "")
+        return text[:space] + token if token else ""
 
     def _text_length(self, marker: str, raw: str) -> int:
         """The number of characters that are certainly text. At least one, so that reading makes progress."""

@@ -119,7 +119,7 @@ def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[li
     Raises EngineError if there is no such dialect.
     """
     grammar = TEXT if reading.dialect is None else find(reading.dialect).grammar
-    table = Table(grammar if reading.calls or grammar.has_message_headers else grammar.without_calls())
+    table = Table(grammar if reading.calls else grammar.without_calls())
     start = start_after(table, reading.tail) if reading.tail else Start()
     decoder = Decoder(
         table,

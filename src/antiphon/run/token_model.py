@@ -101,9 +101,8 @@ class TokenModel:
         self._renderer = renderer
         grammar = dialect.grammar
         self._table = Table(grammar).compile()
-        self._table_without_calls = (
-            self._table if grammar.has_message_headers else Table(grammar.without_calls()).compile()
-        )
+        self._table_without_calls = Table(grammar.without_calls()).compile()
+        self._table_without_tools = self._table if grammar.has_message_headers else self._table_without_calls
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
         self._exclude_tools = exclude_tools
@@ -394,9 +393,10 @@ class TokenModel:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        if turn.tools and (self._exclude_tools or turn.tool_choice.calling is not CallMode.NONE):
-            return self._table
-        return self._table_without_calls
+        if not turn.tools:
+            return self._table_without_tools
+        none = turn.tool_choice.calling is CallMode.NONE and not self._exclude_tools
+        return self._table_without_calls if none else self._table
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
