@@ -76,10 +76,11 @@ def state_after(table: Table, tail: str) -> str:
 class Decoder:
     """Decodes one generation. A decoder is used once.
 
-    `state` is where the answer begins (see `state_after`), None for the grammar's start. `stop` strings end
-    visible text, and are part of it if `include_stop`. `ids` makes the ids of calls, given the index of the
-    call in this answer. `tools` are the functions that the request offers: name → JSON Schema. `call_prefix`
-    is the start of calls in the prompt: events report the whole calls, with the raw text of the answer only.
+    `state` is where the answer begins (see `state_after`), None for the grammar's start. `stop` strings
+    end visible text, but not before the answer has its `least` tokens, and are part of it if
+    `include_stop`. `ids` makes the ids of calls, given the index of the call in this answer. `tools` are
+    the functions that the request offers: name → JSON Schema. `call_prefix` is the start of calls in the
+    prompt: events report the whole calls, with the raw text of the answer only.
     """
 
     # Every token looks up some of them.
@@ -110,6 +111,7 @@ class Decoder:
         state: str | None = None,
         stop: Iterable[str] = (),
         include_stop: bool = False,
+        least: int = 0,
         ids: CallIds | None = None,
         tools: Mapping[str, Schema] | None = None,
         call_prefix: str = "",
@@ -147,6 +149,8 @@ class Decoder:
         if call_prefix:
             self._read(Chunk(call_prefix))
             self._prefix_left = len(call_prefix)
+        if least:
+            self._token_map.expect(least)
 
     @property
     def mid_text(self) -> bool:
@@ -198,8 +202,7 @@ class Decoder:
         """Add the plain chunks since the last call to all counts."""
         length, tokens = self._plain_length, self._plain_tokens
         self._plain_length = self._plain_tokens = 0
-        self._token_map.written += length
-        self._token_map.position += length
+        self._token_map.pass_over(length, tokens)
         self._builder.completion_tokens += tokens
         if self._delta is ReasoningDelta:
             self._builder.reasoning_tokens += tokens

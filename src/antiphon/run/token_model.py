@@ -139,7 +139,7 @@ class TokenModel:
         observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
-        sampling, recording = supported(turn.sampling, card.capabilities), observation.record is not None
+        sampling, recording = supported(turn, card.capabilities), observation.record is not None
         if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
         prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
@@ -348,6 +348,7 @@ class TokenModel:
             state=start.state,
             stop=turn.stop,
             include_stop=turn.stop_shown,
+            least=turn.sampling.min_tokens or 0,
             ids=ids_by(self.dialect.ids, calls, rng),
             tools={tool.name: tool.parameters for tool in turn.tools} if turn.tools else None,
             call_prefix=start.call_prefix,
@@ -419,6 +420,7 @@ class TokenModel:
             self._tail(table, prompt.text),
             turn.stop,
             turn.stop_shown,
+            turn.sampling.min_tokens or 0,
             {tool.name: tool.parameters for tool in turn.tools},
         )
 
