@@ -33,10 +33,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import brotli
+from backports import zstd
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
-
-from antiphon.http.encodings import zstd
 
 MAX_WAIT = 1.0
 """Seconds that another client may wait, beyond its wait at a server that is not attacked."""

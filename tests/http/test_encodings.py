@@ -12,12 +12,14 @@ import brotli
 import httpx2 as httpx
 import pytest
 import pytest_asyncio
+from backports import zstd
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ContentEncodingError, RequestError
 from antiphon.core.limits import Limits
-from antiphon.http.encodings import MOST_FRAMES, PIECE, decoders, zstd
+from antiphon.http import encodings
+from antiphon.http.encodings import MOST_FRAMES, PIECE, decoders
 from tests.server import NO_TLS, Running, running
 
 HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Hello!"}]}
@@ -198,3 +200,13 @@ async def test_errors_of_encodings(server: Running) -> None:
         sent = gzip.compress(body) if "gzip" in encoding else body
         assert (await asked(server, encoding, sent)).status_code == 200
     assert (await asked(server, "gzip", b"")).status_code == 400
+
+
+async def test_without_the_extra(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "_library", lambda name: None if name in ("zstd", "br") else zlib)
+    for name in ("zstd", "br"):
+        answer = await asked(server, name, b"x")
+        assert answer.status_code == 415
+        assert answer.headers["accept-encoding"] == "gzip, deflate"
+        assert "without the extra `encodings`" in answer.json()["error"]["message"]
+    assert (await asked(server, "gzip", gzip.compress(json.dumps(HELLO).encode()))).status_code == 200

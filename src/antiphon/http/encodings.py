@@ -2,22 +2,19 @@
 
 No call of a decoder returns more than about `PIECE` bytes, so whoever counts them stops a body that grows
 without end before it is in memory. A body is one frame, or several (gzip calls them members), up to
-`MOST_FRAMES`.
+`MOST_FRAMES`. A library is imported for the first body that needs it; those of zstd and Brotli are an extra.
 """
 
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
 
-import brotli
+from msgspec import Struct
 
-from antiphon.core.errors import ContentEncodingError, RequestError
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from antiphon.core.errors import ContentEncodingError, RequestError, missing_extra
 
 PIECE = 64 * 1024
 """Bytes that are decoded at once."""
@@ -36,7 +33,7 @@ class Frame(Protocol):
     """Decodes one frame, in the form of Python's newer decompressors."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """The next part of what this data, and the data before, decode to. Raises errors of `_CORRUPT`."""
+        """The next part of what this data, and the data before, decode to. Raises `Encoding.error`."""
         ...
 
     @property
@@ -89,8 +86,8 @@ class _Brotli:
 
     unused_data = b""
 
-    def __init__(self) -> None:
-        self._decompressor = brotli.Decompressor()
+    def __init__(self, decompressor: Any) -> None:
+        self._decompressor = decompressor
         self._full = False
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
@@ -111,40 +108,69 @@ class _Brotli:
         return finished
 
 
-def _gzip(data: bytes) -> Frame:
+class Encoding(Struct, frozen=True):
+    """How bodies of an encoding are read.
+
+    `frame` makes, of the `library`, what decodes a frame that begins with these bytes. `error` is what the
+    library raises for one that is corrupt.
+    """
+
+    library: str
+    error: str
+    frame: Callable[[Any, bytes], Frame]
+
+
+def _gzip(_library: Any, _data: bytes) -> Frame:
     return _Deflate(zlib.MAX_WBITS | 16)
 
 
-def _deflate(data: bytes) -> Frame:
+def _deflate(_library: Any, data: bytes) -> Frame:
     """In zlib's format, whose first byte says `DEFLATED` (RFC 1950); some clients leave its head out."""
     return _Deflate(zlib.MAX_WBITS if data[0] & 15 == zlib.DEFLATED else -zlib.MAX_WBITS)
 
 
-def _zstd(data: bytes) -> Frame:
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+def _zstd(zstd: Any, _data: bytes) -> Frame:
+    frame: Frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+    return frame
 
 
-def _brotli(data: bytes) -> Frame:
-    return _Brotli()
+def _brotli(brotli: Any, _data: bytes) -> Frame:
+    return _Brotli(brotli.Decompressor())
 
 
-FRAMES: Mapping[str, Callable[[bytes], Frame]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": _deflate,
-    "zstd": _zstd,
-    "br": _brotli,
+ENCODINGS: Mapping[str, Encoding] = {
+    "gzip": Encoding("zlib", "error", _gzip),
+    "x-gzip": Encoding("zlib", "error", _gzip),
+    "deflate": Encoding("zlib", "error", _deflate),
+    "zstd": Encoding(
+        "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", "ZstdError", _zstd
+    ),
+    "br": Encoding("brotli", "error", _brotli),
 }
-"""Encoding → what decodes a frame of it that begins with these bytes."""
-SUPPORTED = ("gzip", "deflate", "zstd", "br")
-_CORRUPT = (zlib.error, zstd.ZstdError, brotli.error)
+
+
+@cache
+def _library(encoding: str) -> Any:
+    """What decodes it; None if it is not installed."""
+    try:
+        return import_module(ENCODINGS[encoding].library)
+    except ImportError:
+        return None
+
+
+def supported() -> list[str]:
+    """The encodings that can be read, without other names."""
+    return [name for name in ENCODINGS if not name.startswith("x-") and _library(name) is not None]
 
 
 class Decoder:
     """Decodes one encoding of a body."""
 
     def __init__(self, encoding: str) -> None:
-        self._encoding = encoding
+        self._encoding = ENCODINGS[encoding]
+        self._name = encoding
+        self._library = _library(encoding)
+        self._corrupt: type[Exception] = getattr(self._library, self._encoding.error)
         self._frame: Frame | None = None
         self._frames = 0
 
@@ -152,28 +178,28 @@ class Decoder:
         """What the data decode to, as far as it can be said yet. Raises RequestError."""
         while data or self._frame is not None:
             if self._frame is None:
-                self._frame = FRAMES[self._encoding](data)
+                self._frame = self._encoding.frame(self._library, data)
                 self._frames += 1
             try:
                 piece, data = self._frame.decompress(data, PIECE), b""
-            except _CORRUPT as error:
-                raise self._corrupt() from error
+            except self._corrupt as error:
+                raise self._error() from error
             if piece:
                 yield piece
             if self._frame.eof:
                 data, self._frame = self._frame.unused_data, None
                 if self._frames == MOST_FRAMES and data:
-                    raise self._corrupt()
+                    raise self._error()
             elif self._frame.needs_input:
                 return
 
     def end(self) -> None:
         """Raise RequestError if the body was cut."""
         if self._frame is not None:
-            raise self._corrupt()
+            raise self._error()
 
-    def _corrupt(self) -> RequestError:
-        what = f"The body is not valid {self._encoding}, as its Content-Encoding says, or was cut."
+    def _error(self) -> RequestError:
+        what = f"The body is not valid {self._name}, as its Content-Encoding says, or was cut."
         return RequestError(f"{what} Compress it anew, or send it as it is, without Content-Encoding.")
 
 
@@ -181,9 +207,15 @@ def decoders(fields: Sequence[bytes]) -> list[Decoder]:
     """What decodes a body with these fields `Content-Encoding`, in order. Raises ContentEncodingError."""
     names = [name.strip().lower() for name in b",".join(fields).decode("latin-1").split(",")]
     applied = [name for name in names if name not in ("", IDENTITY)]
-    unknown = next((name for name in applied if name not in FRAMES), None)
-    if unknown is not None or len(applied) > MOST_ENCODINGS:
-        what = f"'{unknown[:40]}'" if unknown else f"more than {MOST_ENCODINGS} of them"
-        message = f"The encoding of the body, {what}, is not supported. Use {', '.join(SUPPORTED)}, or none."
-        raise ContentEncodingError(message)
+    if len(applied) > MOST_ENCODINGS:
+        raise _unsupported(f"The body has more than {MOST_ENCODINGS} encodings.")
+    for name in applied:
+        if name not in ENCODINGS:
+            raise _unsupported(f"Bodies that are encoded as '{name[:40]}' are not supported.")
+        if _library(name) is None:
+            raise _unsupported(missing_extra(f"The encoding '{name}'", "encodings"))
     return [Decoder(name) for name in reversed(applied)]
+
+
+def _unsupported(why: str) -> ContentEncodingError:
+    return ContentEncodingError(f"{why} Use {', '.join(supported())}, or none.")

@@ -20,7 +20,7 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
-from antiphon.http.encodings import SUPPORTED
+from antiphon.http.encodings import supported
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
@@ -50,7 +50,6 @@ _BY_STATUS: dict[int, type[RequestError]] = {404: NotFoundError, 405: MethodNotA
 _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
     AuthenticationError: {"www-authenticate": "Bearer"},
     ClientBusyError: {"retry-after": "1"},
-    ContentEncodingError: {"accept-encoding": ", ".join(SUPPORTED)},
     EngineBusyError: {"retry-after": "1"},
     EngineNotReadyError: {"retry-after": "1"},
 }
@@ -60,6 +59,8 @@ def error_response(error: AntiphonError, path: str) -> Response:
     """The response for an error, in the shape of the API at this path."""
     prefix = max((prefix for prefix in ENCODERS if path.startswith(prefix)), key=len)
     headers = _HEADERS.get(type(error))
+    if isinstance(error, ContentEncodingError):
+        headers = {"accept-encoding": ", ".join(supported())}
     if error.retry_after is not None:
         headers = {"retry-after": str(ceil(error.retry_after))}
     return Response(ENCODERS[prefix](error), error.status, headers, media_type="application/json")
