@@ -243,7 +243,7 @@ BAD: list[tuple[Any, int, str | None]] = [
     ({"model": "scripted", "messages": []}, 400, "messages"),
     ({"model": "scripted", "messages": "x"}, 400, "messages"),
     ({"model": "scripted", "messages": [{"content": "x"}]}, 400, "messages[0].role"),
-    ({"model": "scripted", "messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role"),
+    ({"model": "scripted", "messages": [{"role": "wizard"}]}, 400, "messages[0].content"),
     ({"model": "scripted", "messages": [{"role": "user", "content": 3}]}, 400, "messages[0].content"),
     ({"model": "scripted", "messages": [{"role": "user"}]}, 400, "messages[0].content"),
     (

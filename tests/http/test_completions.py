@@ -308,7 +308,7 @@ async def test_a_batch_of_conversations(api: ChatApi) -> None:
         ({"n": 2}, "n"),
         ({"messages": []}, "messages"),
         ({"messages": [[user("Hi")], []]}, "messages[1]"),
-        ({"messages": [[user("Hi")], [{"role": "wizard", "content": "x"}]]}, "messages[1][0].role"),
+        ({"messages": [[user("Hi")], [{"role": "wizard"}]]}, "messages[1][0].content"),
     ],
 )
 async def test_bad_batches(api: ChatApi, fields: dict[str, Any], param: str) -> None:

@@ -240,3 +240,68 @@ async def test_half_a_character_becomes_a_replacement(path: str) -> None:
         whole = json.dumps({"model": "scripted"} | HALVED[path]).replace("\\ud83d", "\\ud83d\\ude00")
         prompt = await client.prompt(path, whole.encode())
         assert in_order(prompt, "a\U0001f600", "b", "c\U0001f600")
+
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "chat/completions": {"type": "function", "function": {"name": "read_item", "parameters": PARAMETERS}},
+    "responses": {"type": "function", "name": "read_item", "parameters": PARAMETERS},
+    "messages": {"name": "read_item", "input_schema": PARAMETERS},
+}
+
+
+@pytest.mark.parametrize("path", TOOLS)
+async def test_what_a_function_has_beyond_openais_fields_reaches_the_template(path: str) -> None:
+    returned = {
+        "return": {"type": "number", "description": "degrees"},
+        "strict": False,
+        "defer_loading": True,
+    }
+    tool = TOOLS[path]
+    tool = {**tool, "function": tool["function"] | returned} if "function" in tool else {**tool, **returned}
+    async with serving(SCRIPTED) as client:
+        body = APIS[path](["Hi"]) | {"tools": [tool]}
+        prompt = await client.prompt(path, body)
+        assert '"return": {"type": "number", "description": "degrees"}' in prompt
+        assert "defer_loading" not in prompt
+        assert "strict" not in prompt
+        noted = [note["param"] for note in (await client.post(path, body)).json()["notes"]]
+        assert [param.rpartition(".")[2] for param in noted] == ["defer_loading"]
+
+
+ROLES = templates.CHATML.replace(
+    "{%- for message in messages %}",
+    "{%- for message in messages if message.role in ['user', 'assistant', 'document', 'ipython'] %}",
+)
+"""Shows these roles, and says nothing of others."""
+
+
+@pytest.mark.parametrize("template", [ROLES, templates.CHATML])
+async def test_roles_that_the_template_shows_are_passed_on(template: str) -> None:
+    said = [{"role": "document", "content": "from afar"}, {"role": "user", "content": "Hi"}]
+    async with serving(template) as client:
+        prompt = await client.prompt("chat/completions", {"messages": said})
+    assert in_order(prompt, "<|im_start|>document\nfrom afar<|im_end|>", "<|im_start|>user\nHi<|im_end|>")
+
+
+@pytest.mark.parametrize("template", [ROLES, templates.XML, None])
+async def test_roles_that_the_template_does_not_show_are_refused_by_name(template: str | None) -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "critic", "content": "So?"}]
+    async with serving(template) as client:
+        for path, body in (
+            ("chat/completions", {"messages": said}),
+            ("chat/completions/batch", {"messages": [said[:1], said]}),
+        ):
+            refused = await client.post(path, body)
+            error = refused.json()["error"]
+            places = {"messages[1].role", "messages[1][1].role"}
+            assert (refused.status_code, error["param"] in places) == (400, True), error
+            assert "critic" in error["message"]
+
+
+async def test_a_role_of_the_template_may_be_that_of_results() -> None:
+    body = in_chat(["Which?", ["a"]])
+    body["messages"] += [{"role": "ipython", "content": "value-a"}]
+    async with serving(ROLES) as client:
+        prompt = await client.prompt("chat/completions", body)
+    assert in_order(prompt, "Which?", '"item": "a"', "<|im_start|>ipython\nvalue-a")
+    assert NO_RESULT not in prompt

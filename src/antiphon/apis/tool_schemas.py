@@ -1,13 +1,22 @@
-"""The schemas of functions: invalid JSON Schemas are refused before a model is shown them."""
+"""The descriptions of functions: invalid JSON Schemas are refused before a model is shown them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from antiphon.core.errors import RequestError
 
 MAX_MESSAGE = 300
 """The most characters of an error in a schema: it may quote the schema."""
+SETTINGS = frozenset({
+    "allowed_callers", "cache_control", "defer_loading", "eager_input_streaming", "strict", "type",
+})  # fmt: skip
+"""Members of functions that are for the server, not for the model."""
 _DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+
+def further_members(given: Mapping[str, Any], read: Container[str]) -> dict[str, Any]:
+    """The members of a function that are not among those that are `read`, and that a template may show."""
+    return {name: value for name, value in given.items() if name not in read and name not in SETTINGS}
 
 
 def check_schema(schema: Mapping[str, Any], param: str) -> None:

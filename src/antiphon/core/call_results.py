@@ -31,28 +31,49 @@ def pair_results(items: tuple[Item, ...], repairs: list[str]) -> tuple[Item, ...
     paired: list[Item] = []
     called: dict[str, FunctionCall] = {}  # the calls so far, by their ids
     for answer, following in _exchanges(items):
-        results: defaultdict[str, deque[FunctionOutput]] = defaultdict(deque)
-        for item in following:
-            if isinstance(item, FunctionOutput):
-                results[item.call_id].append(item)
+        results = _Results(following, repairs)
         for others, calls in _in_steps(answer):
             paired += (*others, *calls)
             for call in calls:
                 called[call.call_id] = call
-                own = results.get(call.call_id)
-                paired.append(own.popleft() if own else _placeholder(call, repairs))
+                paired += results.take(call)
         for item in following:
             if not isinstance(item, FunctionOutput):
                 paired.append(item)
-            elif (left := results[item.call_id]) and left[0] is item:
-                repairs.append(f"the result '{item.call_id}' answers no call")
-                paired += _with_call(left.popleft(), called.get(item.call_id), len(paired))
+            elif results.is_left(item):
+                paired += _with_call(item, called.get(item.call_id), len(paired))
     return tuple(paired)
 
 
-def _placeholder(call: FunctionCall, repairs: list[str]) -> FunctionOutput:
-    repairs.append(f"the call '{call.call_id}' has no result")
-    return FunctionOutput(call.call_id, (TextPart(NO_RESULT),), call.name)
+class _Results:
+    """What follows an answer: the results of its calls, and others. `repairs` collects what is missing."""
+
+    def __init__(self, following: Sequence[Item], repairs: list[str]) -> None:
+        self._repairs = repairs
+        self._left: defaultdict[str, deque[FunctionOutput]] = defaultdict(deque)
+        for item in following:
+            if isinstance(item, FunctionOutput):
+                self._left[item.call_id].append(item)
+        # A role that only a template knows may be that of results: `ipython`.
+        self._may_differ = any(isinstance(item, Message) and item.template_role for item in following)
+
+    def take(self, call: FunctionCall) -> list[FunctionOutput]:
+        """The result of a call, or a placeholder; none if a message of another role may be the result."""
+        if left := self._left.get(call.call_id):
+            return [left.popleft()]
+        if self._may_differ:
+            return []
+        self._repairs.append(f"the call '{call.call_id}' has no result")
+        return [FunctionOutput(call.call_id, (TextPart(NO_RESULT),), call.name)]
+
+    def is_left(self, result: FunctionOutput) -> bool:
+        """Whether no call before it has taken the result. Asked once for each, in their order."""
+        left = self._left.get(result.call_id)
+        if not left or left[0] is not result:
+            return False
+        left.popleft()
+        self._repairs.append(f"the result '{result.call_id}' answers no call")
+        return True
 
 
 def is_answer(item: Item) -> bool:

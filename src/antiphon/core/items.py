@@ -84,13 +84,17 @@ def text_in(parts: Iterable[Part], separator: str = "") -> str:
 
 
 class Message(Struct, frozen=True, tag="message"):
-    """A message of any role. `name` distinguishes speakers of one role."""
+    """A message of any role. `name` distinguishes speakers of one role.
+
+    `template_role` is a role that only the chat templates of some models know, like `document`.
+    """
 
     role: Role
     parts: tuple[Part, ...]
     name: str | None = None
     phase: str | None = None
     status: Status = Status.COMPLETED
+    template_role: str | None = None
 
     @property
     def text(self) -> str:

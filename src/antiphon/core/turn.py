@@ -43,7 +43,8 @@ class Hosted(Struct, frozen=True):
 class Function(Struct, frozen=True):
     """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
 
-    `source` names the request's parameter that holds this schema, for errors.
+    `source` names the request's parameter that holds this schema, for errors. `more` are further members of
+    its description, for chat templates that show them.
     Without `hosted` it is the client's.
     """
 
@@ -53,6 +54,12 @@ class Function(Struct, frozen=True):
     strict: bool | None = None
     source: str = "tools"
     hosted: Hosted | None = None
+    more: Mapping[str, Any] = {}
+
+
+def role_parameter(role: str) -> str:
+    """The neutral name of a parameter that holds a role which only a chat template may know."""
+    return f"role {role}"
 
 
 class CallMode(StrEnum):

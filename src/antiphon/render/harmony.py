@@ -49,7 +49,7 @@ from antiphon.render.harmony_tools import (
     tools_section,
 )
 from antiphon.render.messages import PARAGRAPH
-from antiphon.render.renderer import open_transcript
+from antiphon.render.renderer import open_transcript, unknown_role
 from antiphon.render.special_tokens import GENERIC_ESCAPER
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
@@ -257,6 +257,8 @@ def _is_instruction(item: Item) -> bool:
 
 def _render_message(message: Message, following: Item | None) -> str:
     """One message. Instructions in the middle of a conversation stay there."""
+    if message.template_role is not None:
+        raise unknown_role(message.template_role)
     if _is_instruction(message):
         return _message("developer", _instructions([message]))
     speaker = f"{message.role.value}:{_header_word(message.name)}" if message.name else message.role.value

@@ -64,9 +64,13 @@ def _add_message(messages: list[TemplateMessage], item: Message, text: str) -> N
     if only_reasoning and item.role is Role.ASSISTANT and "tool_calls" not in messages[-1]:
         messages[-1]["content"] = text
     else:
-        messages.append({"role": str(item.role), "content": text})
+        messages.append({"role": _role(item), "content": text})
     if item.name is not None:
         messages[-1]["name"] = item.name
+
+
+def _role(item: Message) -> str:
+    return str(item.role) if item.template_role is None else item.template_role
 
 
 def _add_reasoning(messages: list[TemplateMessage], item: Reasoning) -> None:

@@ -7,6 +7,8 @@ converted to the form that it supports (see `messages`, `tool_prompt`).
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart, text_in
-from antiphon.core.turn import CallMode, Function, PromptEnding, Turn
+from antiphon.core.turn import CallMode, Function, PromptEnding, Turn, role_parameter
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.media import Marks, media_in
 from antiphon.render.messages import NO_MARKS, TemplateMessage, arrange, format_message, gather
@@ -35,6 +37,9 @@ CHATML = """\
 
 BUILT_IN = {"chatml": CHATML}
 """Templates that have a name."""
+
+ROLES = 64
+"""The number of roles for which it is remembered whether a template knows them."""
 
 _STARTS = {"add_generation_prompt": True}
 
@@ -79,6 +84,7 @@ class ChatTemplateRenderer:
         self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages)
         if placeholders := self.capabilities.media.values():
             self._escaper = SpecialTokenEscaper(bos, eos, *placeholders)
+        self._knows_role = lru_cache(ROLES)(self._knows_role_now)
         self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
 
     def render(self, turn: Turn) -> str:
@@ -96,6 +102,9 @@ class ChatTemplateRenderer:
         return self._render(turn, starts=False)
 
     def _render(self, turn: Turn, *, starts: bool) -> str:
+        for role in dict.fromkeys(item.template_role for item in turn.items if type(item) is Message):
+            if role is not None and not self._knows_role(role):
+                raise unknown_role(role)
         media = media_in(turn.items)
         marks = Marks(media) if media else NO_MARKS
         given = [*map(_tool, turn.tools)], gather(turn.items, marks), dict(turn.variables)
@@ -113,6 +122,15 @@ class ChatTemplateRenderer:
             return prompt
         order = [number for message in arranged for number in marks.numbers(message["content"])]
         return marks.fenced(prompt, order, self.capabilities.media)
+
+    def _knows_role_now(self, role: str) -> bool:
+        """Whether the template renders a message of this role."""
+        user, other = {"role": "user", "content": "linden hill"}, {"role": role, "content": "copper vale"}
+        for messages in ([other, user], [user, other]):
+            with suppress(RequestError):
+                if other["content"] in self._render_messages(messages, (), self.capabilities):
+                    return True
+        return False
 
     def _describe_tools(
         self, messages: list[TemplateMessage], tools: list[dict[str, Any]], calling: CallMode
@@ -139,6 +157,13 @@ class ChatTemplateRenderer:
         return restore_separators(self._template.render(variables))
 
 
+def unknown_role(role: str) -> RequestError:
+    """The error for a role that the model's format does not have."""
+    known = ", ".join((*Role, "tool"))
+    message = f"Unknown role '{role[:64]}': this model's chat template does not show it. Use one of: {known}."
+    return RequestError(message, param=role_parameter(role))
+
+
 def open_transcript(transcript: Callable[[Turn], str], turn: Turn) -> str:
     """The transcript up to the end of the text of the last message, which must be the assistant's.
 
@@ -160,6 +185,7 @@ def open_transcript(transcript: Callable[[Turn], str], turn: Turn) -> str:
 def _tool(function: Function) -> dict[str, Any]:
     """A tool as in OpenAI's API. Templates access optional fields without checks, so all are set."""
     described = {
+        **function.more,
         "name": function.name,
         "description": function.description or "",
         "parameters": dict(function.parameters) or {"type": "object", "properties": {}},

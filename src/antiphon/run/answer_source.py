@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.errors import EngineError, RequestError, public_error
+from antiphon.core.errors import EngineError, RequestError, naming, public_error
 from antiphon.core.events import Event, Finished
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
@@ -74,7 +74,8 @@ class AnswerSource:
             raise RequestError(message, param="kv_transfer_params")
         prepared, prompts = [], []
         for turn in self._turns:
-            each = await self._model.prepare(turn, self._context.prompt, choices)
+            with naming(turn.parameters):
+                each = await self._model.prepare(turn, self._context.prompt, choices)
             prepared.append(each)
             prompts.append(each.prompt)
         _reserve(prepared)  # before the first event, so that a key over its limit gets a 429

@@ -177,7 +177,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "wizard"}]}, "messages[0].content"),
         ({"messages": [*ASKED, {"role": "user"}]}, "messages[1].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content[0].type"),

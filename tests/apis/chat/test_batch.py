@@ -46,7 +46,7 @@ def test_what_was_wrong_is_told_with_its_conversation() -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [[]]}, "messages[0]"),
-        ({"messages": [[{"role": "user", "content": "a"}], [{"role": "wizard"}]]}, "messages[1][0].role"),
+        ({"messages": [[{"role": "user", "content": "a"}], [{"role": "wizard"}]]}, "messages[1][0].content"),
         ({"n": 2}, "n"),
         ({"stream": True}, "stream"),
         ({"echo": True}, "echo"),

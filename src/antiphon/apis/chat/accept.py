@@ -88,6 +88,8 @@ def accept_messages(
     max_tokens, parameters = options.max_tokens, PARAMETERS
     if format_ is not None or where != PARAMETERS["conversation"]:
         parameters = {**parameters, "conversation": where, "format": format_source}
+    if history.places:
+        parameters = {**parameters, **history.places}
     if options.max_completion_tokens is not None:
         max_tokens = options.max_completion_tokens
         parameters = {**parameters, "max_tokens": "max_completion_tokens"}

@@ -28,6 +28,7 @@ from antiphon.core.items import (
     TextPart,
 )
 from antiphon.core.surrogates import with_whole_characters_in
+from antiphon.core.turn import role_parameter
 
 _ROLES = {role.value: role for role in Role}
 _ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
@@ -45,12 +46,14 @@ MEDIA = {
 class History:
     """Reads messages, which are in the parameter `where`.
 
-    `items` are the result, `repairs` lists what was repaired.
+    `items` are the result, `repairs` lists what was repaired. `places` are those of roles that only a chat
+    template may know, by the neutral names of these parameters.
     """
 
     def __init__(self, messages: list[RequestMessage], where: str = "messages") -> None:
         self.items: list[Item] = []
         self.repairs: list[str] = []
+        self.places: dict[str, str] = {}
         self._open: dict[str, str] = {}  # calls without a result: id → name, oldest first
         for index, message in enumerate(messages):
             role, content = _ASKING.get(message.role), message.content
@@ -64,15 +67,15 @@ class History:
             self._read_result(message, where)
         elif message.role == Role.ASSISTANT:
             self._read_answer(message, where)
-        elif message.role in _ROLES:
-            if message.content is None:
-                param = f"{where}.content"
-                raise RequestError(f"Missing required parameter: '{param}'.", param=param)
-            parts = _parts(message.content, where)
-            self.items.append(Message(_ROLES[message.role], parts, message.name))
+        elif message.content is None:
+            param = f"{where}.content"
+            raise RequestError(f"Missing required parameter: '{param}'.", param=param)
         else:
-            known = ", ".join((*_ROLES, "tool"))
-            raise RequestError(f"Unknown role '{message.role}'. Use one of: {known}.", param=f"{where}.role")
+            parts, role = _parts(message.content, where), message.role
+            other = None if role in _ROLES else role
+            self.items.append(Message(_ROLES.get(role, Role.USER), parts, message.name, template_role=other))
+            if other is not None:
+                self.places.setdefault(role_parameter(other), f"{where}.role")
 
     def _read_answer(self, message: RequestMessage, where: str) -> None:
         """Reasoning, then text, then calls, as the model wrote them."""

@@ -24,7 +24,7 @@ from antiphon.apis.chat.schema import (
 )
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.request_object import Object
-from antiphon.apis.tool_schemas import check_schema
+from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
@@ -138,7 +138,12 @@ def _notes(tools: Iterable[Object]) -> Iterator[Note]:
         kind, where = tool["type"], f"tools[{index}]"
         if kind in _READ:
             yield from unread(tool, where, ("type", kind))
-            yield from unread(tool[kind], f"{where}.{kind}", _READ[kind])
+            yield from unread(tool[kind], f"{where}.{kind}", _read_members(kind, tool[kind]))
+
+
+def _read_members(kind: str, tool: Object) -> tuple[str, ...]:
+    """The members of a tool of the client's that are acted on: of functions, also what templates may show."""
+    return (*_READ[kind], *(further_members(tool, _READ[kind]) if kind == "function" else ()))
 
 
 def _search_settings(options: WebSearchOptions) -> dict[str, Any]:
@@ -180,9 +185,10 @@ def _legacy(request: ChatOptions) -> Tools:
 def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -> Iterator[Function]:
     """The functions that the model is offered, without duplicate names."""
     seen: set[str] = set()
-    offers = [(f"tools[{index}]", tool) for index, tool in enumerate(given)]
+    named = ((f"tools[{index}]", tool) for index, tool in enumerate(given))
+    offers = [*zip(named, request.tools or (), strict=True)]
     for where, functions in [
-        *((where, _functions(tool, where, hosts)) for where, tool in offers),
+        *((where, _functions(tool, raw, where, hosts)) for (where, tool), raw in offers),
         (WEB_SEARCH_OPTIONS, hosts.functions.get(WEB_SEARCH_OPTIONS, ())),
         (DEFAULTS, hosts.defaults),
     ]:
@@ -195,17 +201,18 @@ def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -
             yield function
 
 
-def _functions(tool: RequestTool, where: str, hosts: Hosts) -> tuple[Function, ...]:
+def _functions(tool: RequestTool, raw: Object, where: str, hosts: Hosts) -> tuple[Function, ...]:
     """The functions that the model is offered for a tool."""
     if tool.type in ("function", "custom"):
-        return (_function(tool, where),)
+        return (_function(tool, raw, where),)
     return hosts.functions.get(where, ())
 
 
-def _function(tool: RequestTool, where: str) -> Function:
+def _function(tool: RequestTool, raw: Object, where: str) -> Function:
     match tool:
         case RequestTool(type="function", function=RequestFunction() as function):
-            return _described(function, f"{where}.function")
+            more = further_members(raw["function"], _READ["function"])
+            return replace(_described(function, f"{where}.function"), more=more)
         case RequestTool(type="custom", custom=RequestCustom() as custom):
             return as_function(custom.name, custom.description, _form(custom), f"{where}.custom.format")
     param = f"{where}.{tool.type}"

@@ -16,6 +16,7 @@ from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolse
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
 from antiphon.apis.request_object import Object, RequestObject, given
+from antiphon.apis.tool_schemas import further_members
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.turn import CallMode, Function, ToolChoice
@@ -84,7 +85,9 @@ def tools_of(tools: Sequence[Any] | None, servers: Sequence[Any] | None, hosts: 
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
         offered = [*_offered(where, places, hosts)]
-        notes += unread(where.value, where.where, _READ.get(_kind(where), where.value))
+        kind = _kind(where)
+        shown = further_members(where.value, _READ[CUSTOM]) if kind == CUSTOM else ()
+        notes += unread(where.value, where.where, (*_READ.get(kind, where.value), *shown))
         for function in offered:
             twin = functions.setdefault(function.name, function)
             if twin is not function and not (function.hosted and twin.hosted):
@@ -168,8 +171,10 @@ def _custom(tool: RequestObject) -> Function:
     if examples:
         shown = msgspec.json.encode(examples).decode()
         description = f"{description or ''}\nExamples of its input: {shown}".lstrip()
-    strict = tool.flag_or_none("strict")
-    return Function(tool.named("name"), description, schema.value, strict, tool.place("input_schema"))
+    strict, more = tool.flag_or_none("strict"), further_members(tool.value, _READ[CUSTOM])
+    return Function(
+        *(tool.named("name"), description, schema.value, strict, tool.place("input_schema")), more=more
+    )
 
 
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:

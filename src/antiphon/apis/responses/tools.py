@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.apis.responses.client_tools import client_tool
-from antiphon.apis.tool_schemas import check_schema
+from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Listing, Note, unread
@@ -175,7 +175,8 @@ def _notes(tool: RequestObject) -> Iterator[Note]:
     if own is not None:
         yield from own.notes(tool)
     elif type_ in _READ:
-        yield from unread(tool.value, tool.where, _READ[type_])
+        shown = further_members(tool.value, _READ[type_]) if type_ == FUNCTION else ()
+        yield from unread(tool.value, tool.where, (*_READ[type_], *shown))
     if type_ == NAMESPACE:
         for inner in tool.objects("tools"):
             yield from _notes(inner)
@@ -222,7 +223,8 @@ def _tool(tool: RequestObject, namespace: str | None) -> Tool:
         strict = tool.flag_or_none("strict")
         schema = parameters.value if parameters else {}
         check_schema(schema, tool.place("parameters"))
-        function = Function(flat, about, schema, strict, tool.place("parameters"))
+        more = further_members(tool.value, _READ[type_])
+        function = Function(flat, about, schema, strict, tool.place("parameters"), more=more)
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
     return Tool(type_, name, namespace or UNSET, function)
