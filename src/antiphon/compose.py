@@ -318,13 +318,11 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
 def _make_secret(path: Path) -> None:
     """Write a secret atomically: if two servers start together, the first wins."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable for its owner only
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32))
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(32))
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    os.unlink(draft)
 
 
 def _read(template: Path) -> str:

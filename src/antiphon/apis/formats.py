@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.apis.json_schemas import check_format_schema
 from antiphon.apis.request import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -38,6 +39,9 @@ def answer_format(request: SamplingParams, *before: Named) -> tuple[str, Format 
         (first, _), (second, _), *_ = requested
         message = f"'{first}' already defines what the answer has to look like. Leave out '{second}'."
         raise RequestError(message, param=second)
+    for param, format_ in requested:
+        if isinstance(format_, JsonSchema):
+            check_format_schema(format_.schema, param)
     return requested[0] if requested else NO_FORMAT
 
 

@@ -17,6 +17,9 @@ from antiphon.constrain.grammar_ir import (
 )
 from antiphon.core.errors import RequestError
 
+MAX_EMPTY = 1000
+"""The highest count of what may be empty."""
+
 
 def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
     """The grammar without unreferenced rules."""
@@ -43,6 +46,18 @@ def validate(grammar_ir: GrammarIR, param: str) -> None:
         raise RequestError(
             "The grammar or schema is left-recursive. Rewrite it without left recursion.", param=param
         )
+
+
+def counts_too_much_of_nothing(grammar_ir: GrammarIR) -> bool:
+    """Whether what may be empty is repeated so often that a reader would follow too many empty rounds."""
+    empty = _fixed_point(grammar_ir, nullable)
+    todo = [grammar_ir.start, *grammar_ir.rules.values()]
+    while todo:
+        expr = todo.pop()
+        todo += children(expr)
+        if isinstance(expr, Repeat) and max(expr.least, expr.most or 0) > MAX_EMPTY and empty(expr.expr):
+            return True
+    return False
 
 
 def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type

@@ -24,7 +24,7 @@ from antiphon.constrain.grammar_ir import (
 )
 from antiphon.constrain.node_types import accepts_any_text, object_nodes, of_type
 from antiphon.constrain.schema_ir import Object, Property, SchemaIR, SchemaNode
-from antiphon.constrain.unquoted_text import identifiers_except, is_bare_name
+from antiphon.constrain.unquoted_text import WORD, bare_names, is_bare_name
 from antiphon.constrain.value_syntax import (
     BraceSyntax,
     ElementSyntax,
@@ -103,7 +103,7 @@ class ArgumentGrammar:
         for node in self._objects:
             others: Expr = NOTHING
             if node.others is not None:
-                others = sequence(identifiers_except(_names(node)), "=", syntax.expr(node.others))
+                others = sequence(bare_names(node.keys, _names(node), WORD), "=", syntax.expr(node.others))
             members = [m for m in node.members if self._writable(m, re.fullmatch(r"\w{1,200}", m.name))]
             listed = [(sequence(m.name, "=", syntax.expr(m.node)), m.required) for m in members]
             variants.append(syntax.joined(listed, others, node.least, node.most))
@@ -155,7 +155,7 @@ class ArgumentGrammar:
             listed = [(sequence(m.name, ":", syntax.expr(m.node)), m.required) for m in members]
             others: Expr = NOTHING
             if node.others is not None:
-                others = sequence(identifiers_except(_names(node)), ":", syntax.expr(node.others))
+                others = sequence(bare_names(node.keys, _names(node)), ":", syntax.expr(node.others))
             variants.append(syntax.joined(listed, others, node.least, node.most))
         self.unenforced += syntax.unenforced
         return sequence(alternation(*variants), state.close, self._after(state.then))
@@ -192,7 +192,7 @@ class ArgumentGrammar:
 
         def other(node: Object) -> Expr:
             assert node.others is not None
-            return sequence(marker, self._pair(key, identifiers_except(_names(node)), node.others))
+            return sequence(marker, self._pair(key, bare_names(node.keys, _names(node)), node.others))
 
         return sequence(self._chain(one, other), self._end(span))
 

@@ -1,11 +1,18 @@
-"""Limits the work of compiling one request's schemas, patterns and grammars.
+"""Limits of compiling one request's schemas, patterns and grammars.
 
 Alternatives multiply, oneOf compares pairs, a pattern may need a large DFA: limits on each of these do not
-bound their product, so all share one budget.
+bound their product, so all share one budget. It also knows how long an answer can be: a count that no answer
+reaches needs no counting.
 """
 
 MAX_WORK = 400_000
 """Units of work for one request; a unit takes some µs."""
+
+LONGEST_ANSWER = 1 << 30
+"""Characters; no model has a context for more."""
+
+_DIGITS = 12
+"""Of a number with more than these, the rest does not matter: it is out of reach."""
 
 
 class TooMuchWorkError(Exception):
@@ -13,13 +20,27 @@ class TooMuchWorkError(Exception):
 
 
 class WorkBudget:
-    """The rest of the budget. Raises `TooMuchWorkError` when it is used up."""
+    """The rest of the budget. Raises `TooMuchWorkError` when it is used up.
 
-    def __init__(self, units: int = MAX_WORK) -> None:
+    No answer has more than `longest` characters.
+    """
+
+    def __init__(self, units: int = MAX_WORK, longest: int = LONGEST_ANSWER) -> None:
         self._left = units
+        self._longest = longest
 
     def spend(self, units: int) -> None:
         """Count work."""
         self._left -= units
         if self._left < 0:
             raise TooMuchWorkError
+
+    def within_reach(self, least: int, most: int | None) -> tuple[int, int | None]:
+        """The counts of what has at least a character each, as far as an answer can reach them."""
+        reached = None if most is None or most >= self._longest else most
+        return min(least, self._longest), reached
+
+
+def number(digits: str) -> int:
+    """The number that is written with these digits, or another one that is out of reach."""
+    return int(digits.lstrip("0")[:_DIGITS] or "0")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.constrain.analysis import validate, without_unused_rules
 from antiphon.constrain.answer import AnswerGrammar
 from antiphon.constrain.arguments import CallableFunction, UnsupportedSyntaxError
-from antiphon.constrain.budget import TooMuchWorkError, WorkBudget
+from antiphon.constrain.budget import LONGEST_ANSWER, TooMuchWorkError, WorkBudget
 from antiphon.constrain.calls import CallGrammar
 from antiphon.constrain.gbnf_parser import parse_gbnf
 from antiphon.constrain.grammar_ir import Expr, GrammarIR, alternation
@@ -49,13 +49,14 @@ class OutputRequirements(Struct, frozen=True):
     """The demands on an answer: the part of a `Turn` that matters here.
 
     `state` is where the answer begins: None for the grammar's start, else the name of the state that the
-    prompt leads to (`decode.decoder.state_after`).
+    prompt leads to (`decode.decoder.state_after`). It has at most `longest` characters.
     """
 
     tools: tuple[Function, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     format: Format | None = None
     state: str | None = None
+    longest: int = LONGEST_ANSWER
 
 
 class CompiledConstraint(Struct, frozen=True):
@@ -115,7 +116,7 @@ class _Compiler:
         self._grammar = grammar
         self._choice = requirements.tool_choice
         self._rules: dict[str, Expr] = {}
-        self._budget = WorkBudget()
+        self._budget = WorkBudget(longest=requirements.longest)
         self.unenforced: list[Unenforced] = []
 
     def compiled(self) -> CompiledConstraint:

@@ -6,6 +6,7 @@ grammar in which that multiplies.
 """
 
 from antiphon.constrain.aho_corasick import aho_corasick
+from antiphon.constrain.counts import nested
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     Alternation,
@@ -85,6 +86,8 @@ class _Writer:
             case CharClass(ranges):
                 return _class(ranges)
             case Repeat(inner, least, most):
+                if (written := nested(expr)) is not expr:
+                    return self._part(written)
                 single = self._single if most is None and least < EXPANDED_COUNT else self._single_rule
                 return f"{single(inner)}{_count(least, most)}"
             case RuleReference(name):

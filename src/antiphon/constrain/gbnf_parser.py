@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from antiphon.constrain.ambiguity import AmbiguousError, ambiguous_recursion, disambiguated, references
-from antiphon.constrain.analysis import validate
-from antiphon.constrain.budget import WorkBudget
+from antiphon.constrain.analysis import counts_too_much_of_nothing, validate
+from antiphon.constrain.budget import WorkBudget, number
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
-    MAX_COUNT,
     CharClass,
     Expr,
     GrammarIR,
@@ -38,14 +37,17 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
     """The expression of the grammar's `root`; its rules are added to `rules`. Raises RequestError."""
-    found = _Parser(text).read()
+    found = _Parser(text, budget).read()
     if "root" not in found:
         _refuse("it has no rule 'root'")
     rules.update((_name(name), expr) for name, expr in found.items())
     missing = [ref for expr in found.values() for ref in references(expr) if ref not in rules]
     if missing:
         _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
-    validate(GrammarIR(RuleReference(_name("root")), rules), "format")
+    whole = GrammarIR(RuleReference(_name("root")), rules)
+    validate(whole, "format")
+    if counts_too_much_of_nothing(whole):
+        _refuse("it has a high count of what may be empty")
     rules.update(_unambiguous({_name(name): expr for name, expr in found.items()}, budget))
     return RuleReference(_name("root"))
 
@@ -64,8 +66,9 @@ def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Exp
 class _Parser:
     """Parses one grammar."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, budget: WorkBudget) -> None:
         self._tokens = _tokens(text)
+        self._budget = budget
         self._at = 0
         self._depth = 0
 
@@ -117,10 +120,11 @@ class _Parser:
         while (token := self._peek()) is not None:
             if token[0] == "count":
                 least, comma, most = token[1].strip("{} ").partition(",")
-                low, high = int(least), (int(most) if most.strip() else None if comma else int(least))
-                if max(low, high or 0) > MAX_COUNT or (high is not None and high < low):
-                    _refuse(f"the count {token[1]} is too high, or no count")
-                expr = repeat(expr, low, high)
+                low = number(least.strip())
+                high = number(most.strip()) if most.strip() else None if comma else low
+                if high is not None and high < low:
+                    _refuse(f"{token[1]} is no count")
+                expr = repeat(expr, *self._budget.within_reach(low, high))
             elif token[1] in QUANTIFIERS:
                 expr = repeat(expr, *QUANTIFIERS[token[1]])
             else:

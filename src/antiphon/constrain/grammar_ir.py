@@ -10,8 +10,6 @@ from typing import Any
 from msgspec import Struct
 
 MAX_CHAR = 0x10FFFF
-MAX_COUNT = 1000
-"""The highest count in a repetition: engines write counts out."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Code points from … to …, both included; in order and apart."""
@@ -134,8 +132,7 @@ def repeat(expr: Expr | str, least: int = 0, most: int | None = None) -> Expr:
         return repeat(alternation(*(each for each in expr.options if each != EMPTY)), 0, most)
     if isinstance(expr, Repeat) and expr.least <= 1:
         high = None if most is None or expr.most is None else most * expr.most
-        if (high or 0) <= MAX_COUNT:
-            return repeat(expr.expr, least * expr.least, high)
+        return repeat(expr.expr, least * expr.least, high)
     return expr if least == most == 1 else Repeat(expr, least, most)
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from math import ceil, floor
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.constrain.ambiguity import ambiguous_recursion
 from antiphon.constrain.analysis import length
 from antiphon.constrain.budget import WorkBudget
@@ -24,11 +26,13 @@ from antiphon.constrain.grammar_ir import (
     GrammarIR,
     Literal,
     Repeat,
+    alternation,
     repeat,
 )
 from antiphon.constrain.json_values import all_types_of, type_of, within
 from antiphon.constrain.matcher import matches
-from antiphon.constrain.merge_schemas import ANNOTATIONS, Schema, disjoint, merged, resolved, types_of
+from antiphon.constrain.merge_schemas import ANNOTATIONS, Schema, disjoint, merged, types_of
+from antiphon.constrain.node_types import single_types
 from antiphon.constrain.numbers import bound, integers, numbers
 from antiphon.constrain.regex import UnsupportedRegexError, searching
 from antiphon.constrain.schema_ir import (
@@ -48,9 +52,8 @@ from antiphon.constrain.schema_ir import (
 )
 from antiphon.constrain.string_formats import pattern_expr
 from antiphon.constrain.value_syntax import JsonSyntax
+from antiphon.core.schema_ids import resolved, without_ids
 
-MAX_REPEAT = 500
-"""The highest count of characters or items that is enforced: engines expand counts."""
 MAX_DEPTH = 64
 """How deep schemas are nested."""
 _NODE, _VALUE = 20, 8
@@ -134,6 +137,8 @@ class SchemaCompiler:
         for keyword in _ALTERNATIVES:
             if keyword in plain:
                 return self._alternatives(plain, keyword, at)
+        if plain.get("not") in (True, {}):
+            return NEVER
         for keyword in sorted(plain.keys() - _KNOWN):
             self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
         if "enum" in plain or "const" in plain:
@@ -186,11 +191,14 @@ class SchemaCompiler:
     def _typed(self, schema: Schema, at: str) -> SchemaNode:
         """One schema node for each type; if it names no type, those of its keywords."""
         types = types_of(schema)
+        if types is not None and (unknown := types.difference(_TYPES)):
+            self.unenforced += ((at, f"type: '{name}' is no type") for name in sorted(unknown))
+            types = types.intersection(_TYPES) or None
         if types is None:
-            with_speaker = {type_ for type_, keywords in _KEYWORDS.items() if schema.keys() & keywords}
-            if not with_speaker:
+            with_keywords = {type_ for type_, keywords in _KEYWORDS.items() if schema.keys() & keywords}
+            if not with_keywords:
                 return ANY_VALUE
-            types = frozenset(with_speaker - ({"integer"} if "number" in with_speaker else set()))
+            types = frozenset(with_keywords - ({"integer"} if "number" in with_keywords else set()))
         if schema.get("nullable") is True:
             types = types | {"null"}
         return union(*(self._of_type(type_, schema, at) for type_ in _TYPES if type_ in types))
@@ -200,11 +208,17 @@ class SchemaCompiler:
             return Const(None)
         if type_ == "boolean":
             return union(Const(True), Const(False))
-        if type_ == "string":
-            return self._string(schema, at)
-        if type_ == "array":
-            return self._array(schema, at)
-        return self._object(schema, at) if type_ == "object" else self._number(type_, schema, at)
+        if type_ in ("integer", "number"):
+            return self._number(type_, schema, at)
+        lowest, highest, node = {
+            "string": ("minLength", "maxLength", self._string),
+            "array": ("minItems", "maxItems", self._array),
+            "object": ("minProperties", "maxProperties", self._object),
+        }[type_]
+        least, most = self._count_of(schema, lowest, at) or 0, self._count_of(schema, highest, at)
+        if most is not None and most < least:
+            return NEVER
+        return node(schema, at, *self._budget.within_reach(least, most))
 
     # Numbers
 
@@ -227,11 +241,8 @@ class SchemaCompiler:
 
     # Strings
 
-    def _string(self, schema: Schema, at: str) -> SchemaNode:
+    def _string(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
         body = self._pattern(schema, at)
-        least, most = self._count_of(schema, "minLength", at) or 0, self._count_of(schema, "maxLength", at)
-        if most is not None and most < least:
-            return NEVER
         if body is None:
             return String(repeat(ANY_CHAR, least, most))
         if isinstance(body, Repeat) and isinstance(body.expr, CharClass):
@@ -264,24 +275,20 @@ class SchemaCompiler:
         return expr
 
     def _count_of(self, schema: Schema, keyword: str, at: str) -> int | None:
-        """A count that engines can enforce."""
         count = schema.get(keyword)
         if count is None:
             return None
-        if isinstance(count, bool) or not isinstance(count, int | float) or count < 0:
+        whole = isinstance(count, int) or (isinstance(count, float) and count.is_integer())
+        if isinstance(count, bool) or not whole or count < 0:
             self.unenforced.append((at, f"{keyword}: it must be a whole number"))
-            return None
-        if count > MAX_REPEAT:
-            self.unenforced.append((at, f"{keyword}: more than {MAX_REPEAT} cannot be enforced"))
             return None
         return int(count)
 
     # Arrays
 
-    def _array(self, schema: Schema, at: str) -> SchemaNode:
+    def _array(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
         for keyword in sorted(schema.keys() & {"contains", "minContains", "maxContains"}):
             self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
-        least, most = self._count_of(schema, "minItems", at) or 0, self._count_of(schema, "maxItems", at)
         if schema.get("uniqueItems") is True and most not in (0, 1):
             self.unenforced.append((at, "uniqueItems: it cannot be enforced"))
         prefix, rest = schema.get("prefixItems"), schema.get("items", True)
@@ -297,20 +304,20 @@ class SchemaCompiler:
 
     # Objects
 
-    def _object(self, schema: Schema, at: str) -> SchemaNode:
+    def _object(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
         properties, patterns = schema.get("properties") or {}, schema.get("patternProperties") or {}
         if not isinstance(properties, Mapping) or not isinstance(patterns, Mapping):
             return self._unenforceable(at, "properties, patternProperties: they must be objects")
-        if "propertyNames" in schema:
-            self.unenforced.append((at, "propertyNames: it cannot be enforced"))
         required = [name for name in schema.get("required") or () if isinstance(name, str)]
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
         members = dict(self._members(properties, required, patterns, others, at))
+        node, keys = self._others(schema, properties, patterns, others, at)
+        if "propertyNames" in schema:
+            members, keys = self._named(schema, members, node, keys, at)
         if any(member.required and member.node == NEVER for member in members.values()):
             return NEVER
-        node, keys = self._others(schema, properties, patterns, others, at)
         kept = tuple(member for member in members.values() if member.node != NEVER)
-        return self._sized(Object(kept, None if node == NEVER else node, keys), schema, at)
+        return self._sized(Object(kept, None if node == NEVER else node, keys), at, least, most)
 
     def _members(
         self, properties: Schema, required: list[str], patterns: Schema, others: Any, at: str
@@ -331,8 +338,11 @@ class SchemaCompiler:
                 self._patterns[pattern] = searching(pattern, self._budget)
             except UnsupportedRegexError:
                 self._patterns[pattern] = NOTHING  # reported elsewhere
+        return self._is_one_of(self._patterns[pattern], name)
+
+    def _is_one_of(self, names: Expr, name: str) -> bool:
         self._budget.spend(20 + 4 * len(name))
-        return matches(GrammarIR(self._patterns[pattern]), name)
+        return matches(GrammarIR(names), name)
 
     def _others(
         self, schema: Schema, properties: Schema, patterns: Schema, others: Any, at: str
@@ -344,6 +354,26 @@ class SchemaCompiler:
         if not mentioned and properties:
             return NEVER, FREE_TEXT
         return self._node(others, f"{at}/additionalProperties"), FREE_TEXT
+
+    def _named(
+        self, schema: Schema, members: dict[str, Property], node: SchemaNode, keys: Expr, at: str
+    ) -> tuple[dict[str, Property], Expr]:
+        """The members that have an allowed name, and the form of the keys of others, which are a `node`."""
+        allowed = single_types(self._node(schema["propertyNames"], f"{at}/propertyNames"), self._definitions)
+        texts = [
+            Literal(each.value) for each in allowed if isinstance(each, Const) and isinstance(each.value, str)
+        ]
+        names = alternation(*texts, *(each.body for each in allowed if isinstance(each, String)))
+        if names == FREE_TEXT:
+            return members, keys
+        fitting = {name for name in members if self._is_one_of(names, name)}
+        if keys != FREE_TEXT or (node != NEVER and fitting):
+            what = "propertyNames: only for other keys than those listed, and without patternProperties"
+            self.unenforced.append((at, what))
+        return {
+            name: member if name in fitting else replace(member, node=NEVER)
+            for name, member in members.items()
+        }, names
 
     def _patterned(self, properties: Schema, patterns: Schema, at: str) -> tuple[SchemaNode, Expr]:
         (pattern, schema), *more = patterns.items()
@@ -360,14 +390,10 @@ class SchemaCompiler:
             self.unenforced.append((at, f"patternProperties: {why} cannot be enforced"))
             return NEVER, FREE_TEXT
 
-    def _sized(self, node: Object, schema: Schema, at: str) -> SchemaNode:
+    def _sized(self, node: Object, at: str, least: int, most: int | None) -> SchemaNode:
         """The object with its number of members bounded, as far as that can be expressed."""
-        least, most = (
-            self._count_of(schema, "minProperties", at) or 0,
-            self._count_of(schema, "maxProperties", at),
-        )
         required = sum(member.required for member in node.members)
-        if most is not None and most < max(least, required):
+        if most is not None and most < required:
             return NEVER
         if node.members:
             if least > required or (most is not None and (len(node.members) > most or node.others)):
@@ -389,7 +415,7 @@ class SchemaCompiler:
 
 def compile_schema(schema: Schema | bool, budget: WorkBudget) -> tuple[SchemaIR, list[tuple[str, str]]]:
     """The IR of a schema, and the keywords that it does not enforce. Raises `TooMuchWorkError`."""
-    compiler = SchemaCompiler(schema, budget)
+    compiler = SchemaCompiler(schema if isinstance(schema, bool) else without_ids(schema), budget)
     schema_ir = compiler.compile()
     for reference in _ambiguous_references(schema_ir, budget):
         schema_ir = SchemaIR(schema_ir.node, {**schema_ir.definitions, reference: ANY_VALUE})

@@ -55,11 +55,11 @@ class Matcher:
     def feed(self, text: str) -> bool:
         """Read on; whether the text still fits."""
         for char in text:
-            nexts = [stack for top in self.tops for stack in self._after(top, char)]
-            # Cleared together: `_expansions` uses ids of stacks, which `_stacks` keeps alive.
+            # Cleared together, before new ones: `_expansions` uses ids of stacks that `_stacks` keeps alive.
             if len(self._stacks) > MAX_REMEMBERED:
                 self._stacks.clear()
                 self._expansions.clear()
+            nexts = [stack for top in self.tops for stack in self._after(top, char)]
             self.tops, self.accepting = self._expanded(nexts)
             if not self.alive:
                 return False

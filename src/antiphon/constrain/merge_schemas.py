@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.constrain.budget import TooMuchWorkError, WorkBudget
 from antiphon.constrain.json_values import wide_type_of, within
+from antiphon.core.schema_ids import resolved
 
 Schema = Mapping[str, Any]
 
@@ -32,22 +33,6 @@ def types_of(schema: Schema) -> frozenset[str] | None:
     if isinstance(given, str):
         return frozenset({given})
     return frozenset(each for each in given if isinstance(each, str)) if isinstance(given, list) else None
-
-
-def resolved(reference: str, root: Any) -> Any:
-    """The target of `#/a/b`; None if it is missing, or in another document."""
-    if not reference.startswith("#"):
-        return None
-    found = root
-    for part in filter(None, reference[1:].split("/")):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(key)
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return None
-    return found
 
 
 def merged(schema: Schema, root: Any, budget: WorkBudget) -> tuple[Any, list[str]]:

@@ -7,14 +7,15 @@ Lookarounds, backreferences and flags raise `UnsupportedRegexError`.
 from typing import NoReturn
 
 from antiphon.constrain.ambiguity import AmbiguousError, disambiguated
-from antiphon.constrain.budget import WorkBudget
+from antiphon.constrain.analysis import counts_too_much_of_nothing
+from antiphon.constrain.budget import WorkBudget, number
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     EMPTY,
     MAX_CHAR,
-    MAX_COUNT,
     CharClass,
     Expr,
+    GrammarIR,
     Literal,
     alternation,
     char_class,
@@ -58,7 +59,7 @@ class UnsupportedRegexError(ValueError):
 
 def searching(pattern: str, budget: WorkBudget) -> Expr:
     """Text in which the pattern is found somewhere, as JSON Schema means it."""
-    alternatives = _Parser(pattern).read()
+    alternatives = _Parser(pattern, budget).read()
     return _unambiguous(
         alternation(
             *(
@@ -72,7 +73,7 @@ def searching(pattern: str, budget: WorkBudget) -> Expr:
 
 def matching(pattern: str, budget: WorkBudget) -> Expr:
     """Text that as a whole matches the pattern."""
-    return _unambiguous(alternation(*(expr for _, expr, _ in _Parser(pattern).read())), budget)
+    return _unambiguous(alternation(*(expr for _, expr, _ in _Parser(pattern, budget).read())), budget)
 
 
 def client_regex(pattern: str, budget: WorkBudget) -> Expr:
@@ -84,6 +85,8 @@ def client_regex(pattern: str, budget: WorkBudget) -> Expr:
 
 
 def _unambiguous(expr: Expr, budget: WorkBudget) -> Expr:
+    if counts_too_much_of_nothing(GrammarIR(expr)):
+        raise UnsupportedRegexError("a high count of what may be empty")
     try:
         return disambiguated(expr, {}, budget)
     except AmbiguousError as why:
@@ -93,8 +96,9 @@ def _unambiguous(expr: Expr, budget: WorkBudget) -> Expr:
 class _Parser:
     """Parses one pattern from left to right."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, budget: WorkBudget) -> None:
         self._text = pattern
+        self._budget = budget
         self._at = 0
         self._depth = 0
 
@@ -152,11 +156,11 @@ class _Parser:
         least, comma, most = self._text[self._at + 1 : max(end, 0)].partition(",")
         if end < 0 or not least.isdecimal() or (most and not most.isdecimal()):
             return None
-        counts = int(least), (int(most) if most else None if comma else int(least))
-        if max(counts[0], counts[1] or 0) > MAX_COUNT or (counts[1] is not None and counts[1] < counts[0]):
+        low, high = number(least), (number(most) if most else None if comma else number(least))
+        if high is not None and high < low:
             self._fail(f"the counts {{{least}{comma}{most}}}")
         self._at = end + 1
-        return counts
+        return self._budget.within_reach(low, high)
 
     def _atom(self) -> Expr:
         char = self._text[self._at]

@@ -24,7 +24,7 @@ PATTERNS = {
     "date-time": f"{_DATE}T{_TIME}",
     "duration": r"P(?:[0-9]{1,4}W|[0-9]{1,4}D(?:T[0-9]{1,4}H)?|[0-9]{1,4}[YM]|T[0-9]{1,4}[HMS])",
     "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
-    "email": rf"[A-Za-z0-9_+]{{1,32}}(?:[.-][A-Za-z0-9_+]{{1,15}}){{0,2}}@{_LABEL}(?:\.{_LABEL}){{1,4}}",
+    "email": rf"[A-Za-z0-9_+]{{1,32}}(?:[.-][A-Za-z0-9_+]{{1,15}}){{0,2}}@{_LABEL}(?:\.{_LABEL}){{1,3}}",
     "hostname": _HOST,
     "ipv4": rf"{_BYTE}(?:\.{_BYTE}){{3}}",
     "ipv6": rf"(?:{_GROUP}(?::{_GROUP}){{7}}|::(?:{_GROUP}(?::{_GROUP}){{0,5}})?)",

@@ -12,19 +12,24 @@ from antiphon.constrain.grammar_ir import (
     Literal,
     alternation,
     char_class,
+    complement,
     contains,
     map_characters,
     repeat,
     sequence,
     without,
 )
+from antiphon.constrain.schema_ir import FREE_TEXT
 
-_BARE = re.compile(r"[^\s:,()\[\]{}<>\"'=&|]{1,200}")
+_BARE_NAME = re.compile(r"[^\s:,()\[\]{}<>\"'=&|]{1,200}")
+BARE = without(ANY_CHAR, " \t\n\r\f\v\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000:,()[]{}<>\"'=&|")
+"""The characters of names that every notation can write without quotes."""
+WORD = char_class("A-Za-z0-9_")
 
 
 def is_bare_name(name: str) -> bool:
     """Whether every notation can write the name of an argument without quotes."""
-    return _BARE.fullmatch(name) is not None
+    return _BARE_NAME.fullmatch(name) is not None
 
 
 def text_except(names: Sequence[str], letter: CharClass = ANY_CHAR) -> Expr:
@@ -48,6 +53,20 @@ def identifiers_except(taken: Sequence[str]) -> Expr:
             rests.setdefault(name[0], []).append(name[1:])
     ways = [sequence(c, text_except(each, letter)) for c, each in rests.items() if contains(begin, c)]
     return alternation(sequence(without(begin, "".join(rests)), repeat(letter, 0, 40)), *ways)
+
+
+def bare_names(body: Expr, taken: Sequence[str], letters: CharClass = BARE) -> Expr:
+    """Names of arguments that match `body`, of these letters; if all do, identifiers that are not taken."""
+    if body == FREE_TEXT:
+        return identifiers_except(taken)
+    others = CharClass(complement(letters.ranges))
+
+    def change(expr: Literal | CharClass) -> Expr:
+        if isinstance(expr, CharClass):
+            return without(expr, others)
+        return expr if all(contains(letters, char) for char in expr.text) else NOTHING
+
+    return map_characters(body, change)
 
 
 def without_characters(body: Expr, avoid: str) -> Expr:

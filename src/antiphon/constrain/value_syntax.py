@@ -38,7 +38,7 @@ from antiphon.constrain.schema_ir import (
     String,
     Union,
 )
-from antiphon.constrain.unquoted_text import identifiers_except, is_bare_name, text_except, without_characters
+from antiphon.constrain.unquoted_text import bare_names, is_bare_name, text_except, without_characters
 
 SPACE = optional(alternation(" ", sequence("\n", repeat(char_class(" \t"), 0, 20))))
 """Space between the parts of a value: bounded, because a model might write blanks without end."""
@@ -310,7 +310,7 @@ class BraceSyntax(JsonSyntax):
 
     def keys(self, body: Expr, taken: Sequence[str]) -> Expr:
         """The keys of members that are not listed."""
-        return identifiers_except(taken)
+        return bare_names(body, taken)
 
 
 class ElementSyntax(ValueSyntax):

@@ -39,7 +39,7 @@ MISTRAL = Dialect(
             "arguments": JsonArguments(then="called"),
             "called": Span(SpanKind.MARKUP, on=_CALLS),
         },
-        tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+        tokens=("[CALL_ID]",),
     ),
     reasoning=ReasoningMarkers(
         opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>"), reopens=("[THINK]",)

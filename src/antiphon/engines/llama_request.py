@@ -55,7 +55,6 @@ SUPPORTED = frozenset(
         "ignore_eos",
         "logprobs",
         "priority",
-        "skip_special_tokens",
     }
 )
 """The fields of `Sampling` that are supported.

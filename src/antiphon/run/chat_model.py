@@ -113,7 +113,7 @@ class ChatModel:
         card, choices = self.card, choices or turn.choices
         self._check(turn)
         most = most_tokens(turn, self.limits, choices, card.context)
-        sampling = supported(turn, card.capabilities)
+        sampling = supported(turn.sampling, card.capabilities)
         plan = await self._plan(turn)
         sent = self._as_sent(turn)
         prompt, messages = _messages(sent.items)
@@ -157,7 +157,7 @@ class ChatModel:
         if is_free(turn):
             return ConstraintPlan()
         param = "tools" if turn.format is None else "format"
-        return await self.pool.run(param, plan_to_check, requirements_of(turn, None))
+        return await self.pool.run(param, plan_to_check, requirements_of(turn))
 
     def _as_sent(self, turn: Turn) -> Turn:
         """The turn as the server gets it: without tools that it must not see, shortened if necessary."""

@@ -13,12 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.constrain import gbnf, structural_tag
+from antiphon.constrain.budget import LONGEST_ANSWER
 from antiphon.constrain.compile import CompiledConstraint, OutputRequirements, compile_constraint
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
-from antiphon.core.turn import CallMode, Sampling, ToolChoice, Turn
-from antiphon.engines.engine import Capabilities
+from antiphon.core.turn import CallMode, PromptEnding, Sampling, ToolChoice, Turn
+from antiphon.engines.engine import MAX_CHARACTERS_PER_TOKEN, Capabilities
 from antiphon.run.schemas import Schemas, schemas_of
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -38,7 +39,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "ignore_eos": (False,),
     "priority": (0,),
     "beam_width": (1,),
-    "skip_special_tokens": (True,),
 }
 """Values without effect: they are accepted by every engine."""
 
@@ -46,7 +46,7 @@ _SEARCHED = frozenset(
     {
         *("beam_width", "length_penalty", "max_tokens", "stop_token_ids", "ignore_eos"),
         *("logprobs", "prompt_logprobs", "priority", "cache_salt", "data_parallel_rank"),
-        *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "skip_special_tokens"),
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed"),
     }
 )
 """Parameters that can be combined with a beam search.
@@ -77,15 +77,8 @@ class Demands(Struct, frozen=True):
     schemas: Schemas = Schemas()
 
 
-def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
-    """The sampling without values that have no effect. Raises RequestError for what is not supported."""
-    sampling = turn.sampling
-    if turn.token_ids and not capabilities.token_ids:
-        message = "The server of this model does not tell the ids of its tokens. Leave it out."
-        raise RequestError(message, param=turn.token_ids)
-    if (sampling.logprobs or 0) > capabilities.alternatives:
-        message = f"This model gives at most {capabilities.alternatives} alternatives to a token."
-        raise RequestError(message, param="alternatives")
+def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
+    """The sampling without values that have no effect. Raises RequestError for unsupported ones."""
     if sampling == _NO_SAMPLING:
         return sampling
     able = capabilities.sampling
@@ -126,10 +119,16 @@ def is_free(turn: Turn) -> bool:
     return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.tools)
 
 
-def requirements_of(turn: Turn, state: str | None) -> OutputRequirements:
-    """The demands of the turn on an answer that begins in `state`."""
+def requirements_of(turn: Turn, state: str | None = None, context: int = 0) -> OutputRequirements:
+    """The demands of the turn on an answer that begins in `state`, in a context of so many tokens.
+
+    Its length is rounded up, so that few lengths occur: plans are kept. A client may have begun it.
+    """
     may_call = turn.tool_choice.calling is not CallMode.NONE
-    return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state)
+    begun = turn.prefix or turn.ending is PromptEnding.CONTINUED
+    tokens = min(filter(None, (context, None if begun else turn.sampling.max_tokens)), default=0)
+    longest = MAX_CHARACTERS_PER_TOKEN << tokens.bit_length() if tokens else LONGEST_ANSWER
+    return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state, longest)
 
 
 # The functions below may not end: they run in separate processes, see `bounded.py`

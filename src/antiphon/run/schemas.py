@@ -15,6 +15,7 @@ from msgspec import Struct
 from antiphon.constrain.compile import OutputRequirements
 from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import RequestError
+from antiphon.core.schema_ids import without_ids
 
 MAX_FAULTS = 5
 """The largest number of reported faults of one text."""
@@ -22,6 +23,8 @@ MAX_MESSAGE = 300
 """Characters of each report: it may quote the text."""
 
 _DRAFTS = "json-schema.org/draft"
+_DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+"""Schemas of this draft are still in use, without a declaration: `"exclusiveMinimum": true`."""
 
 
 class Schema:
@@ -30,9 +33,11 @@ class Schema:
     def __init__(self, schema: Mapping[str, Any], param: str) -> None:
         import jsonschema_rs  # noqa: PLC0415 - only where there is something to check
 
-        plain = msgspec.to_builtins(schema)
+        plain = msgspec.to_builtins(without_ids(schema))
         if _DRAFTS not in str(plain.get("$schema")):
             plain.pop("$schema", None)  # other dialects are treated as the current one
+        if not jsonschema_rs.meta.is_valid(plain) and jsonschema_rs.meta.is_valid(plain | _DRAFT_4):
+            plain |= _DRAFT_4
         try:
             self._validator = jsonschema_rs.validator_for(
                 plain, validate_formats=True, retriever=_refuse_other_document

@@ -105,11 +105,7 @@ class Postgresql:
                 return await self._writer.begin()
             await self._disconnect()
         connection = await self._engine.connect()
-        try:
-            driver = (await connection.get_raw_connection()).driver_connection
-        except BaseException:
-            await connection.close()
-            raise
+        driver = (await connection.get_raw_connection()).driver_connection
         self._writer = _Writer(connection, driver)
         return await self._writer.begin()
 
@@ -143,11 +139,7 @@ class Postgresql:
     async def _connect(self) -> asyncpg.Connection:
         timeout = self._limits.timeout
         connection = await asyncpg.connect(self._url, timeout=timeout, command_timeout=timeout)
-        try:
-            await connection.execute(_BY_KEYS)
-        except BaseException:  # nobody else has it to close it
-            connection.terminate()
-            raise
+        await connection.execute(_BY_KEYS)
         return connection
 
     async def _migrate(self) -> None:

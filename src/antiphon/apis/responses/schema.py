@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.apis.request import (
+    Alternatives,
     AtLeastOne,
     Count,
     Effort,
@@ -114,7 +115,7 @@ class CreateResponse(PromptParams, kw_only=True):
     user: str | None = None
 
     # Presentation, and the length of reasoning
-    top_logprobs: Count | None = None
+    top_logprobs: Alternatives | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
     enable_response_messages: bool | None = None
