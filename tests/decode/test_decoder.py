@@ -257,6 +257,36 @@ def test_stop_string_ends_the_visible_text_only() -> None:
     assert (output.reason, output.stop) == (FinishReason.STOP, "END")
 
 
+@given(
+    st.text("abé", max_size=20),
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1),
+    st.integers(0, 9),
+)
+def test_no_stop_string_ends_in_the_first_tokens(text: str, stop: list[str], least: int) -> None:
+    written = ["<think>", "ab", "a", "</think>", *text]
+    first = max(0, least - 4)
+    found = [text.find(each, max(0, first - len(each) + 1)) for each in stop]
+    begins = min((start for start in found if start >= 0), default=len(text))
+
+    for size in (1, 2, 5):  # tokens in a chunk
+        decoder, events = Decoder(hermes, stop=stop, least=least), []
+        for at in range(0, len(written), size):
+            tokens = tuple(Token(0, piece) for piece in written[at : at + size])
+            events += decoder.feed(Chunk("".join(token.text for token in tokens), tokens))
+            if decoder.stopped:
+                break
+        output = fold(events + decoder.finish(Finish(FinishReason.STOP)))
+        assert output.text == text[:begins]
+        assert output.usage.completion_tokens >= min(least, len(written))
+
+
+def test_tokens_that_an_engine_does_not_tell_are_chunks() -> None:
+    decoder = Decoder(hermes, stop=("b",), least=2)
+    events = [event for piece in ("ab", "ab", "ab") for event in decoder.feed(Chunk(piece))]
+    assert decoder.stopped
+    assert fold(events + decoder.finish(Finish(FinishReason.STOP))).text == "ababa"
+
+
 def test_a_name_that_never_ends_becomes_text() -> None:
     text = '<tool_call>{"name": "' + "x" * (MAX_PROVISIONAL + 1)
     decoder = Decoder(hermes)

@@ -83,7 +83,10 @@ def test_phases() -> None:
         ("<|channel|>final<|message|>Hi.<|end|><|start|>assist", "Hi.", True),
         ("<|channel|>final<|message|>Hi.<|start|>assistant<|channel|>final", "Hi.", True),
         ("Hello", "Hello", True),  # no header at all
-        ("<|channel|>a word that goes on", "<|channel|>a word that goes on", True),
+        ("<|channel|>a word that goes on", "a word that goes on", True),
+        ("<|channel|>final<|message|>Hi.<|end|><|start|>assistant<|chan", "Hi.", True),
+        ("<|channel|>final<|message|>Hi.<|end|><|start|>assistant<|channel|>final<", "Hi.", True),
+        (" to=functions.get_wea", "", True),
         ("<|channel|>final<|message|>", "", False),
     ],
 )
@@ -106,7 +109,7 @@ def test_a_header_is_bounded_and_its_text_is_kept(length: int) -> None:
 
     said = fold(check(table, header + "<|message|>b")).text
 
-    assert said == ("b" if length <= MAX_HEADER else header + "<|message|>b")
+    assert said == ("b" if length <= MAX_HEADER else header.removeprefix("<|channel|>") + "b")
 
 
 def test_a_text_that_has_no_header_comes_once_it_is_too_long_for_one() -> None:
@@ -139,4 +142,4 @@ def test_where_an_answer_begins(tail: str, state: str) -> None:
 def test_a_table_without_calls_takes_a_call_for_text() -> None:
     text = "<|channel|>commentary to=functions.f<|message|>{}"
 
-    assert fold(check(Table(OPENAI.grammar.without_calls()), text)).text == text
+    assert fold(check(Table(OPENAI.grammar.without_calls()), text)).text == "{}"

@@ -132,6 +132,16 @@ async def test_the_end_of_turn_is_hidden_unless_preserved(able):
         assert tokens_of(chunks)[-1].text == text
 
 
+async def test_special_tokens_are_shown_if_they_are_wanted(able):
+    prompt = chat("What is the capital of France?")
+    for wanted, text in ((None, ""), (False, "<|im_start|>" * 3)):
+        forced = Sampling(logit_bias={1: 100}, skip_special_tokens=wanted)
+        assert text_of(await chunks_of(able, prompt, 3, sampling=forced)) == text
+    whole = await chunks_of(able, prompt, 40, sampling=Sampling(skip_special_tokens=False))
+    assert finish_of(whole).reason is FinishReason.STOP
+    assert "<|im_end|>" not in text_of(whole)
+
+
 async def test_cached_prompt_tokens_are_reported(engine):
     prompt = chat("Say something about the number 4711.")
     await chunks_of(engine, prompt, 2)

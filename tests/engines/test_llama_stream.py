@@ -174,3 +174,33 @@ def test_the_reader_is_chosen_by_what_is_asked_for():
     tokenizer = Tokenizer()
     assert type(reader_of(Sampling(), tokenizer)) is ChunkReader
     assert type(reader_of(Sampling(logprobs=0), tokenizer)) is ScoredReader
+
+
+class TestSpecialTokens:
+    @pytest.mark.parametrize("logprobs", [None, 1])
+    @pytest.mark.parametrize(("reason", "end"), [("eos", ""), ("limit", "<2>")])
+    def test_all_are_shown_but_the_one_that_ended_the_answer(self, logprobs, reason, end):
+        messages = [message("", [7], 1), message("a", [5], 2), message("", [8], 3), message("", [2], 4)]
+        for wanted, text in ((None, "a"), (False, "<7>a<8>" + end)):
+            sampling = Sampling(logprobs=logprobs, skip_special_tokens=wanted)
+            chunks = read(reader_of(sampling, Tokenizer()), *messages, final(4, reason))
+            assert text_of(chunks) == text == "".join(token.text for token in tokens_of(chunks))
+            assert [token.id for token in tokens_of(chunks)] == [7, 5, 8, 2]
+            assert chunks[-1].finish.completion_tokens == 4
+
+    def test_a_text_that_has_to_be_fetched_is_waited_for(self):
+        class Slow(Tokenizer):
+            known = False
+
+            def text(self, token):
+                if not self.known:
+                    raise LookupError
+                return super().text(token)
+
+        tokenizer = Slow()
+        reader = reader_of(Sampling(skip_special_tokens=False), tokenizer)
+        assert reader.read(message("", [7], 1)) is None
+        with pytest.raises(LookupError):
+            reader.read(message("a", [5], 2))
+        tokenizer.known = True
+        assert text_of([reader.read(message("a", [5], 2))]) == "<7>a"

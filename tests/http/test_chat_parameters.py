@@ -130,7 +130,6 @@ async def test_hints_are_taken(api: ChatApi) -> None:
         ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncation_side": "right"}, "truncation_side"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"continue_final_message": True}, "messages[0]"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"metadata": {"k": "v" * 513}}, "metadata[...]"),

@@ -285,6 +285,72 @@ async def test_a_request_for_no_path_is_an_error_like_others() -> None:
         assert json.loads(body)["error"]["type"] == "not_found_error"
 
 
+CLOSE = b"connection: close\r\n"
+OFFERS = {
+    "h2c of Java": b"connection: Upgrade, HTTP2-Settings, close\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n",
+    "the settings first": b"HTTP2-Settings: AAEA\r\nUpgrade: h2c\r\nConnection: close, upgrade\r\n",
+    "several": b"upgrade: h2c, TLS/1.2\r\nconnection: close, upgrade\r\n",
+    "unknown": b"upgrade: foo/2\r\nconnection: upgrade, close\r\n",
+    "none that holds": b"upgrade: h2c\r\n" + CLOSE,
+}
+
+
+def asking(fields: bytes, version: bytes = b"1.1", **more: Any) -> tuple[bytes, bytes]:
+    """A request for an answer: its head and its body."""
+    wire = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], **more}
+    body = json.dumps(wire).encode()
+    head = b"POST /v1/chat/completions HTTP/%s\r\n%scontent-length: %d\r\n\r\n" % (version, fields, len(body))
+    return head, body
+
+
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_offer_of_another_protocol_is_ignored(offer: bytes, stream: bool) -> None:
+    head, body = asking(offer, stream=stream)
+    chunked = head[: head.index(b"content-length")] + b"transfer-encoding: chunked\r\n\r\n"
+    pieces = [
+        [head + body],
+        [head, body],
+        [head[:30], head[30:-2], head[-2:] + body[:7], body[7:]],
+        [chunked, b"%x\r\n%s\r\n" % (len(body), body), b"0\r\n\r\n"],
+        [HEALTH + head + body],
+        [HEALTH.replace(b"host: a", offer.replace(b"close", b"te")) * 3 + head + body],
+    ]
+    async with serving() as server:
+        for each in pieces:
+            answer = await sent(server, *each)
+            status, _, _ = (last := answer[answer.rindex(b"HTTP/1.1 ") :]).partition(b"\r\n")
+            assert status == b"HTTP/1.1 200 OK"
+            assert b"Hello" in last
+            assert b"[DONE]" in last or not stream
+
+
+async def test_a_head_with_an_offer_is_not_longer_than_others() -> None:
+    async with serving(header_bytes=1000) as server:
+        offer = OFFERS["h2c of Java"]
+        refusal(await sent(server, asking(offer + b"x: " + b"a" * 1000 + b"\r\n")[0]), 431, "header_bytes")
+        assert b" 200 " in await sent(server, *asking(offer + b"x: " + b"a" * 500 + b"\r\n"))
+
+
+@pytest.mark.parametrize("fields", [b"", b"connection: keep-alive\r\n", OFFERS["h2c of Java"]])
+async def test_http_1_0_has_no_chunks(fields: bytes) -> None:
+    """A body of unknown length ends with the connection."""
+    async with serving() as server:
+        for stream in (False, True):
+            answer = await sent(server, b"".join(asking(fields, b"1.0", stream=stream)))
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head.lower()
+            assert b"connection: close" in head.lower()
+            assert body.endswith(b"data: [DONE]\n\n" if stream else b"}")
+            assert (f"content-length: {len(body)}".encode() in head.lower()) is not stream
+        for path in (b"/docs", b"/metrics", b"/page/style.css", b"/nothing"):
+            head, _, body = (await sent(server, b"GET %s HTTP/1.0\r\n\r\n" % path)).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head.lower()
+            assert body
+        head, _, body = (await sent(server, b"HEAD /docs HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
+        assert body == b""
+
+
 @asynccontextmanager
 async def socket_of(server: Running) -> AsyncIterator[ClientConnection]:
     async with connect(server.url.replace("http", "ws") + "/v1/responses", compression="deflate") as socket:

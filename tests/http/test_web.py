@@ -1,11 +1,15 @@
 """How a server is reached: from web pages of other origins, behind proxies, below a path."""
 
+import re
+
 import httpx2 as httpx
 import pytest
+from starlette.routing import Route
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from antiphon.http.app import ROUTES
 from tests.server import NO_TLS, Running, running
 
 SCRIPT = [{"output": "Hi"}]
@@ -127,3 +131,83 @@ async def test_refused_pages_are_logged_as_every_request() -> None:
             await client.get("/v1/models")
 
     assert [line["status"] for line in logs if line["event"] == "request"] == [401]
+
+
+@pytest.mark.parametrize("origins", [(PAGE,), ("*",), ()])
+async def test_a_preflight_request_for_a_private_network(origins: tuple[str, ...]) -> None:
+    wanted = {"access_control_request_method": "POST", "access_control_request_private_network": "true"}
+    async with running(SCRIPT, origins=origins) as server:
+        for origin in (PAGE, "https://evil.example"):
+            allowed = origin in origins or "*" in origins
+            async with asking(server, origin=origin, **wanted) as client:
+                answers = [await client.options(path) for path in ("/v1/responses", "/v1/messages")]
+                plain = await client.post("/v1/chat/completions", json=HELLO)
+            for answer in answers:
+                names = [name for name in answer.headers if name.startswith("access-control-allow")]
+                assert (answer.status_code == 200) is allowed
+                assert answer.headers.get("access-control-allow-private-network") == (
+                    "true" if allowed else None
+                )
+                assert "access-control-allow-origin" in names or not allowed
+            assert "access-control-allow-private-network" not in plain.headers
+
+
+@pytest.mark.parametrize("root", ["", "/llm"])
+async def test_a_path_may_end_in_a_slash(root: str) -> None:
+    """It means the same: to the router, to keys, and to errors."""
+    async with running(SCRIPT, keys=("secret",), admin_keys=("admin",), root_path=root) as server:
+        async with asking(server, authorization="Bearer secret", x_forwarded_proto="https") as client:
+            for route in ROUTES:
+                if not isinstance(route, Route):
+                    continue
+                path = root + re.sub(r"\{.*?\}", "none", route.path)
+                for method in route.methods or ():
+                    without, with_slash = [
+                        await client.request(method, path.removesuffix("/") + end) for end in ("", "/")
+                    ]
+                    assert without.status_code == with_slash.status_code, (method, path)
+                    assert not without.is_redirect
+            answer = await client.post(f"{root}/v1/chat/completions/", json=HELLO)
+            sloppy = await client.post(f"{root}/v1/chat/completions//", json=HELLO)
+            wrong = await client.put(f"{root}/v1/messages/")
+        async with asking(server) as client:
+            closed = await client.post(f"{root}/v1/load_lora_adapter/", json={})
+        async with connect(
+            server.url.replace("http", "ws") + f"{root}/v1/responses/",
+            additional_headers={"authorization": "Bearer secret"},
+        ):
+            pass
+
+    assert (answer.status_code, sloppy.status_code, closed.status_code) == (200, 200, 401)
+    assert (wrong.status_code, wrong.json()["type"]) == (405, "error")
+
+
+ODD_IDS = [b"caf\xe9", "café".encode(), b"a\tb", b"y" * 129, b"y" * 5000]
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", HELLO),
+        ("/v1/chat/completions/batch", {"model": "scripted", "messages": [HELLO["messages"]]}),
+        ("/v1/completions", {"model": "scripted", "prompt": "Hello"}),
+        ("/v1/responses", {"model": "scripted", "input": "Hello", "store": False}),
+        ("/v1/messages", {**HELLO, "max_tokens": 9}),
+        ("/tokenize", {"prompt": "Hello"}),
+        ("/v1/messages/count_tokens", HELLO),
+        ("/v1/messages", {}),
+        ("/nothing", {}),
+    ],
+)
+async def test_an_id_of_a_request_that_cannot_be_used_is_replaced(
+    odd: bytes, path: str, body: object
+) -> None:
+    async with running(SCRIPT) as server, httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client:
+        plain = await client.post(path, json=body)
+        answer = await client.post(path, json=body, headers=[(b"x-request-id", odd)])
+        kept = await client.post(path, json=body, headers={"x-request-id": "y" * 128})
+    assert answer.status_code == plain.status_code == kept.status_code
+    for name in ("x-request-id", "request-id"):
+        assert answer.headers[name].startswith("req_")
+        assert kept.headers[name] == "y" * 128

@@ -100,8 +100,7 @@ def planned(required: OutputRequirements, grammar: Grammar, able: Capabilities) 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
 async def test_each_dialect_and_demand_is_planned_there_as_it_is_here(dialect: Dialect) -> None:
     pool = BoundedPool()
-    quiet = dialect.grammar if dialect.grammar.has_message_headers else dialect.grammar.without_calls()
-    grammars = (dialect.grammar, dialect.calls, quiet)  # as `TokenModel` has them
+    grammars = (dialect.grammar, dialect.calls, dialect.grammar.without_calls())  # as `TokenModel` has them
     reasoning = [
         n for n, s in dialect.grammar.states.items() if isinstance(s, Span) and s.kind is SpanKind.REASONING
     ]

@@ -5,9 +5,11 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from antiphon.core.errors import StoreError
+from antiphon.store import postgresql
 from antiphon.store.open import open_store
 from antiphon.store.records import StoreLimits, Verdict
 from antiphon.store.store import Store, events_of
@@ -99,6 +101,31 @@ async def test_it_listens_again_after_the_server_was_away(
         await other.log.append(append(entry(0)))
         assert await waiting.changed(30)
     await other.close()
+
+
+@pytest.mark.parametrize("first", ["SET no_such_setting = off", "SELECT pg_sleep(60)"])
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_connection_whose_first_statement_does_not_succeed_is_closed(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, first: str, cancelled: bool
+):
+    made: list[asyncpg.Connection] = []
+    connect = asyncpg.connect
+
+    async def kept(*args: Any, **options: Any) -> asyncpg.Connection:
+        made.append(await connect(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(asyncpg, "connect", kept)
+    monkeypatch.setattr(postgresql, "_BY_KEYS", first)
+    backend = postgresql.Postgresql(postgresql_url, StoreLimits(timeout=0.5))
+    reading = asyncio.ensure_future(backend._connect())
+    while not made:
+        await asyncio.sleep(0.001)
+    if cancelled:
+        reading.cancel()
+    with pytest.raises((asyncpg.PostgresError, TimeoutError, asyncio.CancelledError)):
+        await reading
+    assert [each.is_closed() for each in made] == [True]
 
 
 async def test_a_server_that_is_not_there(postgresql_server: Any):

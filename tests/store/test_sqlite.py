@@ -16,6 +16,7 @@ import pytest
 from antiphon.core.errors import StoreError
 from antiphon.store.open import default_path, open_store
 from antiphon.store.records import ResponseStatus, StoreLimits, Verdict
+from antiphon.store.sqlite import Sqlite
 from antiphon.store.store import JOBS, Store, events_of
 from tests.contracts.store import SharedStoreContract
 from tests.store.samples import (
@@ -194,3 +195,14 @@ async def test_the_default_file_is_in_the_users_data_folder(tmp_path: Path, monk
     store = await open_store("sqlite")
     await store.close()
     assert (tmp_path / "data/antiphon/store.db").exists()
+
+
+def test_a_file_whose_first_statement_fails_is_closed(path: Path):
+    path.write_bytes(b"no database at all" * 100)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(
+        sqlite3.DatabaseError, match="not a database"
+    ) as kept:  # its frames refer to the connection
+        Sqlite(path, StoreLimits(timeout=0.1))._connect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert kept

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -14,28 +15,33 @@ class Process(Struct, frozen=True):
     pid: int
     parent: int
     state: str
-    command: str
+    said: str
+    """Its command, or the name of its program."""
 
     @property
     def zombie(self) -> bool:
         return self.state.startswith("Z")
 
 
-def processes() -> list[Process]:
-    command = ["ps", "-A", "-o", "pid=,ppid=,stat=,args="]
+def _processes(field: str) -> list[Process]:
+    command = ["ps", "-A", "-o", f"pid=,ppid=,stat=,{field}="]
     listed = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     fields = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
     return [Process(int(pid), int(parent), state, "".join(rest)) for pid, parent, state, *rest in fields]
 
 
-def children(word: str) -> list[Process]:
-    """The processes that this one has begun, with a word in their command."""
-    return [each for each in processes() if each.parent == os.getpid() and word in each.command]
+def children(program: str) -> list[Process]:
+    """The processes that this one has begun, zombies too, by the name of their program.
+
+    Not by a word in their command: the path of this folder, which may be any, is in many commands.
+    """
+    begun = [each for each in _processes("comm") if each.parent == os.getpid()]
+    return [each for each in begun if Path(each.said.removesuffix(" <defunct>")).name == program]
 
 
 def running(words: str) -> list[Process]:
     """The processes of anyone whose commands are just that."""
-    return [each for each in processes() if each.command == words and not each.zombie]
+    return [each for each in _processes("args") if each.said == words and not each.zombie]
 
 
 async def until_there_are(count: int, words: str) -> None:

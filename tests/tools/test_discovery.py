@@ -30,7 +30,6 @@ class Remote(ActingTool):
 def test_each_tool_offers_its_functions_at_its_place() -> None:
     offers = {"code_interpreter": (PYTHON,), "web_search": (SEARCH,)}
     requested = {
-        "tools[0]": {"type": "function"},
         "tools[2]": {"type": "web_search_preview", "search_context_size": "low"},
     }
 

@@ -23,7 +23,7 @@ from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool, Session, WantedTool
 from tests.contracts.tool import KeptOutput, ToolContract, failure, opened, successful
 from tests.run.support import until
-from tests.tools.processes import PATIENCE, processes
+from tests.tools.processes import PATIENCE, Process, children
 from tests.tools.sandboxes import ATTEMPTS, needs_bubblewrap, python_in_bubblewrap
 from tests.tools.test_shell import BWRAP
 
@@ -369,10 +369,6 @@ def test_files_that_a_text_names(text: str, found: list[tuple[int, int, str]]) -
     assert list(paths_in(text)) == found
 
 
-def workers() -> list[str]:
+def workers() -> list[Process]:
     """The interpreters that this process has begun."""
-    return [
-        each.command
-        for each in processes()
-        if each.parent == os.getpid() and "bwrap" in each.command and not each.zombie
-    ]
+    return [each for each in children("bwrap") if not each.zombie]

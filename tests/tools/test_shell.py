@@ -228,7 +228,7 @@ async def test_what_begins_while_its_call_is_cancelled_twice_ends_before_the_ser
         await call
     goes_on.set()
     await Shell("sh").close()
-    assert not children(pause)  # nor a zombie, whose pipes the event loop would have to close
+    assert not children("sleep")  # nor a zombie, whose pipes the event loop would have to close
 
 
 async def test_what_is_stopped_takes_those_along_that_have_left_the_group(session: Session) -> None:

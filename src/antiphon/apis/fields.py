@@ -106,7 +106,7 @@ HINTS: Mapping[str, str] = {
     "safety_identifier": "users are not tracked",
     "service_tier": "there is one tier; an answer to a request that named one has `default`",
     "session_id": "sessions are not tracked",
-    "spaces_between_special_tokens": "special tokens are not shown",
+    "spaces_between_special_tokens": "special tokens are shown as they are",
     "speculative_ngram": "it would only make the same answer faster",
     "stream_interval": "a stream sends text as soon as it is generated",
     "trace": "traces are not kept",

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from antiphon.apis.json_schemas import check_format_schema
 from antiphon.apis.request import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -15,6 +14,7 @@ from antiphon.apis.request import (
     StructuredOutputs,
     TextFormat,
 )
+from antiphon.apis.tool_schemas import check_format_schema
 from antiphon.core.constraint import Format, GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
 from antiphon.core.errors import RequestError
 

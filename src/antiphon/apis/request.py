@@ -20,9 +20,6 @@ MAX_BANNED_TOKENS = 1024
 """The most `banned_tokens` in one request."""
 MAX_BREAKERS = 64
 """The most `dry_sequence_breakers` in one request."""
-MAX_ALTERNATIVES = 20
-"""The most `top_logprobs`, as OpenAI has it."""
-
 MAX_METADATA = 16
 """The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
@@ -41,7 +38,6 @@ TokenLimit = CountOrAll
 AtLeastOne = Annotated[int, Meta(ge=1)]
 TokenIds = Annotated[list[Count], Meta(max_length=MAX_STOP_TOKENS)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
-Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 NonEmptyStr = Annotated[str, Meta(min_length=1)]
 StopStrings = Annotated[list[str], Meta(max_length=MAX_STOPS)]
 BadWords = Annotated[list[str], Meta(max_length=MAX_BAD_WORDS)]
@@ -160,6 +156,7 @@ class SampledFields(Struct, kw_only=True):
     vllm_xargs: dict[str, Any] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     data_parallel_rank: Count | None = None
+    skip_special_tokens: bool | None = None
 
 
 class SamplingParams(SampledFields, kw_only=True):
@@ -167,7 +164,6 @@ class SamplingParams(SampledFields, kw_only=True):
 
     stop: str | StopStrings | None = None
     include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None
     request_id: NonEmptyStr | None = None

@@ -15,9 +15,6 @@ T = TypeVar("T")
 
 def check(request: SamplingParams) -> None:
     """Refuse unsupported parameters and contradictions, for all APIs. Raises RequestError."""
-    if request.skip_special_tokens is False:
-        message = "Special tokens are never part of an answer. Use 'return_token_ids'."
-        raise RequestError(message, param="skip_special_tokens")
     if request.truncation_side not in (None, "left"):
         message = "Prompts are cut at their beginning only. Use 'left'."
         raise RequestError(message, param="truncation_side")
@@ -35,6 +32,14 @@ def check(request: SamplingParams) -> None:
             "'prompt_logprobs' is not available in streams. Leave it out, or set 'stream' to false.",
             param="prompt_logprobs",
         )
+
+
+def ids_wanted(request: Request, logprobs: int | None) -> str:
+    """The parameter that requests the ids of tokens, if one does."""
+    if request.return_token_ids:
+        return "return_token_ids"
+    named = request.return_tokens_as_token_ids and logprobs is not None
+    return "return_tokens_as_token_ids" if named else ""
 
 
 def copies(request: Request) -> int:
@@ -101,6 +106,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "bad_words": _texts,
     "allowed_token_ids": tuple,
     "cache_salt": lambda salt: salt or None,
+    "skip_special_tokens": lambda hidden: None if hidden else False,
 }
 """Field → what its value, if it is set, means here."""
 

@@ -146,7 +146,7 @@ class AnswerGrammar:
         ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), with_speaker)]
         headings = headings_of(header)
         for text, to, _ in headings.spellings:
-            state = self._states[to]
+            state = self._states.get(to)
             begun = text if with_speaker else text.removeprefix(headings.speaker)
             lead = sequence(
                 optional(" ") if begun.startswith(" ") else EMPTY, begun.removeprefix(" "), header.ends[0]

@@ -124,6 +124,12 @@ class MediaTypeError(RequestError):
     status = 415
 
 
+class ContentEncodingError(RequestError):
+    """The body is compressed in a way that is not supported: send it as it is, without `Content-Encoding`."""
+
+    status = 415
+
+
 class ClientBusyError(RequestError):
     """Too many requests of this client are waiting. Try again when some of them are answered."""
 

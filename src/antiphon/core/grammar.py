@@ -12,6 +12,7 @@ Space that touches a marker belongs to the marker: templates insert it when they
 inverse of rendering.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
@@ -47,6 +48,20 @@ class Space(Enum):
     """To the text, if there is any."""
 
 
+class Habits(Struct, frozen=True):
+    """What models write although their format does not have it. It is read, and never part of a constraint.
+
+    `on` and `peek` are like those of a `Span`. `names` are markers before which models write the name of the
+    function, or another word, at the beginning of a span; it is markup. `hidden` are markers that change
+    nothing, and are not part of the text either.
+    """
+
+    on: Markers = {}
+    peek: Markers = {}
+    names: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
 class Span(Struct, frozen=True):
     """Text of one kind, up to a marker.
 
@@ -54,8 +69,9 @@ class Span(Struct, frozen=True):
     this state, and are text later. `peek` holds the first characters of states that
     have no marker, like the `{` of JSON; they, too, count only there, and are read by
     the state that they lead to. `again` holds markers that count as those in `on` do, but
-    only in an answer that has had reasoning. `otherwise` is the state that reads any
-    other text of an opening.
+    only in an answer that has had reasoning. `closes` are the markers that close reasoning: in such an
+    answer they are hidden in text, unless one of `quotes` opens them, an opening marker that is text there.
+    `otherwise` is the state that reads any other text of an opening or of markup.
     `phase` is the phase of a message, in families that distinguish phases. `space` says what space around
     the text belongs to. `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
@@ -65,10 +81,13 @@ class Span(Struct, frozen=True):
     first: Markers = {}
     peek: Markers = {}
     again: Markers = {}
+    closes: tuple[str, ...] = ()
+    quotes: tuple[str, ...] = ()
     otherwise: str | None = None
     phase: str | None = None
     space: Space = Space.MARKUP
     entry_text: str = ""
+    habits: Habits = Habits()
 
 
 _Parsed = TypeVar("_Parsed")
@@ -155,7 +174,8 @@ class Name(Struct, frozen=True):
     """The header of a call, up to a marker: its text holds the function's name. See `decode/headers.py`.
 
     `peek` also ends the header, but is read by the state that it leads to. Text of more than `words` is
-    no header: it need not be held back until a marker comes.
+    no header: it need not be held back until a marker comes. `habits` are markers like those in `on` which
+    models write against their format.
     """
 
     on: Markers
@@ -163,6 +183,7 @@ class Name(Struct, frozen=True):
     peek: Markers = {}
     names: AcceptedNames = AcceptedNames.ANY
     words: int = 1
+    habits: Markers = {}
 
 
 class Route(NamedTuple):
@@ -170,11 +191,13 @@ class Route(NamedTuple):
 
     `otherwise` is the state instead if the request offers no function of that
     name, for headers that may mean something else. None: it is a call in any case.
+    `names` are others that the header may mean: the first that the request offers.
     """
 
     to: str
     call: CallHeader | None = None
     otherwise: str | None = None
+    names: tuple[str, ...] = ()
 
 
 Router = Callable[[str], Route | None]
@@ -184,15 +207,16 @@ Router = Callable[[str], Route | None]
 class Header(Struct, frozen=True):
     """The header of a message, up to one of `ends`. It decides which state follows.
 
-    An answer may begin inside a header. A header that never ends, that has more than `words`, or whose
-    route is None, is text; but the end of an answer for which `is_cut` holds (the start of a header, with the
-    marker before it) is dropped.
+    An answer may begin inside a header. A header that never ends, that has more than `words`, whose route
+    is None, or for whose first text `begins` is false, is text without the marker before it. The end of an
+    answer for which `is_cut` holds (the start of a header, with the marker before it) is dropped.
     """
 
     ends: tuple[str, ...]
     route: Router
     is_cut: Callable[[str], bool] = lambda _: False
     words: int = 6
+    begins: Callable[[str], bool] = lambda _: True
 
 
 class ArgumentKey(NamedTuple):
@@ -275,6 +299,14 @@ class ElementArgument(Struct, frozen=True):
     prefix: str
 
 
+class Quotes(Enum):
+    """What models write for the quotes around strings of JSON."""
+
+    MARKS = auto()
+    ENTITIES = auto()
+    """Now and then `&quot;`. This is a habit, and never part of a constraint."""
+
+
 class JsonCalls(Struct, frozen=True):
     """One JSON value that is a call, `{"name": …, "arguments": {…}}`, or an array of calls.
 
@@ -288,6 +320,7 @@ class JsonCalls(Struct, frozen=True):
     arguments: tuple[str, ...] = ("arguments", "parameters")
     ids: tuple[str, ...] = ()
     names: AcceptedNames = AcceptedNames.ANY
+    quotes: Quotes = Quotes.MARKS
 
 
 class KeyedCalls(Struct, frozen=True):
@@ -342,7 +375,8 @@ class Grammar(Struct, frozen=True):
     Decoding begins in `start`, or where the prompt's own markers lead from
     there. `text` is the state of plain text. Where calls lead to it, and where text
     follows them, decoding returns to the text or reasoning that they began in.
-    `tokens` are special tokens inside headers and longer markers.
+    `tokens` are special tokens inside headers and longer markers, and markers that are special tokens
+    although they do not look like one.
     """
 
     states: Mapping[str, State]
@@ -358,9 +392,15 @@ class Grammar(Struct, frozen=True):
         closes = dict.fromkeys(markers.closes, self.text)
         # A closing marker without an opening one, or a second one, is markup until text was read.
         shown = replace(text, first={**closes, **opens, **text.first}, again=reopens)
+        quotes = tuple(marker for marker in markers.opens if marker not in reopens)
+        visible = {
+            name: replace(state, closes=markers.closes, quotes=quotes)
+            for name, state in {**self.states, self.text: shown}.items()
+            if isinstance(state, Span) and state.kind is SpanKind.TEXT
+        }
         calls = {marker: to for marker, to in text.on.items() if not _is_outside_calls(self.states[to])}
         reasoning = Span(SpanKind.REASONING, {**(calls if markers.calls else {}), **closes}, opens)
-        return replace(self, states={**self.states, self.text: shown, "reasoning": reasoning})
+        return replace(self, states={**self.states, **visible, "reasoning": reasoning})
 
     def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
         """The same grammar with other markers."""
@@ -369,53 +409,86 @@ class Grammar(Struct, frozen=True):
 
     @property
     def markers(self) -> frozenset[str]:
-        """All markers. An engine must not drop those that are special tokens."""
-        return frozenset(self.tokens).union(*map(_markers, self.states.values()))
+        """All markers, and the special tokens in them, which an engine must not drop."""
+        return self.special_tokens.union(*map(_markers, self.states.values()))
 
     @property
     def has_message_headers(self) -> bool:
         """Answers are messages with headers, so a message to a function is a call even without tools."""
         return isinstance(self.states[self.start], Header)
 
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """The special tokens in markers: no text that prompts describe, like a tag in angle brackets."""
+        markers = [marker for state in self.states.values() for marker in _markers(state)]
+        return frozenset(self.tokens).union(*map(_SPECIAL_TOKEN.findall, markers))
+
     def without_calls(self) -> "Grammar":
-        """The same grammar for a request that offers no tools: calls are plain text."""
+        """The same grammar for a request that allows no calls: they are plain text.
+
+        Their special tokens are hidden, because special tokens are never text.
+        """
         kept = {
-            n: state
-            for n, state in self.states.items()
+            name: state
+            for name, state in self.states.items()
             if _is_outside_calls(state) or isinstance(state, Header)
         }
-        return Grammar({name: _within(state, kept) for name, state in kept.items()}, self.start, self.text)
+        hidden = tuple(sorted(self.special_tokens))
+        states = {name: _within(state, kept, hidden) for name, state in kept.items()}
+        return Grammar(states, self.start, self.text)
+
+
+_SPECIAL_TOKEN = re.compile(
+    r"""<[|｜][^<>|｜\s]+[|｜]>  # <|call|>
+    | <\|\w+> | <\w+\|>       # <|tool_call> and <tool_call|>
+    | </?\w+\|\w+>            # <ifm|tool_call>
+    | ｜\w+｜                  # in <｜DSML｜invoke>
+    """,
+    re.VERBOSE,
+)
 
 
 def _markers(state: State) -> set[str]:
     """The markers in a state; beginnings in `peek` are ordinary text."""
     if isinstance(state, Span):
-        return {*state.on, *state.first}
+        return {*state.on, *state.first, *state.habits.on, *state.habits.hidden}
     if isinstance(state, Header):
         return set(state.ends)
-    return set(state.on) if isinstance(state, Name | Key | Value | TextArguments) else set()
+    if isinstance(state, BraceArguments):
+        return {state.quote}
+    if isinstance(state, Name):
+        return {*state.on, *state.habits}
+    return set(state.on) if isinstance(state, Key | Value | TextArguments) else set()
 
 
 def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
-    fields = [field for field in ("on", "first", "again") if hasattr(state, field)]
-    return replace(
-        state,
-        **{field: {rename(marker): to for marker, to in getattr(state, field).items()} for field in fields},
-    )
+    fields = {
+        field: {rename(marker): to for marker, to in getattr(state, field).items()}
+        for field in ("on", "first", "again")
+        if hasattr(state, field)
+    }
+    if isinstance(state, Span):
+        habits = state.habits
+        on = {rename(marker): to for marker, to in habits.on.items()}
+        names, hidden = (tuple(map(rename, each)) for each in (habits.names, habits.hidden))
+        return replace(state, **fields, habits=Habits(on, habits.peek, names, hidden))
+    return replace(state, **fields)
 
 
 def _is_outside_calls(state: State) -> bool:
     return isinstance(state, Span) and state.kind in (SpanKind.TEXT, SpanKind.REASONING, SpanKind.MARKUP)
 
 
-def _within(state: State, kept: Mapping[str, State]) -> State:
-    """The state without the markers that lead out of `kept`."""
+def _within(state: State, kept: Mapping[str, State], hidden: tuple[str, ...]) -> State:
+    """The state without the markers that lead out of `kept`, and with `hidden` ones."""
     if isinstance(state, Header):
-        return state  # the reader treats a route that leads out of `kept` as no header
+        return state  # the reader treats a route that leads out of `kept` as one to text
     assert isinstance(state, Span)
 
     def inside(markers: Markers) -> dict[str, str]:
         return {marker: to for marker, to in markers.items() if to in kept}
 
     fields = {field: inside(getattr(state, field)) for field in ("on", "first", "peek", "again")}
-    return replace(state, **fields)
+    hides = () if state.kind is SpanKind.MARKUP else hidden  # there, they begin text
+    habits = Habits(inside(state.habits.on), inside(state.habits.peek), hidden=(*state.habits.hidden, *hides))
+    return replace(state, **fields, habits=habits)

@@ -89,6 +89,16 @@ class JsonScanner:
         """The value is complete."""
         return self._expect is _NOTHING
 
+    @property
+    def in_string(self) -> bool:
+        """Whether the next character is one of a string."""
+        return self._expect is _STRING
+
+    @property
+    def in_key(self) -> bool:
+        """Whether the latest string is a key."""
+        return self._in_key
+
     def finish(self) -> bool:
         """Handle the end of the text; return whether the value is complete."""
         if self._expect is _Expect.NUMBER and not self._stack and self._number in _WHOLE:

@@ -117,7 +117,8 @@ class Sampling(Struct, frozen=True):
     does so for the prompt. A higher `priority` value means later. Prompts with different `cache_salt` share
     no cache. `beam_width` requests a beam search. Only `allowed_token_ids` are generated. `vllm_xargs` and
     `kv_transfer_params` are passed on to vLLM's plugins and its KV connector; `data_parallel_rank` selects
-    one of its ranks.
+    one of its ranks. Special tokens that are not markers of the dialect are part of the text only if
+    `skip_special_tokens` is false.
     """
 
     temperature: float | None = None
@@ -160,6 +161,7 @@ class Sampling(Struct, frozen=True):
     vllm_xargs: Mapping[str, Any] = {}
     kv_transfer_params: Mapping[str, Any] = {}
     data_parallel_rank: int | None = None
+    skip_special_tokens: bool | None = None
 
 
 class PromptEnding(Enum):
@@ -177,19 +179,20 @@ class Turn(Struct, frozen=True):
     """A request, in terms that do not depend on its API.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it. `choices` is the number of
-    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the required
-    form of the visible text. `variables` are passed to the chat template; `template` replaces the model's
-    own. `prefix` is the beginning of the answer, written by the client. If a prompt is longer than
-    `prompt_limit` (-1: than the context), only its last tokens are used; a conversation that is too long
-    loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the model is made to
-    begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with a `suffix` it is
-    the text before a gap, the suffix the text after it, and the answer fills the gap. `owner` is the identity
-    that the stored answer belongs to. `id` is that of the answer; objects that tools store belong to it.
-    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for the
-    server's default. `parameters` maps neutral names in errors to those of the request: conversation, format,
-    prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items that the client has
-    approved: they are run before the model answers. `copies` is how often the answer holds each log
-    probability: in all of its events, or while it is built.
+    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the
+    required form of the visible text. `variables` are passed to the chat template; `template` replaces
+    the model's own. `prefix` is the beginning of the answer, written by the client. If a prompt is longer
+    than `prompt_limit` (-1: than the context), only its last tokens are used; a conversation that is too
+    long loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the model is
+    made to begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with a
+    `suffix` it is the text before a gap, the suffix the text after it, and the answer fills the gap.
+    `owner` is the identity that the stored answer belongs to. `id` is that of the answer; objects that
+    tools store belong to it. `token_ids` is the parameter that requests the ids of tokens, if one does.
+    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for
+    the server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
+    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
+    items that the client has approved: they are run before the model answers. `copies` is how often the
+    answer holds each log probability: in all of its events, or while it is built.
     """
 
     model: str
@@ -214,6 +217,7 @@ class Turn(Struct, frozen=True):
     owner: str = ""
     id: str = ""
     media_fallback: str | None = None
+    token_ids: str = ""
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
     copies: int = 1

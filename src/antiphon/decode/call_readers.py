@@ -3,6 +3,8 @@
 See `readers.py` for the protocol of readers.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from antiphon.core.grammar import ArgumentKey, Key, Name, TextArguments, Trim, Value
@@ -23,6 +25,7 @@ class NameReader(ShortTextReader):
     def __init__(self, state: Name, lexer: Lexer, builder: EventBuilder) -> None:
         super().__init__(lexer, builder, state.words)
         self._state = state
+        self._to = {**state.habits, **state.on}
 
     def _parse(self, header: str, marker: str, rest: str) -> Step | None:
         named = self._state.parse(header)
@@ -32,7 +35,7 @@ class NameReader(ShortTextReader):
         self._builder.name_call(named.name, named.call_id)
         if marker in self._state.peek:
             return Step(self._state.peek[marker], marker + rest)
-        return Step(self._state.on[marker], rest, marker)
+        return Step(self._to[marker], rest, marker)
 
 
 class KeyReader(ShortTextReader):
@@ -106,11 +109,17 @@ class JsonArgumentsReader:
     to one of them becomes arguments of an incomplete call, so no text is lost.
     """
 
-    def __init__(self, then: str, closers: Lexer, builder: EventBuilder) -> None:
+    def __init__(
+        self,
+        then: str,
+        closers: Lexer,
+        builder: EventBuilder,
+        scanner: Callable[[], JsonScanner] = JsonScanner,
+    ) -> None:
         self._then = then
         self._closers = closers
         self._builder = builder
-        self._scanner = JsonScanner()
+        self._scanner = scanner()
         self._phase = self._begin
         self._collected: list[str] = []
         self._size = 0

@@ -76,10 +76,11 @@ def state_after(table: Table, tail: str) -> str:
 class Decoder:
     """Decodes one generation. A decoder is used once.
 
-    `state` is where the answer begins (see `state_after`), None for the grammar's start. `stop` strings end
-    visible text, and are part of it if `include_stop`. `ids` makes the ids of calls, given the index of the
-    call in this answer. `tools` are the functions that the request offers: name → JSON Schema. `call_prefix`
-    is the start of calls in the prompt: events report the whole calls, with the raw text of the answer only.
+    `state` is where the answer begins (see `state_after`), None for the grammar's start. `stop` strings
+    end visible text, but not before the answer has its `least` tokens, and are part of it if
+    `include_stop`. `ids` makes the ids of calls, given the index of the call in this answer. `tools` are
+    the functions that the request offers: name → JSON Schema. `call_prefix` is the start of calls in the
+    prompt: events report the whole calls, with the raw text of the answer only.
     """
 
     # Every token looks up some of them.
@@ -110,6 +111,7 @@ class Decoder:
         state: str | None = None,
         stop: Iterable[str] = (),
         include_stop: bool = False,
+        least: int = 0,
         ids: CallIds | None = None,
         tools: Mapping[str, Schema] | None = None,
         call_prefix: str = "",
@@ -147,6 +149,8 @@ class Decoder:
         if call_prefix:
             self._read(Chunk(call_prefix))
             self._prefix_left = len(call_prefix)
+        if least:
+            self._token_map.expect(least)
 
     @property
     def mid_text(self) -> bool:
@@ -198,8 +202,7 @@ class Decoder:
         """Add the plain chunks since the last call to all counts."""
         length, tokens = self._plain_length, self._plain_tokens
         self._plain_length = self._plain_tokens = 0
-        self._token_map.written += length
-        self._token_map.position += length
+        self._token_map.pass_over(length, tokens)
         self._builder.completion_tokens += tokens
         if self._delta is ReasoningDelta:
             self._builder.reasoning_tokens += tokens
@@ -365,12 +368,26 @@ class Decoder:
             return rest
         marker, raw = self._builder.retract()
         text = (marker or "") + raw + rest
+        token = self._header_token(text)
+        if token:
+            self._builder.malformed("a header without a message")
+            self._builder.markup(token)
+            self._resume_text(self._origin)
+            return text[len(token) :]
         if text:  # an answer that starts inside a header may be empty
             self._builder.malformed("a marker that opens no call")
         taken = self._text_length(marker or "", raw)
         reader = self._resume_text(None if marker is None else self._origin)
         reader.take_as_text(text[:taken])
         return text[taken:]
+
+    def _header_token(self, text: str) -> str:
+        """The special token, and the space before it, with which text that is no header begins."""
+        if not isinstance(self._table[self.state].state, Header):
+            return ""
+        space = len(text) - len(text.lstrip())
+        token = next((each for each in self._table.header_tokens if text.startswith(each, space)), "")
+        return text[:space] + token if token else ""
 
     def _text_length(self, marker: str, raw: str) -> int:
         """The number of characters that are certainly text. At least one, so that reading makes progress."""

@@ -343,7 +343,7 @@ class EventBuilder:
         if self.stopped is not None:
             self.markup(text)
             return
-        end, self.stopped = stop.find(text)
+        end, self.stopped = stop.find(text, self._token_map.least_end - self._token_map.position)
         if end:
             self._show(_TEXT, text[:end])
         if self.stopped:
@@ -352,8 +352,11 @@ class EventBuilder:
             self._held = text[end:]
 
     def _release(self) -> None:
-        """Report text that was held back and is not a stop string."""
+        """Report text that was held back: no stop string that begins in it goes on."""
         assert self._stop is not None
         held, self._held = self._held, ""
-        self._stop.reset()
-        self._show(_TEXT, held)
+        end, self.stopped = self._stop.find_final(held)
+        if end:
+            self._show(_TEXT, held[:end])
+        if self.stopped:
+            self.markup(held[end:])

@@ -84,9 +84,10 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
     """
 
     def route(text: str) -> Route | None:
-        tokens = set(_TOKEN.findall(text))
-        words = _TOKEN.sub(" ", text).split()
         recipient = _RECIPIENT.search(text)
+        outside = _RECIPIENT.sub(" ", text)
+        tokens = set(_TOKEN.findall(outside))
+        words = [*filter(None, _WORD.findall(_TOKEN.sub(" ", outside)))]
         known = tokens or recipient or len(words) < 2 or not {"assistant", *channels}.isdisjoint(words)
         if not known or not tokens <= {"<|channel|>", "<|constrain|>"}:
             return None
@@ -97,9 +98,10 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
             return Route(state)
         if name == "python" and path == name and "json" not in words:
             return Route(code, CallHeader(name))
-        # gpt-oss was trained with these tools, and calls them also where no request offers them.
-        certain = path != name or name == "python" or name.startswith(_BUILT_IN)
-        return Route(arguments, CallHeader(name), None if certain else state)
+        # A namespace is that of a tool, also of one that nobody offers: gpt-oss was trained with some.
+        certain = "." in path or name == "python"
+        glued = [name.removesuffix(word) for word in _GLUED if name.endswith(word)]
+        return Route(arguments, CallHeader(name), None if certain else state, tuple(glued))
 
     known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
     calls = (
@@ -130,6 +132,17 @@ def called_recipient_router(channels: Mapping[str, str], guess: str, call: str, 
     known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
     headings = (*known, HeaderSpelling(f"assistant {spelling}", call))
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
+
+
+def begins_harmony_header(*channels: str) -> Callable[[str], bool]:
+    """Whether text may be the start of a harmony header: a special token, or first a word of one."""
+    known = ("assistant", "json", *channels)
+
+    def begins(text: str) -> bool:
+        words = _HEADER_TEXT.match(text)[1].split(maxsplit=1)  # type: ignore[index]  # it may be empty
+        return len(words) < 2 or words[0].startswith("to=") or _WORD.match(words[0])[0] in known  # type: ignore[index]
+
+    return begins
 
 
 def is_cut_harmony_header(text: str) -> bool:
@@ -176,6 +189,33 @@ def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | N
     known = [HeaderSpelling(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
     headings = (*known, HeaderSpelling("assistant to=NAME", others))
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
+
+
+def begins_recipient(text: str) -> bool:
+    """Whether text may be the start of `assistant to=RECIPIENT`."""
+    recipient = text.lstrip().removeprefix("assistant").lstrip()
+    begun = "to=".startswith(recipient) or "assistant".startswith(text.strip())
+    return begun or _TO_RECIPIENT.fullmatch(recipient) is not None
+
+
+def is_cut_recipient(text: str) -> bool:
+    """Whether text is such a start, with its first words."""
+    header = text.removeprefix("<|start|>")
+    return begins_recipient(header) and (header != text or "to=" in header)
+
+
+def bare_recipient_router(recipients: Mapping[str, str], others: str) -> Router:
+    """The same after `to=`."""
+
+    def route(text: str) -> Route | None:
+        return Route(recipients.get(text, others)) if begins_bare_recipient(text) and text else None
+
+    return route
+
+
+def begins_bare_recipient(text: str) -> bool:
+    """Whether text may be the start of a recipient."""
+    return _is_name(text) or not text
 
 
 @spelled((KeySpelling("KEY"),))
@@ -240,13 +280,18 @@ def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _TOKEN = re.compile(r"<\|\w+\|>")
+_WORD = re.compile(r"[^\W\d_]*")
+_HEADER_TEXT = re.compile(r"(?:\s*+<\|\w+\|>)*+((?:[^<]|<(?!\||\Z))*+)")
+"""Special tokens, and the text up to the next one."""
+_TO_RECIPIENT = re.compile(r"to=[^\s<]*+\s*+")
 # Its quantifiers are possessive (`*+`): a model's text must not make the search go back, and back again.
 _CUT = re.compile(
-    r"(?=[^<]*<\|)(?:<\|start\|>)?(?:assistant)?"
-    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\s*+\w*+|to=[^\s<]*+|json|code))*+\s*+\w*+"
+    r"(?=[^<]*<\||\s*+to=)(?:<\|start\|>)?(?:assistant)?"
+    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\s*+\w*+|to=[^\s<]*+|json|code))*+\s*+\w*+(?:<(?:\|\w*+\|?)?)?"
 )
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=\s*([^\s<]+)")
-_BUILT_IN = ("browser.", "container.")
+_GLUED = ("json", "code", "commentary", "analysis")
+"""Words of a header that models write directly after the recipient."""
 
 
 def _attribute(name: str) -> Callable[[str], str | None]:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.grammar import JsonCalls, KeyedCalls
+from antiphon.core.entity_scanner import EntityScanner
+from antiphon.core.grammar import JsonCalls, KeyedCalls, Quotes
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.call_readers import NO_OBJECT, JsonArgumentsReader, as_object
 from antiphon.decode.event_builder import EventBuilder
@@ -19,6 +20,7 @@ from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
 
+_SCANNERS: dict[Quotes, type[JsonScanner]] = {Quotes.MARKS: JsonScanner, Quotes.ENTITIES: EntityScanner}
 _SPACE = " \t\r\n"
 _OTHER_KEYS = frozenset({"id", "type", "index", "tool_call_id"})
 """Further keys that a call may have. With any other key, the object is not a call."""
@@ -31,13 +33,14 @@ class JsonCallsReader:
         self._state = state
         self._closers = closers
         self._builder = builder
+        self._make_scanner = _SCANNERS[state.quotes]
         self._phase: Callable[[str], Step | str | None] = self._open
         self._in_array = False
         self._called = False
         self._begin_object()
 
     def _begin_object(self) -> None:
-        self._scanner = JsonScanner()
+        self._scanner = self._make_scanner()
         self._collected: list[str] = []  # text of the key, or of a value that is read as a whole
         self._key = ""
         self._name: str | None = None
@@ -124,7 +127,9 @@ class JsonCallsReader:
     def _stream_value(self, text: str) -> Step | str | None:
         """The arguments, streamed."""
         if self._arguments is None:
-            self._arguments = JsonArgumentsReader(self._state.then, self._closers, self._builder)
+            self._arguments = JsonArgumentsReader(
+                self._state.then, self._closers, self._builder, self._make_scanner
+            )
         step = self._arguments.feed(text)
         if step is None:
             return None
@@ -182,7 +187,7 @@ class JsonCallsReader:
         self._begin_text()
 
     def _begin_text(self) -> None:
-        self._scanner, self._collected = JsonScanner(), []
+        self._scanner, self._collected = self._make_scanner(), []
 
     def _collect(self, text: str) -> str:
         end = self._scanner.feed(text, 0, self._collected)

@@ -5,6 +5,7 @@ and the text that it did not read. `finish` is the same for the last text. A rea
 that finds that a provisional call is not one returns `RETRACT` as the state.
 """
 
+import re
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.core.grammar import Span, SpanKind
@@ -18,6 +19,8 @@ RETRACT: Final = ""
 MIN_BEGUN = 2
 """Characters of a marker that a cut answer does not show. A single one, like `<`, is rather text."""
 
+_NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
+"""A name before a marker."""
 _OPENING, _CALL = SpanKind.OPENING, SpanKind.CALL
 _HIDDEN = SpanKind.CALL, SpanKind.MARKUP
 
@@ -48,26 +51,44 @@ class StateReader(Protocol):
 class SpanTable:
     """A compiled span: its markers and their states, for its start and for the text after it.
 
-    `otherwise` is the state for text that the span does not allow. None: it allows text,
-    or skips it, because it is called `name` and its own `otherwise` is that name.
+    `reasoned`: for an answer that has had reasoning. `otherwise` is the state for text that the span does
+    not allow. None: it allows text, or skips it, because it is called `name` and its own `otherwise` is that
+    name.
     """
 
-    __slots__ = ("begin", "kind", "lexer", "otherwise", "peek", "to")
+    __slots__ = (
+        "begin",
+        "closes",
+        "hidden",
+        "kind",
+        "lexer",
+        "names",
+        "otherwise",
+        "peek",
+        "quotes",
+        "to",
+    )
 
-    def __init__(self, span: Span, name: str) -> None:
+    def __init__(self, span: Span, name: str, reasoned: bool = False) -> None:
         only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) and span.otherwise != name
+        habits, closes = span.habits, span.closes if reasoned else ()
+        on = {**habits.on, **span.on, **(span.again if reasoned else {})}
         self.kind = span.kind
         self.otherwise = span.otherwise or RETRACT if only_space else None
-        self.peek = frozenset(span.peek)
-        self.to = {**span.on, **span.first, **span.peek}
-        self.lexer = Lexer(span.on)
-        self.begin = Lexer(self.to)
+        self.peek = frozenset((*span.peek, *habits.peek))
+        self.names = frozenset(habits.names)
+        self.to = {**on, **span.first, **span.peek, **habits.peek}
+        self.closes = frozenset(closes) - on.keys()
+        self.hidden = frozenset((*habits.hidden, *closes)) - on.keys()
+        self.quotes = frozenset(span.quotes if closes else ()) - on.keys()
+        self.lexer = Lexer((*on, *self.hidden, *self.quotes))
+        self.begin = Lexer((*self.to, *self.hidden))
 
 
 class SpanReader:
     """Reads text of one kind, after a marker, up to the next marker."""
 
-    __slots__ = ("_builder", "_final", "_held", "_lexer", "_table", "at_start")
+    __slots__ = ("_builder", "_final", "_held", "_lexer", "_quoted", "_table", "at_start")
 
     def __init__(self, table: SpanTable, builder: EventBuilder) -> None:
         self._table = table
@@ -76,20 +97,27 @@ class SpanReader:
         self._lexer = table.begin
         self._held = ""
         self._final = False
+        self._quoted = False  # an opening marker of reasoning is part of the text: so is the next closing one
 
     def feed(self, text: str) -> Step | None:
         """Report text, and hold back what may be the start of a marker, and the space before it."""
         if self._held:
             text, self._held = self._held + text, ""
-        if not text:
-            return None
-        found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
+        while text:
+            found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
+            if found is None or not self._passes(found.marker):
+                return self._read_to(text, found)
+            text = self._pass(text, found)
+        return None
+
+    def _read_to(self, text: str, found: MarkerMatch | None) -> Step | None:
+        """Read text up to what was found in it."""
         if found is not None:
             return self._read(text, found)
-        begins = self._lexer is not self._table.lexer
-        if self.at_start or text[-1:].isspace() or (begins and self._table.otherwise is not None):
+        only_space = self._begins and (self._table.otherwise is not None or self._table.names)
+        if self.at_start or text[-1:].isspace() or only_space:
             return self._read(text, MarkerMatch(len(text), len(text), ""))
-        if begins:
+        if self._begins:
             return self._begin(text, "")
         self._report(text)
         return Step(RETRACT, "") if self._builder.over_limit else None
@@ -114,8 +142,13 @@ class SpanReader:
     @property
     def text_lexer(self) -> Lexer | None:
         """The lexer for the next text, if text without a marker is only reported."""
-        in_text = not (self.at_start or self._held or self._final) and self._lexer is self._table.lexer
+        in_text = not (self.at_start or self._held or self._final or self._begins)
         return self._lexer if in_text else None
+
+    @property
+    def _begins(self) -> bool:
+        """Whether only space was read, and hidden markers."""
+        return self._lexer is not self._table.lexer
 
     def keep_space(self) -> None:
         """No marker precedes this text, so space at its start is text."""
@@ -127,15 +160,39 @@ class SpanReader:
         self._lexer = self._table.lexer
         self._report(marker)
 
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        """Read text, space, and a marker or the start of one."""
-        body, rest = text[: found.start], text[found.start :]
+    def _passes(self, marker: str) -> bool:
+        """Whether this marker leads nowhere: it is hidden, or quoted."""
+        if self._begins and marker in self._table.to:
+            return False
+        return marker in self._table.hidden or marker in self._table.quotes
+
+    def _pass(self, text: str, found: MarkerMatch) -> str:
+        """Read such a marker, and the text before it; return the text after it."""
+        body, marker = text[: found.start], found.marker
         if self.at_start:
             body = self._skip_space(body)
+        if body:
+            self._lexer = self._table.lexer
+            self._report(body)
+        quoted = self._quoted if marker in self._table.closes else marker in self._table.quotes
+        if quoted:
+            self._report(marker)
+        else:
+            self._builder.markup(marker)
+        self._quoted = quoted and marker in self._table.quotes
+        return text[found.end :]
+
+    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+        """Read text, space, and a marker or the start of one."""
+        body, rest, begins = text[: found.start], text[found.start :], self._begins
+        if self.at_start:
+            body = self._skip_space(body)
+        if begins and self._is_name(body, found.marker):
+            return self._read_name(body, text, found)
         content = body.rstrip()
         if content and self._table.otherwise is not None:
             return Step(self._table.otherwise, body + rest)
-        if content and self._lexer is not self._table.lexer:
+        if content and begins:
             return self._begin(content, body[len(content) :] + rest)
         space = body[len(content) :]
         surplus = max(0, len(space) - MAX_SPACE)
@@ -146,6 +203,18 @@ class SpanReader:
             return Step(self._table.to[found.marker], text[found.end :], space[surplus:] + found.marker)
         self._held = space[surplus:] + rest
         return Step(RETRACT, self._held) if self._builder.over_limit else None
+
+    def _read_name(self, name: str, text: str, found: MarkerMatch) -> Step | None:
+        """Hold a name back until the marker after it comes."""
+        if found.marker:
+            return Step(self._table.to[found.marker], text[found.end :], name + found.marker)
+        self._held = name + text[found.start :]
+        return None
+
+    def _is_name(self, body: str, marker: str) -> bool:
+        """Whether the text may be a name before a marker, see `Habits`."""
+        may_follow = marker in self._table.names or not (marker or self._final)
+        return bool(self._table.names) and may_follow and _NAME.fullmatch(body) is not None
 
     def _begin(self, content: str, rest: str) -> Step | None:
         """Report the first text of this span; from here on the markers in `first` are text."""

@@ -26,3 +26,9 @@ class SpacedSpanReader(SpanReader):
             return Step(self._table.to[found.marker], text[found.end :], found.marker)
         self._held = rest
         return Step(RETRACT, rest) if self._builder.over_limit else None
+
+    def _skip_space(self, text: str) -> str:
+        if not text.strip():
+            return super()._skip_space(text)
+        self.at_start = False
+        return text

@@ -19,15 +19,16 @@ class StopMatcher:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the held-back text: the next text does not continue the beginning of a stop string."""
+        """Forget the held-back text."""
         self._begun = [0] * len(self._stops)  # how much of each the text ends with
         self._found: tuple[int, int, str] | None = None  # where one begins, minus its length, and the string
         self._read = 0  # characters of the next text that were read before
 
-    def find(self, text: str) -> tuple[int, str | None]:
+    def find(self, text: str, first: float = 0) -> tuple[int, str | None]:
         """The number of characters of `text` that are certainly visible, and the stop string that was found.
 
-        `text` begins with the characters that were held back before.
+        `text` begins with the characters that were held back before. A stop string that ends in the `first`
+        characters does not count.
         """
         at, waits = self._read, bool(self._read)
         while at < len(text):
@@ -36,7 +37,7 @@ class StopMatcher:
                 if begins is None:
                     break
                 at = begins.start()
-            waits = self._step(text[at], at + 1)
+            waits = self._step(text[at], at + 1, counts=at >= first)
             at += 1
             if self._found is not None and not waits:
                 start, length, stop = self._found
@@ -47,8 +48,20 @@ class StopMatcher:
             self._found = (self._found[0] - visible, *self._found[1:])
         return visible, None
 
-    def _step(self, char: str, end: int) -> bool:
-        """Read a character, which ends at `end`; returns whether the result is still open."""
+    def find_final(self, text: str) -> tuple[int, str | None]:
+        """The same for the characters that are held back, if no more text follows. Then it begins again."""
+        found = self._found
+        self.reset()
+        if found is None:
+            return len(text), None
+        start, length, stop = found
+        return start - length * self._include_stop, stop
+
+    def _step(self, char: str, end: int, *, counts: bool) -> bool:
+        """Read a character, which ends at `end`; returns whether the result is still open.
+
+        Unless it `counts`, no stop string ends with it.
+        """
         begun = self._begun
         for index, (stop, borders) in enumerate(self._stops):
             length = begun[index]
@@ -57,7 +70,7 @@ class StopMatcher:
             if stop[length] == char:
                 length += 1
             begun[index] = length
-            if length == len(stop):
+            if length == len(stop) and counts:
                 found = end - length, -length, stop  # the least of these begins first, and is the longest
                 self._found = found if self._found is None else min(self._found, found)
         if self._found is None:

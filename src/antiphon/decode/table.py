@@ -1,10 +1,8 @@
 """A compiled grammar, shared by all decoders that use it: lexers, and a reader per state."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
-
-from msgspec.structs import replace
 
 from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.grammar import (
@@ -78,6 +76,14 @@ class Table(dict[str, CompiledState]):
         compiled = self[name] = CompiledState(state, self._maker(name, state))
         return compiled
 
+    @cached_property
+    def header_tokens(self) -> frozenset[str]:
+        """The special tokens that begin headers of messages: without a message they are hidden."""
+        states = self.grammar.states
+        spans = [state for state in states.values() if isinstance(state, Span)]
+        leads = {marker for span in spans for marker, to in span.on.items() if isinstance(states[to], Header)}
+        return self.grammar.special_tokens & leads
+
     def compile(self) -> Self:
         """Compile all states now, so that no answer waits for it."""
         for name in self.grammar.states:
@@ -87,11 +93,11 @@ class Table(dict[str, CompiledState]):
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
         if isinstance(state, Span):
             first, reader = SpanTable(state, name), _SPAN_READERS[state.space]
-            again = SpanTable(_after_reasoning(state), name) if state.again else first
+            again = SpanTable(state, name, reasoned=True) if state.again or state.closes else first
             return lambda builder: reader(again if builder.reasoned else first, builder)
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
-            return partial(HeaderReader, state, lexer, self.grammar.states)
+            return partial(HeaderReader, state, lexer, self.grammar)
         return partial(_READERS[type(state)], state, lexer)
 
 
@@ -112,21 +118,16 @@ _READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], StateReader]] =
 """The readers of states other than spans and headers."""
 
 
-def _after_reasoning(span: Span) -> Span:
-    """The span in an answer that has reasoning."""
-    return replace(span, on={**span.on, **span.again})
-
-
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
     """The markers that end the text of a state, or that may follow it, for JSON and the like."""
     if isinstance(state, JsonCalls | KeyedCalls | JsonArguments | PythonCalls | BraceArguments):
         state = states[state.then]
     if isinstance(state, Span):
-        return {*state.on, *state.first}
+        return {*state.on, *state.first, *state.habits.on}
     if isinstance(state, Header):
         return state.ends
     if isinstance(state, ElementArgument):
         return (f"{state.prefix}<",)
     if isinstance(state, Name):
-        return {*state.on, *state.peek}
+        return {*state.on, *state.peek, *state.habits}
     return state.on if isinstance(state, Key | Value | TextArguments) else ()

@@ -7,6 +7,7 @@ length of the text.
 """
 
 from collections import deque
+from math import inf
 
 from antiphon.core.chunks import Chunk, Token
 
@@ -14,20 +15,30 @@ from antiphon.core.chunks import Chunk, Token
 class TokenMap:
     """Collects the tokens of chunks, and returns them with the text that is read from the chunks.
 
-    `written` characters have arrived in chunks, `position` of them were read.
+    `written` characters have arrived in chunks, `position` of them were read. `least_end` is where the text
+    of the tokens ends that `expect` was told of: infinite until they have arrived.
     """
 
-    __slots__ = ("_tokens", "position", "written")
+    __slots__ = ("_missing", "_tokens", "least_end", "position", "written")
 
     def __init__(self) -> None:
         self._tokens: deque[tuple[int, int, Token]] = deque()  # where each begins and ends
+        self._missing = 0  # of the expected tokens
+        self.least_end: float = 0
         self.written = 0
         self.position = 0
+
+    def expect(self, least: int) -> None:
+        """Find where the text of the next `least` tokens ends."""
+        self._missing = least
+        self.least_end = inf if least else 0
 
     def add(self, chunk: Chunk) -> None:
         """Add the tokens of a chunk, before its text is read."""
         offset = self.written
         self.written += len(chunk.text)
+        if self._missing:
+            self._count_expected(chunk, offset)
         if len(chunk.tokens) == 1:  # the common case, in half the time
             self._tokens.append((offset, self.written, chunk.tokens[0]))
             return
@@ -36,6 +47,21 @@ class TokenMap:
             end = min(offset + len(token.text), self.written)
             self._tokens.append((offset, end, token))
             offset = end
+
+    def pass_over(self, length: int, tokens: int) -> None:
+        """Text of this length, which has arrived with so many tokens, was read elsewhere."""
+        self.written += length
+        self.position += length
+        if self._missing:
+            self._missing = max(0, self._missing - tokens)
+            self.least_end = inf if self._missing else self.written
+
+    def _count_expected(self, chunk: Chunk, offset: int) -> None:
+        """Count a chunk that has expected tokens. If its tokens are unknown, it is one."""
+        texts = [token.text for token in chunk.tokens] or [chunk.text] * bool(chunk.text)
+        if len(texts) >= self._missing:
+            self.least_end = min(offset + sum(map(len, texts[: self._missing])), self.written)
+        self._missing = max(0, self._missing - len(texts))
 
     def take(self, length: int, visible: bool) -> tuple[Token, ...]:
         """The tokens of the next `length` characters; those that continue after hidden text are held back."""

@@ -17,8 +17,13 @@ a header. A message with a recipient is a call of it. One newline on each side o
 its closing tag may be missing. The last call ends with `<|call|>`.
 """
 
-from antiphon.core.grammar import Grammar, Header, Key, Span, SpanKind, Trim, Value
-from antiphon.decode.headers import called_recipient_router, is_cut_harmony_header, quoted_key
+from antiphon.core.grammar import Grammar, Habits, Header, Key, Space, Span, SpanKind, Trim, Value
+from antiphon.decode.headers import (
+    begins_harmony_header,
+    called_recipient_router,
+    is_cut_harmony_header,
+    quoted_key,
+)
 from antiphon.dialects.dialect import Dialect
 
 _ENDS = {
@@ -28,6 +33,8 @@ _ENDS = {
     "<|start|>": "header",
     "<|channel|>": "header",
 }
+
+_HIDDEN = Habits(hidden=("<|message|>", "<|constrain|>"))
 
 BEAM = Dialect(
     names=("beam",),
@@ -43,10 +50,11 @@ BEAM = Dialect(
                     spelling="to=NAME<|channel|>analysis <|constrain|>xml",
                 ),
                 is_cut=is_cut_harmony_header,
+                begins=begins_harmony_header("analysis", "final"),
             ),
-            "reasoning": Span(SpanKind.REASONING, on=_ENDS),
-            "final": Span(SpanKind.TEXT, on=_ENDS, phase="final_answer"),
-            "text": Span(SpanKind.TEXT, on=_ENDS),
+            "reasoning": Span(SpanKind.REASONING, on=_ENDS, space=Space.TEXT, habits=_HIDDEN),
+            "final": Span(SpanKind.TEXT, on=_ENDS, phase="final_answer", space=Space.TEXT, habits=_HIDDEN),
+            "text": Span(SpanKind.TEXT, on=_ENDS, habits=_HIDDEN),
             "arguments": Span(SpanKind.CALL, on={"<rfl:parameter name=": "key", **_ENDS}),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
@@ -58,7 +66,7 @@ BEAM = Dialect(
                 },
                 trim=Trim.NEWLINE,
             ),
-            "between": Span(SpanKind.MARKUP, on=_ENDS),
+            "between": Span(SpanKind.MARKUP, on=_ENDS, otherwise="header"),
         },
         start="header",
         tokens=("<|constrain|>",),

@@ -30,7 +30,8 @@ FUNCTIONGEMMA = Dialect(
             "called": Span(
                 SpanKind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}
             ),
-        }
+        },
+        tokens=("<start_function_call>", "<escape>", "<end_function_call>"),
     ),
 )
 

@@ -34,7 +34,7 @@ GIGACHAT3 = Dialect(
             "call": JsonCalls(then="called"),
             "called": Span(SpanKind.MARKUP, on={"</s>": "text", **_MESSAGES}),
         },
-        tokens=("<|role_sep|>",),
+        tokens=("<|role_sep|>", "</s>"),
     ),
 )
 

@@ -6,21 +6,24 @@
     {"name": "get_weather", "args": {"city": "Rome"}}<|end_message|>
 
 There are no line breaks between them. `<|content_invoke_tool_text|>` and
-`<|content_tool_error|>` are shown as text.
+`<|content_tool_error|>` are shown as text. Models write the function's name before
+`<|content_invoke_tool_json|>`, too, also at the beginning of an answer, and `&quot;` for a quote that ends a
+string.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, JsonCalls, Quotes, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
+_CALL = "<|content_invoke_tool_json|>"
 _BLOCKS = {
     "<|end_message|>": "between",
     "<|content_model_end_sampling|>": "between",
     "<|message_model|>": "between",
-    "<|content_text|>": "text",
+    "<|content_text|>": "message",
     "<|content_invoke_tool_text|>": "text",
     "<|content_tool_error|>": "text",
     "<|content_thinking|>": "reasoning",
-    "<|content_invoke_tool_json|>": "call",
+    _CALL: "call",
 }
 
 INKLING = Dialect(
@@ -28,10 +31,13 @@ INKLING = Dialect(
     answer_start="<|end_message|><|message_model|><|content_text|>",
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on=_BLOCKS),
+            "text": Span(SpanKind.TEXT, on=_BLOCKS, habits=Habits(names=(_CALL,))),
+            "message": Span(SpanKind.TEXT, on=_BLOCKS),
             "reasoning": Span(SpanKind.REASONING, on=_BLOCKS),
-            "call": JsonCalls(then="between", arguments=("args", "arguments", "parameters")),
-            "between": Span(SpanKind.MARKUP, on=_BLOCKS),
+            "call": JsonCalls(
+                then="between", arguments=("args", "arguments", "parameters"), quotes=Quotes.ENTITIES
+            ),
+            "between": Span(SpanKind.MARKUP, on=_BLOCKS, habits=Habits(names=(_CALL,))),
         }
     ),
 )

@@ -33,7 +33,8 @@ MINIMAX_M3 = Dialect(
             "arguments": Span(SpanKind.CALL, on={"]<]minimax[>[<": "argument", **_END, **_NEXT}),
             "argument": ElementArgument(then="arguments", prefix="]<]minimax[>["),
             "called": Span(SpanKind.MARKUP, on={**_END, **_NEXT}),
-        }
+        },
+        tokens=("]<]minimax[>[",),
     ),
     reasoning=ReasoningMarkers(opens=("<mm:think>",), closes=("</mm:think>",), reopens=("<mm:think>",)),
 )

@@ -39,7 +39,7 @@ MISTRAL = Dialect(
             "arguments": JsonArguments(then="called"),
             "called": Span(SpanKind.MARKUP, on=_CALLS),
         },
-        tokens=("[CALL_ID]",),
+        tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     ),
     reasoning=ReasoningMarkers(
         opens=("[THINK]", "<think>"), closes=("[/THINK]", "</think>"), reopens=("[THINK]",)

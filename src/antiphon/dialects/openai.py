@@ -15,11 +15,22 @@ without a recipient is text to the user before a call. The code of `python` is
 text, not JSON. Any of the closing tokens may be missing.
 
 A message that is sent to a tool is a call of it, whether or not it was offered:
-`python` with `{"code": …}`, `browser.search` and the like with their arguments.
+`python` with `{"code": …}`, `browser.search` and the like with their arguments, and one of any other
+namespace. Where a header has no message, its special tokens are hidden and its words are text. Space at
+both ends of a message is part of it.
 """
 
-from antiphon.core.grammar import Grammar, Header, JsonArguments, Span, SpanKind, TextArguments
-from antiphon.decode.headers import harmony_router, is_cut_harmony_header
+from antiphon.core.grammar import (
+    Grammar,
+    Habits,
+    Header,
+    JsonArguments,
+    Space,
+    Span,
+    SpanKind,
+    TextArguments,
+)
+from antiphon.decode.headers import begins_harmony_header, harmony_router, is_cut_harmony_header
 from antiphon.dialects.dialect import Dialect
 from antiphon.render.harmony import HarmonyRenderer
 
@@ -30,6 +41,8 @@ _ENDS = {
     "<|start|>": "header",
     "<|channel|>": "header",
 }
+
+_HIDDEN = Habits(hidden=("<|message|>", "<|constrain|>"))
 
 OPENAI = Dialect(
     names=("openai", "gpt_oss", "gpt-oss", "openai_gptoss", "harmony"),
@@ -45,14 +58,15 @@ OPENAI = Dialect(
                     code="code",
                 ),
                 is_cut=is_cut_harmony_header,
+                begins=begins_harmony_header("analysis", "commentary", "final"),
             ),
-            "reasoning": Span(SpanKind.REASONING, on=_ENDS),
-            "preamble": Span(SpanKind.TEXT, on=_ENDS, phase="commentary"),
-            "final": Span(SpanKind.TEXT, on=_ENDS, phase="final_answer"),
-            "text": Span(SpanKind.TEXT, on=_ENDS),
+            "reasoning": Span(SpanKind.REASONING, on=_ENDS, space=Space.TEXT, habits=_HIDDEN),
+            "preamble": Span(SpanKind.TEXT, on=_ENDS, phase="commentary", space=Space.TEXT, habits=_HIDDEN),
+            "final": Span(SpanKind.TEXT, on=_ENDS, phase="final_answer", space=Space.TEXT, habits=_HIDDEN),
+            "text": Span(SpanKind.TEXT, on=_ENDS, habits=_HIDDEN),
             "arguments": JsonArguments(then="between"),
             "code": TextArguments(on=_ENDS, key="code"),
-            "between": Span(SpanKind.MARKUP, on=_ENDS),
+            "between": Span(SpanKind.MARKUP, on=_ENDS, otherwise="header"),
         },
         start="header",
         tokens=("<|constrain|>",),

@@ -15,7 +15,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   decoding, within one prompt batch during prefill. The receiver is not called after
   it, even if it is called from within `push`. Cancelling again, or late, does nothing;
 * special tokens named in `preserve` are returned as their text; others as tokens
-  with empty text;
+  with empty text, unless `skip_special_tokens` is false: then only the one that ended the answer;
 * the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens; an engine
   without `token_ids` returns none, and its last chunk's `completion_tokens` counts them;
 * text consists of whole characters: bytes that do not complete one are held back;
@@ -76,9 +76,10 @@ class Task(StrEnum):
 class Capabilities(Struct, frozen=True):
     """The features that an engine supports.
 
-    `sampling` names the fields of `Sampling` that it supports: a request that sets another one is refused.
-    `constraints` are the kinds of `Constraint` that it enforces, the preferred one first. `media` are the
-    kinds of media that its model takes.
+    At most `alternatives` to a token are returned with its log probability. `sampling` names the fields
+    of `Sampling` that it supports: a request that sets another one is refused. `constraints` are the
+    kinds of `Constraint` that it enforces, the preferred one first. `media` are the kinds of media that
+    its model takes.
     """
 
     token_ids: bool = False
@@ -86,6 +87,7 @@ class Capabilities(Struct, frozen=True):
     replicas: bool = False
     """After `ReplicaLostError` a generation may request the rest of its answer from another replica."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
+    alternatives: int = 20
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()
     media_remedy: str = ""

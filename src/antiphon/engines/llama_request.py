@@ -55,6 +55,7 @@ SUPPORTED = frozenset(
         "ignore_eos",
         "logprobs",
         "priority",
+        "skip_special_tokens",
     }
 )
 """The fields of `Sampling` that are supported.

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token
+from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token, merge_chunks
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.llama_request import GRAMMAR_PARAM
@@ -188,12 +189,56 @@ def _raw(values: list[int], text: str) -> bytes | None:
     return None if raw == text.encode() else raw
 
 
-def reader_of(sampling: Sampling, tokenizer: TokenReader) -> ChunkReader:
+class MessageReader(Protocol):
+    """Turns the messages of one completion into chunks."""
+
+    def read(self, raw: bytes) -> Chunk | None:
+        """See `ChunkReader`."""
+        ...
+
+
+class SpecialReader:
+    """Shows the special tokens that llama.cpp hides: their text is looked up.
+
+    Each is held back until the next message, which says whether it ended the answer: that one stays hidden.
+    """
+
+    def __init__(self, reader: ChunkReader, tokenizer: TokenReader) -> None:
+        self._reader = reader
+        self._tokenizer = tokenizer
+        self._held: Chunk | None = None
+
+    def read(self, raw: bytes) -> Chunk | None:
+        """See `ChunkReader`."""
+        held = self._held
+        shown = None if held is None else self._shown(held)  # it may raise: nothing has changed
+        chunk = self._reader.read(raw)
+        if chunk is None:
+            return None
+        self._held = None
+        finish = chunk.finish
+        if finish is None and not chunk.text and len(chunk.tokens) == 1 and chunk.tokens[0].id != UNKNOWN_ID:
+            self._held = chunk
+            return shown
+        if held is None or shown is None:
+            return chunk
+        ended = finish is not None and finish.reason is FinishReason.STOP and finish.stop is None
+        return merge_chunks([held if ended else shown, chunk])
+
+    def _shown(self, chunk: Chunk) -> Chunk:
+        [token] = chunk.tokens
+        text = self._tokenizer.text(token.id)
+        return replace(chunk, text=text, tokens=(replace(token, text=text),))
+
+
+def reader_of(sampling: Sampling, tokenizer: TokenReader) -> MessageReader:
     """The reader for a completion with this sampling."""
     stops = frozenset(sampling.stop_token_ids)
     if sampling.logprobs is None:
-        return ChunkReader(tokenizer, stops)
-    return ScoredReader(tokenizer, stops, most=sampling.logprobs)
+        reader = ChunkReader(tokenizer, stops)
+    else:
+        reader = ScoredReader(tokenizer, stops, most=sampling.logprobs)
+    return SpecialReader(reader, tokenizer) if sampling.skip_special_tokens is False else reader
 
 
 def _hidden(token: Token) -> Token:

@@ -427,6 +427,7 @@ def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
         ours,
         token_ids=ours.token_ids and its.token_ids,
         sampling=ours.sampling & its.sampling,
+        alternatives=min(ours.alternatives, its.alternatives),
         constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),
         media=ours.media & its.media,
         media_remedy=ours.media_remedy or its.media_remedy,

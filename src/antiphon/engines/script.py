@@ -85,7 +85,7 @@ class ScriptedAnswer(Struct, frozen=True):
         if sampling.logprobs is not None:
             played = map(partial(_scored, most=sampling.logprobs), played)
         if sampling.stop_token_ids:
-            played = _until(frozenset(sampling.stop_token_ids), played)
+            played = _until(frozenset(sampling.stop_token_ids), sampling.min_tokens or 0, played)
         return played if line.fail_after is None else _then_fail(line.fail_after, played)
 
     def _cut(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
@@ -149,11 +149,11 @@ def _ended(reason: FinishReason, chunk: Chunk) -> Chunk:
     return Chunk(chunk.text, chunk.tokens, Finish(reason))
 
 
-def _until(stops: frozenset[int], chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks up to the first token that is one of the stops."""
-    for chunk in chunks:
+def _until(stops: frozenset[int], least: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks up to the first token, after the `least` first ones, that is one of the stops."""
+    for number, chunk in enumerate(chunks):
         for token in chunk.tokens:
-            if token.id in stops:
+            if token.id in stops and number >= least:
                 hidden = Token(token.id, "", token.logprob, token.top)
                 yield Chunk("", (hidden,), Finish(FinishReason.STOP, token.id))
                 return

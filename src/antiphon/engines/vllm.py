@@ -494,6 +494,7 @@ def _card(core: VllmCore) -> ModelCard:
         capabilities=Capabilities(
             token_ids=True,
             sampling=SUPPORTED,
+            alternatives=core.alternatives,
             constraints=(StructuralTag,),
             media=core.media,
             tasks=frozenset({core.task} if core.task else ()),

@@ -89,6 +89,7 @@ SUPPORTED = frozenset(
         "vllm_xargs",
         "kv_transfer_params",
         "data_parallel_rank",
+        "skip_special_tokens",
     }
 )
 """The fields of `Sampling` that are supported."""
@@ -417,6 +418,12 @@ class VllmCore:
         """How many requests are worked on at a time."""
         most: int = self._llm.vllm_config.scheduler_config.max_num_seqs
         return most
+
+    @property
+    def alternatives(self) -> int:
+        """The largest number of log probabilities that it returns for a token."""
+        most: int = self._config.max_logprobs
+        return self.vocabulary.size if most < 0 else most
 
     @property
     def names(self) -> Sequence[str]:

@@ -101,13 +101,13 @@ class Vocabulary:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._fast = getattr(tokenizer, "_tokenizer", None)
-        self._size = len(tokenizer)
+        self.size = len(tokenizer)
         self._special = _special_tokens(tokenizer)
         cache = TokenCache(self._encode, {} if self._fast is None else added_tokens(self._fast))
         self.encode, self.tokenize = cache.encode, cache.tokenize
         anchor = self.encode("a")
         self._anchor = anchor, self._decode(anchor)
-        self._texts = _Texts(self._text, self._size)
+        self._texts = _Texts(self._text, self.size)
         self._apart = self._fast is not None and _writes_apart(self._fast)
         self.text: Callable[[int], str] = self._texts.__getitem__
         self.shown = lru_cache(8)(self._shown)
@@ -123,8 +123,8 @@ class Vocabulary:
     def decode(self, ids: Sequence[int]) -> str:
         """Their text, special ones included. Raises RequestError for an unknown id."""
         for token in ids:
-            if not 0 <= token < self._size:
-                message = f"There is no token {token}: the ids of this model are 0 to {self._size - 1}."
+            if not 0 <= token < self.size:
+                message = f"There is no token {token}: the ids of this model are 0 to {self.size - 1}."
                 raise RequestError(message, param="tokens")
         return self._decode(ids)
 
@@ -163,11 +163,13 @@ class Vocabulary:
             text = self._special.get(token)
             yield (step(token) or "") if text is None else text
 
-    def _shown(self, preserve: frozenset[str]) -> Mapping[int, str]:
-        """The visible text of each special token, if only those of `preserve` are shown."""
+    def _shown(self, preserve: frozenset[str] | None) -> Mapping[int, str]:
+        """The visible text of each special token, if only those of `preserve` are shown; None: all."""
+        if preserve is None:
+            return self._special
         return {token: text if text in preserve else "" for token, text in self._special.items()}
 
-    def _chunks(self, preserve: frozenset[str]) -> Mapping[int, Chunk | None]:
+    def _chunks(self, preserve: frozenset[str] | None) -> Mapping[int, Chunk | None]:
         """The chunk of each token, if only these special ones are shown. None: use a stream."""
         return _Chunks(self.shown(preserve), self._texts, apart=self._apart)
 
@@ -229,6 +231,7 @@ class OutputReader:
         "_most",
         "_scored",
         "_shown",
+        "_shown_at_end",
         "_stops",
         "_stream",
         "_vocabulary",
@@ -239,8 +242,10 @@ class OutputReader:
         sampling: Sampling = request.sampling
         self.media_tokens = 0
         self._vocabulary = vocabulary
-        self._shown = vocabulary.shown(request.preserve)
-        self._chunks = vocabulary.chunks(request.preserve)
+        preserve = None if sampling.skip_special_tokens is False else request.preserve
+        self._shown = vocabulary.shown(preserve)
+        self._shown_at_end = vocabulary.shown(request.preserve)
+        self._chunks = vocabulary.chunks(preserve)
         self._before = request.prompt.ids
         self._stream: Stream | None = None  # made for the first token whose text is not looked up
         self._stops = frozenset(sampling.stop_token_ids)
@@ -318,7 +323,7 @@ class OutputReader:
 
     def _ending(self, token: int) -> str:
         """The text of the token that ended the answer: hidden, but for the model's own markers."""
-        return "" if token in self._stops else self._shown.get(token, "")
+        return "" if token in self._stops else self._shown_at_end.get(token, "")
 
     def _given_up(self) -> str:
         """The text of bytes that are not a character: replacement characters.

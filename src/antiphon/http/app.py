@@ -7,6 +7,7 @@ from functools import cache
 from http import HTTPStatus
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -219,7 +220,7 @@ class _Routes(Router):
     """Starlette's router, with a dictionary of the paths without ids, to avoid a search in the table."""
 
     def __init__(self) -> None:
-        super().__init__(ROUTES)
+        super().__init__(ROUTES, redirect_slashes=False)  # paths end in none: see `ObservingMiddleware`
         self._fixed = {
             (method, route.path): route
             for route in ROUTES
@@ -259,6 +260,17 @@ class _Routes(Router):
         await super().not_found(scope, receive, send)
 
 
+class _Cors(CORSMiddleware):
+    """Starlette's, which would let any page into a private network."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The answer to a preflight request."""
+        response = super().preflight_response(request_headers)
+        if not self.is_allowed_origin(request_headers["origin"]):
+            del response.headers["access-control-allow-private-network"]
+        return response
+
+
 class _RootPath:
     """Removes the prefix of the server from paths, unless a proxy has done so."""
 
@@ -284,11 +296,12 @@ def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGI
     asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
     if app.options.origins:
         # Outermost: pages may read why they were refused, and preflight requests have no key.
-        asgi = CORSMiddleware(
+        asgi = _Cors(
             asgi,
             allow_origins=app.options.origins,
             allow_methods=["*"],
             allow_headers=["*"],
+            allow_private_network=True,
             expose_headers=EXPOSED_HEADERS,
         )
     if root_path:

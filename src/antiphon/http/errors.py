@@ -13,12 +13,14 @@ from antiphon.core.errors import (
     AntiphonError,
     AuthenticationError,
     ClientBusyError,
+    ContentEncodingError,
     EngineBusyError,
     EngineNotReadyError,
     MethodNotAllowedError,
     NotFoundError,
     RequestError,
 )
+from antiphon.http.encodings import supported
 from antiphon.log import log_failure
 
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
@@ -57,6 +59,8 @@ def error_response(error: AntiphonError, path: str) -> Response:
     """The response for an error, in the shape of the API at this path."""
     prefix = max((prefix for prefix in ENCODERS if path.startswith(prefix)), key=len)
     headers = _HEADERS.get(type(error))
+    if isinstance(error, ContentEncodingError):
+        headers = {"accept-encoding": ", ".join(supported())}
     if error.retry_after is not None:
         headers = {"retry-after": str(ceil(error.retry_after))}
     return Response(ENCODERS[prefix](error), error.status, headers, media_type="application/json")

@@ -3,7 +3,7 @@
 All other endpoints of files are in `http/app.py`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from antiphon.apis.files.schema import PURPOSES, CreateFile
 from antiphon.apis.wire import invalid
 from antiphon.app import files, uploads
 from antiphon.core.errors import MediaTypeError, RequestError
-from antiphon.http.request import Query, app_of, json_response, owner_of, query_of, too_large
+from antiphon.http.request import Query, app_of, body_of, json_response, owner_of, query_of
 from antiphon.store.records import Paging
 
 T = TypeVar("T")
@@ -99,8 +99,9 @@ async def form_of(request: Request) -> AsyncIterator[FormData]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "multipart/form-data":
         raise MediaTypeError("Send the file as a form: `Content-Type: multipart/form-data`.")
+    body = body_of(request, "file_bytes")
     parser = MultiPartParser(
-        request.headers, _bounded(request), max_files=1, max_fields=MOST_FIELDS, max_part_size=FIELD_BYTES
+        request.headers, body, max_files=1, max_fields=MOST_FIELDS, max_part_size=FIELD_BYTES
     )
     try:
         form = await parser.parse()
@@ -112,18 +113,6 @@ async def form_of(request: Request) -> AsyncIterator[FormData]:
         await form.close()  # and with it the file on disk
         for file in parser._files_to_close_on_error:  # also an incomplete one, which is in no form
             file.close()
-
-
-async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
-    most, got = app_of(request).options.limits.file_bytes, 0
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most:
-        raise too_large("file_bytes", most)
-    async for piece in request.stream():
-        got += len(piece)
-        if got > most:
-            raise too_large("file_bytes", most)
-        yield piece
 
 
 def _fields(form: FormData) -> CreateFile:

@@ -15,14 +15,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
-from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.accounts import Account
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
-from antiphon.http.request import REQUEST_ID, app_of, header_of
+from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of
 from antiphon.run.endings import ClientLeftError
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
@@ -56,6 +55,8 @@ class ObservingMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Add the request's id and the key's limits to the response, and observe how it ended."""
         scope["app"] = app = self._app
+        if (path := scope.get("path", "")).endswith("/"):  # a redirect might leave TLS, or lose the body
+            scope["path"] = path.rstrip("/") or "/"
         if scope["type"] != "http":
             await self._asgi(scope, receive, send)
             return
@@ -97,7 +98,7 @@ def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:
 
 def observe(app: App, scope: Scope, name: str) -> Observation:
     """Observe a request, or a turn on a WebSocket; `name` is that of its span."""
-    return begin(app, id_of(header_of(scope, REQUEST_ID)), name, _trace(scope))
+    return begin(app, given_id(scope) or random_id("req_", 24), name, _trace(scope))
 
 
 def _trace(scope: Scope) -> Mapping[str, str]:
@@ -121,13 +122,6 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     if observation.account.name:
         known["key"] = observation.account.name
     end(app, observation, "request", known, quiet=path in PROBES)
-
-
-def id_of(given: bytes | None) -> str:
-    """The id of a request: the client's `given` one, if it is valid in a header, or a new one."""
-    if given and len(given) <= MAX_REQUEST_ID and given.isascii() and (text := given.decode()).isprintable():
-        return text
-    return random_id("req_", 24)
 
 
 async def metrics(request: Request) -> Response:

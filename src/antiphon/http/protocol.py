@@ -7,6 +7,9 @@ parts go through `write`, in the chunked framing that the head announced. The st
 the `first` part of its body, or, if it is complete, all of its `body`: then both are written at once.
 
 A connection is subject to the limits of the server, for the size and the time of requests.
+
+A client of HTTP/1.0 knows no chunks: its responses go through `send`, and a body of unknown length ends with
+the connection. An offer to go on in another protocol than WebSocket is ignored (RFC 9110, 7.8).
 """
 
 import logging
@@ -21,7 +24,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 from urllib.parse import unquote
 
 import structlog
-from httptools import parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -262,6 +265,22 @@ class _Cycle(RequestResponseCycle):
         self.on_response()
 
 
+class _OldCycle(_Cycle):
+    """A request of HTTP/1.0. A body of unknown length ends with the connection."""
+
+    _until_close = False
+
+    async def send(self, message: Any) -> None:
+        """See ASGI."""
+        if message["type"] == "http.response.start":
+            self._until_close = b"content-length" not in (name.lower() for name, _ in message["headers"])
+            if self._until_close:
+                self.chunked_encoding = False
+        elif self._until_close:  # uvicorn counts what is left
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class StreamProtocol(HttpToolsProtocol):
     """One connection. It has one response at a time, even if requests are pipelined."""
 
@@ -278,7 +297,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._timed: str | None = None  # the limit that the deadline is of
         self._deadline = 0.0
         self._timer: TimerHandle | None = None  # at the deadline, or before
-        self._upgraded = False  # the last request is not answered by HTTP
+        self._upgraded = False  # the last request offers another protocol
         self._most = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
         self._pieces = 0  # bytes of further pieces of this head, or between parts of the body
@@ -315,7 +334,10 @@ class StreamProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits."""
         self._parsed = False
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._parsed:
             self._pieces = 0
         elif self._awaited in _SENT and self._refusal is None:
@@ -326,6 +348,27 @@ class StreamProtocol(HttpToolsProtocol):
                     self._refuse_head()
                 self.send_400_response("")
         self._time()
+
+    def _parse(self, data: bytes) -> None:
+        """Read it. The parser stops after the head of a request that offers another protocol."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                data = b""
+            except HttpParserUpgrade as offer:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                    return
+                data = self._without_offer() + data[offer.args[0] :]
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+
+    def _without_offer(self) -> bytes:
+        """The head of the last request, to be read again."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join((*lines, b"\r\n"))
 
     def _refuse_head(self) -> NoReturn:
         """Raise _RefusedError for a head that is too long."""
@@ -424,7 +467,7 @@ class StreamProtocol(HttpToolsProtocol):
         scope["http_version"] = version
         scope["method"] = parser.get_method().decode("ascii")
         scope["headers"], scope["state"] = self.headers, {}
-        self._upgraded = parser.should_upgrade() and self._should_upgrade()
+        self._upgraded = parser.should_upgrade() and scope["method"] != "CONNECT"
         if self._upgraded:
             return
         url = parse_url(self.url)
@@ -432,7 +475,11 @@ class StreamProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         self.date.update(self.server_state, self.config)
-        cycle = _Cycle(self, version != "1.0" and parser.should_keep_alive())
+        if version == "1.0":
+            scope["extensions"] = {}
+            cycle: _Cycle = _OldCycle(self, keep_alive=False)
+        else:
+            cycle = _Cycle(self, parser.should_keep_alive())
         waits, self.cycle = self.answering, cycle
         if waits:
             self.flow.pause_reading()

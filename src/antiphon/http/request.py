@@ -4,22 +4,25 @@ Type errors become a 400 that names the parameter. `handler` makes the handler o
 more of HTTP than this, in the table of routes.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar, cast
 
 import structlog
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.app.app import App
+from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.accounts import Account
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.observation import observed
+from antiphon.http.encodings import Decoder, decoders
 from antiphon.store.records import Paging
 
 log = structlog.get_logger(__name__)
@@ -72,9 +75,16 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
 
 
 def request_id_of(request: HTTPConnection) -> str | None:
-    """The id that the client gave to its request in a header."""
-    given = header_of(request.scope, REQUEST_ID)
-    return None if given is None else given.decode("latin-1")
+    """The id that the client gave to its request in a header, if it is one that can be used."""
+    return given_id(request.scope)
+
+
+def given_id(scope: Scope) -> str | None:
+    """See `request_id_of`."""
+    given = header_of(scope, REQUEST_ID)
+    if given and len(given) <= MAX_REQUEST_ID and given.isascii() and (text := given.decode()).isprintable():
+        return text
+    return None
 
 
 def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Handler:
@@ -131,26 +141,55 @@ async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
         media_type = media_type.partition(b";")[0].strip().lower()
         if media_type != b"application/json" and not media_type.endswith(b"+json"):
             raise MediaTypeError
+    body = b"".join([part async for part in body_of(request, limit)])
+    if not body:
+        raise RequestError("The request has no body. Send a JSON object.")
+    return body
+
+
+def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
+    """The body in parts, decompressed, up to a limit of bytes. Raises RequestError."""
     most: int = getattr(app_of(request).options.limits, limit)
     # Refused before it is read, if its length is known; that of a chunked body is not.
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
-    parts: list[bytes] = []
-    receive, size, more = request.receive, 0, True
+    parts = _bounded(_received(request.receive), limit, most)
+    if header_of(request.scope, b"content-encoding") is not None:
+        fields = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+        for decoder in decoders(fields):
+            parts = _bounded(_decompressed(parts, decoder), limit, most)
+    return parts
+
+
+async def _received(receive: Receive) -> AsyncGenerator[bytes, None]:
+    """The parts that come. Raises ClientDisconnect."""
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        part = message.get("body", b"")
-        parts.append(part)
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def _decompressed(parts: AsyncIterator[bytes], decoder: Decoder) -> AsyncGenerator[bytes, None]:
+    """What the parts decode to. Raises RequestError."""
+    async for part in parts:
+        for piece in decoder.decode(part):
+            yield piece
+            await asyncio.sleep(0)  # a small part may decode to many pieces
+    decoder.end()
+
+
+async def _bounded(parts: AsyncIterator[bytes], limit: str, most: int) -> AsyncGenerator[bytes, None]:
+    """The parts, up to a limit of bytes. Raises BodyTooLargeError."""
+    size = 0
+    async for part in parts:
         size += len(part)
         if size > most:
             raise too_large(limit, most)
-        more = message.get("more_body", False)
-    if not size:
-        raise RequestError("The request has no body. Send a JSON object.")
-    return b"".join(parts)
+        yield part
 
 
 def too_large(limit: str, most: int) -> BodyTooLargeError:

@@ -183,14 +183,14 @@ class _Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours, theirs:
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server
             )
-        self._connection = Connection(ours.detach())
+            self._connection = Connection(ours.detach())
 
     def run(self, job: Any) -> tuple[bool, Any]:
         """Whether a piece of work succeeded, and its result or exception.

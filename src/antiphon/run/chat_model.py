@@ -113,7 +113,7 @@ class ChatModel:
         card, choices = self.card, choices or turn.choices
         self._check(turn)
         most = most_tokens(turn, self.limits, choices, card.context)
-        sampling = supported(turn.sampling, card.capabilities)
+        sampling = supported(turn, card.capabilities)
         plan = await self._plan(turn)
         sent = self._as_sent(turn)
         prompt, messages = _messages(sent.items)

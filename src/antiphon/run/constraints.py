@@ -39,6 +39,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "ignore_eos": (False,),
     "priority": (0,),
     "beam_width": (1,),
+    "skip_special_tokens": (True,),
 }
 """Values without effect: they are accepted by every engine."""
 
@@ -46,7 +47,7 @@ _SEARCHED = frozenset(
     {
         *("beam_width", "length_penalty", "max_tokens", "stop_token_ids", "ignore_eos"),
         *("logprobs", "prompt_logprobs", "priority", "cache_salt", "data_parallel_rank"),
-        *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed"),
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "skip_special_tokens"),
     }
 )
 """Parameters that can be combined with a beam search.
@@ -77,8 +78,15 @@ class Demands(Struct, frozen=True):
     schemas: Schemas = Schemas()
 
 
-def supported(sampling: Sampling, capabilities: Capabilities) -> Sampling:
-    """The sampling without values that have no effect. Raises RequestError for unsupported ones."""
+def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
+    """The sampling without values that have no effect. Raises RequestError for what is not supported."""
+    sampling = turn.sampling
+    if turn.token_ids and not capabilities.token_ids:
+        message = "The server of this model does not tell the ids of its tokens. Leave it out."
+        raise RequestError(message, param=turn.token_ids)
+    if (sampling.logprobs or 0) > capabilities.alternatives:
+        message = f"This model gives at most {capabilities.alternatives} alternatives to a token."
+        raise RequestError(message, param="alternatives")
     if sampling == _NO_SAMPLING:
         return sampling
     able = capabilities.sampling

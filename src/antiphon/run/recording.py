@@ -35,7 +35,8 @@ Step = tuple[Chunk, tuple[Event, ...]]
 class DecoderSettings(Struct, frozen=True):
     """How an answer is read: by which dialect, with calls or without.
 
-    `tail` is the end of the prompt that belongs to the answer: a template may have opened the reasoning.
+    `tail` is the end of the prompt that belongs to the answer: a template may have opened the reasoning. No
+    stop string counts in the `least` first tokens.
     """
 
     dialect: str | None = None
@@ -43,6 +44,7 @@ class DecoderSettings(Struct, frozen=True):
     tail: str = ""
     stop: tuple[str, ...] = ()
     stop_shown: bool = False
+    least: int = 0
     tools: Mapping[str, Mapping[str, Any]] = {}
 
 
@@ -119,13 +121,14 @@ def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[li
     Raises EngineError if there is no such dialect.
     """
     grammar = TEXT if reading.dialect is None else find(reading.dialect).grammar
-    table = Table(grammar if reading.calls or grammar.has_message_headers else grammar.without_calls())
+    table = Table(grammar if reading.calls else grammar.without_calls())
     start = start_after(table, reading.tail) if reading.tail else Start()
     decoder = Decoder(
         table,
         state=start.state,
         stop=reading.stop,
         include_stop=reading.stop_shown,
+        least=reading.least,
         tools=reading.tools,
         call_prefix=start.call_prefix,
     )

@@ -101,9 +101,8 @@ class TokenModel:
         self._renderer = renderer
         grammar = dialect.grammar
         self._table = Table(grammar).compile()
-        self._table_without_calls = (
-            self._table if grammar.has_message_headers else Table(grammar.without_calls()).compile()
-        )
+        self._table_without_calls = Table(grammar.without_calls()).compile()
+        self._table_without_tools = self._table if grammar.has_message_headers else self._table_without_calls
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
         self._exclude_tools = exclude_tools
@@ -140,7 +139,7 @@ class TokenModel:
         observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
         most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
-        sampling, recording = supported(turn.sampling, card.capabilities), observation.record is not None
+        sampling, recording = supported(turn, card.capabilities), observation.record is not None
         if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
         prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
@@ -349,6 +348,7 @@ class TokenModel:
             state=start.state,
             stop=turn.stop,
             include_stop=turn.stop_shown,
+            least=turn.sampling.min_tokens or 0,
             ids=ids_by(self.dialect.ids, calls, rng),
             tools={tool.name: tool.parameters for tool in turn.tools} if turn.tools else None,
             call_prefix=start.call_prefix,
@@ -394,9 +394,10 @@ class TokenModel:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        if turn.tools and (self._exclude_tools or turn.tool_choice.calling is not CallMode.NONE):
-            return self._table
-        return self._table_without_calls
+        if not turn.tools:
+            return self._table_without_tools
+        none = turn.tool_choice.calling is CallMode.NONE and not self._exclude_tools
+        return self._table_without_calls if none else self._table
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
@@ -419,6 +420,7 @@ class TokenModel:
             self._tail(table, prompt.text),
             turn.stop,
             turn.stop_shown,
+            turn.sampling.min_tokens or 0,
             {tool.name: tool.parameters for tool in turn.tools},
         )
 

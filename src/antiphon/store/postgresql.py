@@ -105,7 +105,11 @@ class Postgresql:
                 return await self._writer.begin()
             await self._disconnect()
         connection = await self._engine.connect()
-        driver = (await connection.get_raw_connection()).driver_connection
+        try:
+            driver = (await connection.get_raw_connection()).driver_connection
+        except BaseException:
+            await connection.close()
+            raise
         self._writer = _Writer(connection, driver)
         return await self._writer.begin()
 
@@ -139,7 +143,11 @@ class Postgresql:
     async def _connect(self) -> asyncpg.Connection:
         timeout = self._limits.timeout
         connection = await asyncpg.connect(self._url, timeout=timeout, command_timeout=timeout)
-        await connection.execute(_BY_KEYS)
+        try:
+            await connection.execute(_BY_KEYS)
+        except BaseException:  # nobody else has it to close it
+            connection.terminate()
+            raise
         return connection
 
     async def _migrate(self) -> None:

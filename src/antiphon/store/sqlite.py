@@ -115,8 +115,12 @@ class Sqlite:
             isolation_level=None,  # `_Writer` begins transactions, not the module
             check_same_thread=False,
         )
-        for pragma in _PRAGMAS if self._path else ():
-            self._retry(connection, f"PRAGMA {pragma}")
+        try:
+            for pragma in _PRAGMAS if self._path else ():
+                self._retry(connection, f"PRAGMA {pragma}")
+        except BaseException:  # nobody else has it to close it
+            connection.close()
+            raise
         return connection
 
     def _retry(self, connection: sqlite3.Connection, statement: str) -> None:

@@ -20,7 +20,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import LabelledTool, ServerTool, ToolOffer, WantedTool
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
-"""The types of a client's own tools, in all APIs."""
+"""The types of a client's own tools, each in some of the APIs: they are no types of server tools."""
 
 Tools = Mapping[str, ServerTool]
 """The tools of a server, by type."""
@@ -34,6 +34,7 @@ MAX_NAME = 64
 _OWN = "Give the model a function of your own."
 _SEARCH = "Start it with --web-search."
 _ITEMS = "The Responses API has it. Here give the model a function of your own."
+_FLAT = "Here a function has no type: give its 'name', 'description' and 'input_schema' themselves."
 REMEDIES: Mapping[str, str] = {
     "code_interpreter": "Start it with --code-interpreter.",
     "shell": "Start it with --shell COMMAND.",
@@ -51,6 +52,9 @@ REMEDIES: Mapping[str, str] = {
     "programmatic_tool_calling": "The model calls tools itself: leave it out.",
     "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
     "container": "Use 'code_interpreter' or 'shell'.",
+    "function": _FLAT,
+    "namespace": "The Responses API has them. Here give each function of it as a tool of its own.",
+    "allowed_tools": "Give it as 'tool_choice'.",
 }
 """Type → the remedy that makes the server run such tools, or the replacement."""
 
@@ -144,7 +148,6 @@ async def discover(
             container=asking.container,
         )
         for where, settings in (*requested.items(), *asking.missing_defaults(requested))
-        if settings["type"] not in RESERVED
     ]
     if not wanted:
         return Hosts(types=types)

@@ -27,6 +27,7 @@ PARAMETERS = {
     "format": "response_format",
     "prefix": "response_prefix",
     "prompt": "messages",
+    "alternatives": "top_logprobs",
     "reasoning_limit": "thinking_token_budget",
     "template": "chat_template",
     "tool_limit": "max_tool_calls",

@@ -52,7 +52,7 @@ def accepted(**more: Any) -> Accepted:
 
 def turn(prompt: Any = "Hi", format_source: str = "response_format", **more: Any) -> Turn:
     more.setdefault("sampling", Sampling(max_tokens=16))
-    parameters = {"conversation": "prompt", "format": format_source}
+    parameters = {"alternatives": "logprobs", "conversation": "prompt", "format": format_source}
     return Turn("m", prompt=prompt, owner="me", copies=2, parameters=parameters, **more)
 
 
@@ -192,7 +192,7 @@ def test_the_shape_and_the_presentation_of_an_answer() -> None:
         ({"prompt": ["a"] * 10, "best_of": 20}, "best_of"),
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"best_of": 2, "stream": True}, "best_of"),
-        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stream_options": {}}, "stream_options"),
         ({"temperature": -1}, "temperature"),

@@ -11,7 +11,7 @@ from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest
 from antiphon.apis.chat.tools import NO_TOOLS, Tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
-from antiphon.apis.sampling import check, copies, sampling, stops, token_limit, variables
+from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import WITH_PARTS, Item, Message, Role, text_in
@@ -104,6 +104,7 @@ def accept_messages(
         stop_shown=bool(options.include_stop_str_in_output),
         choices=options.n or 1,
         copies=copies(options),
+        token_ids=ids_wanted(options, logprobs),
         variables=_variables(options),
         ending=ending,
         prefix=prefix,

@@ -1,6 +1,7 @@
 """The names of parameters of this API in errors. The bodies of errors are those of `apis/errors.py`."""
 
 PARAMETERS = {
+    "alternatives": "top_logprobs",
     "conversation": "messages",
     "format": "response_format",
     "prefix": "response_prefix",

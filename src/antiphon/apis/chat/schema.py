@@ -11,7 +11,6 @@ from msgspec import Meta, Struct
 
 from antiphon.apis.request import (
     MAX_CHOICES,
-    Alternatives,
     AtLeastOne,
     Choices,
     Count,
@@ -194,7 +193,7 @@ class ChatOptions(Request, kw_only=True):
     media_fallback: MediaFallback | None = None
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
-    top_logprobs: Alternatives | None = None
+    top_logprobs: Count | None = None
     metadata: Metadata | None = None
     store: bool | None = None
     reasoning_effort: Effort | None = None

@@ -23,12 +23,8 @@ from antiphon.apis.chat.schema import (
     WebSearchOptions,
 )
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.json_schemas import check_schema
 from antiphon.apis.request_object import Object
-<<<<<<< HEAD
 from antiphon.apis.tool_schemas import check_schema, further_members
-=======
->>>>>>> 9aebf3e (Enforce counts of any size, take an odd $id for a name, and refuse a type that is none)
 from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError

@@ -10,7 +10,7 @@ from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
 from antiphon.apis.request import MAX_CHOICES
-from antiphon.apis.sampling import check, copies, sampling, stops, token_limit
+from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Turn
 
@@ -70,6 +70,7 @@ def accept(
         stop_shown=bool(request.include_stop_str_in_output),
         choices=layout.best_of,
         copies=copies(request),
+        token_ids=ids_wanted(request, request.logprobs),
         prompt_limit=request.truncate_prompt_tokens,
         suffix=_suffix(request),
         owner=owner,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from antiphon.apis.request import Alternatives, Choices, Count, Request
+from antiphon.apis.request import Choices, Count, Request
 
 Prompts = Annotated[list[str | Count | list[Count]], Meta(min_length=1)]
 
@@ -18,4 +18,4 @@ class CompletionRequest(Request, kw_only=True):
     prompt: str | Prompts
     suffix: str | None = None
     best_of: Choices | None = None
-    logprobs: Alternatives | None = None
+    logprobs: Count | None = None

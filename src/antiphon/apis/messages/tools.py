@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.apis.json_schemas import check_schema
 from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
 from antiphon.apis.request_object import Object, RequestObject, given
-from antiphon.apis.tool_schemas import further_members
+from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.turn import CallMode, Function, ToolChoice
@@ -172,16 +171,11 @@ def _custom(tool: RequestObject) -> Function:
     if examples:
         shown = msgspec.json.encode(examples).decode()
         description = f"{description or ''}\nExamples of its input: {shown}".lstrip()
-<<<<<<< HEAD
+    check_schema(schema.value, tool.place("input_schema"))
     strict, more = tool.flag_or_none("strict"), further_members(tool.value, _READ[CUSTOM])
     return Function(
         *(tool.named("name"), description, schema.value, strict, tool.place("input_schema")), more=more
     )
-=======
-    check_schema(schema.value, tool.place("input_schema"))
-    strict = tool.flag_or_none("strict")
-    return Function(tool.named("name"), description, schema.value, strict, tool.place("input_schema"))
->>>>>>> 9aebf3e (Enforce counts of any size, take an odd $id for a name, and refuse a type that is none)
 
 
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:

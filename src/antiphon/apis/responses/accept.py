@@ -81,6 +81,7 @@ class ResponseContext(Struct, frozen=True):
 
 
 PARAMETERS = {
+    "alternatives": "top_logprobs",
     "conversation": "input",
     "max_tokens": "max_output_tokens",
     "messages": "input",
@@ -141,6 +142,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         reasoning_limit=request.thinking_token_budget,
         tool_limit=request.max_tool_calls,
         copies=LOGPROB_COPIES,
+        token_ids="enable_response_messages" if request.enable_response_messages else "",
     )
     return Accepted(
         context.id,

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.apis.request import (
-    Alternatives,
     AtLeastOne,
     Count,
     Effort,
@@ -115,7 +114,7 @@ class CreateResponse(PromptParams, kw_only=True):
     user: str | None = None
 
     # Presentation, and the length of reasoning
-    top_logprobs: Alternatives | None = None
+    top_logprobs: Count | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
     enable_response_messages: bool | None = None

@@ -14,13 +14,9 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.json_schemas import check_schema
 from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.apis.responses.client_tools import client_tool
-<<<<<<< HEAD
 from antiphon.apis.tool_schemas import check_schema, further_members
-=======
->>>>>>> 9aebf3e (Enforce counts of any size, take an odd $id for a name, and refuse a type that is none)
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Listing, Note, unread
@@ -164,8 +160,13 @@ def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
     return {
         f"tools[{index}]": tool
         for index, tool in enumerate(tools or ())
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and client_tool(tool) is None
+        if isinstance(tool, dict) and _may_be_hosted(tool.get("type")) and client_tool(tool) is None
     }
+
+
+def _may_be_hosted(type_: object) -> bool:
+    """Whether a tool of this type is none that the client describes."""
+    return isinstance(type_, str) and type_ not in _READ
 
 
 def _notes(tool: RequestObject) -> Iterator[Note]:

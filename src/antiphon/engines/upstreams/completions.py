@@ -66,16 +66,27 @@ _VLLM = _OPENAI | {
     "beam_width",
     "length_penalty",
     "kv_transfer_params",
+    "skip_special_tokens",
 }
 
-_OURS = frozenset({"priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"})
+_OURS = frozenset(
+    {
+        *("priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"),
+        "skip_special_tokens",
+    }
+)
 """Not sent as they are: requests wait on this server; the others have special fields."""
+
+
+ANY_NUMBER = 2**31
+"""How many alternatives a vLLM gives depends on its `--max-logprobs`: it refuses what is too much itself."""
 
 
 class Flavour(Struct, frozen=True):
     """The features of a kind of server. `sampling` are the fields that it takes, under these very names.
 
     `tokens`: prompts are tokens, and answers have their ids. `special`: it can write special tokens as text.
+    It gives at most this number of `alternatives` to a token.
     `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and `unsaid` are
     values that are its defaults, and that it does not accept explicitly.
     """
@@ -84,6 +95,7 @@ class Flavour(Struct, frozen=True):
     sampling: frozenset[str]
     tokens: bool = False
     special: bool = False
+    alternatives: int = 20
     no_top_k: int = -1
     constraints: tuple[type[Constraint], ...] = ()
     fixed: Mapping[str, Any] = {}
@@ -95,12 +107,15 @@ VLLM = Flavour(
     _VLLM,
     tokens=True,
     special=True,
+    alternatives=ANY_NUMBER,
     constraints=(StructuralTag,),
     fixed={"return_token_ids": True, "return_tokens_as_token_ids": True},
 )
 TABBY = Flavour(
     "tabbyapi",
-    _OPENAI - {"seed"} | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"},
+    _OPENAI - {"seed"}
+    | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"}
+    | {"skip_special_tokens"},
     special=True,
     no_top_k=0,
 )
@@ -262,7 +277,7 @@ class CompletionsServer:
                 del wanted[name]
         if sampling.logprobs is not None:
             wanted["logprobs"] = sampling.logprobs
-        if self._flavour.special and request.preserve:
+        if self._flavour.special and not hides_special_tokens(request):
             wanted["skip_special_tokens"] = False
         if sampling.top_k is not None and sampling.top_k < 1:
             wanted["top_k"] = self._flavour.no_top_k
@@ -311,7 +326,7 @@ class CompletionsServer:
             "n": sampling.beam_width,
             "temperature": 0,
             "include_stop_str_in_output": True,  # of the tokens only: the text is without their end
-            "skip_special_tokens": not request.preserve,
+            "skip_special_tokens": hides_special_tokens(request),
         }
         for name in ("length_penalty", "ignore_eos", "logprobs", "cache_salt"):
             if (value := getattr(sampling, name)) is not None:
@@ -339,6 +354,11 @@ class CompletionsServer:
         """See `UpstreamServer`."""
         kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
         return kind(request.sampling, self._text, counted=not self._flavour.tokens)
+
+
+def hides_special_tokens(request: GenerationRequest) -> bool:
+    """Whether the server can leave special tokens out of the text: neither decoder nor client needs them."""
+    return not request.preserve and request.sampling.skip_special_tokens is not False
 
 
 _NOT_STREAMED = {"stream": False, "stream_options": None}  # vLLM refuses options without a stream
@@ -549,6 +569,7 @@ async def read_model(
         capabilities=Capabilities(
             token_ids=flavour.tokens,
             sampling=flavour.sampling | {"priority"},
+            alternatives=flavour.alternatives,
             constraints=flavour.constraints,
             media_remedy=MEDIA_REMEDY,
         ),

@@ -25,7 +25,7 @@ from antiphon.core.items import MediaKind
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
-from antiphon.engines.llama_stream import ChunkReader, TokenPiece, reader_of
+from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
 from antiphon.engines.shared_prompts import SharedPrompts
 from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
@@ -106,7 +106,7 @@ class _Reader:
 
     complete = False
 
-    def __init__(self, messages: ChunkReader) -> None:
+    def __init__(self, messages: MessageReader) -> None:
         self._messages = messages
 
     def read(self, line: bytes) -> Chunk | None:
@@ -134,7 +134,7 @@ class _Progress(Struct, frozen=True):
 class _MediaReader(_Reader):
     """Reads an answer to a prompt with media: the first chunk has the number of their tokens."""
 
-    def __init__(self, messages: ChunkReader, prompt: Prompt) -> None:
+    def __init__(self, messages: MessageReader, prompt: Prompt) -> None:
         super().__init__(messages)
         self._prompt = prompt
         self._tokens = 0  # not yet reported

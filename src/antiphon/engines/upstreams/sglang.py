@@ -25,7 +25,14 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
-from antiphon.engines.upstreams.completions import UNSET, Flavour, is_owned_by, listed_model, read_model
+from antiphon.engines.upstreams.completions import (
+    UNSET,
+    Flavour,
+    hides_special_tokens,
+    is_owned_by,
+    listed_model,
+    read_model,
+)
 from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
@@ -55,7 +62,7 @@ _NAMES = {
 
 SGLANG = Flavour(
     "sglang",
-    frozenset(_NAMES) | {"max_tokens", "logprobs", "prompt_logprobs", "cache_salt"},
+    frozenset(_NAMES) | {"max_tokens", "logprobs", "prompt_logprobs", "cache_salt", "skip_special_tokens"},
     tokens=True,
     constraints=(StructuralTag,),
 )
@@ -154,7 +161,7 @@ class SglangServer:
         check_ids(sampling.stop_token_ids, self._vocabulary, "stop_token_ids")
         params: dict[str, Any] = {
             "max_new_tokens": request.max_tokens,
-            "skip_special_tokens": not request.preserve,
+            "skip_special_tokens": hides_special_tokens(request),
             **{
                 wire: value
                 for name, wire in _NAMES.items()
