@@ -1,5 +1,7 @@
 """What a model is offered of the tools of a request, found out for each request."""
 
+from typing import Any
+
 import pytest
 
 from antiphon.core.errors import RequestError
@@ -127,3 +129,53 @@ async def test_a_tool_refuses_settings_by_their_place() -> None:
 def test_tools_that_clients_could_not_tell_apart_are_refused_at_start(tools: list[ActingTool]) -> None:
     with pytest.raises(ValueError, match="Two tools are called"):
         by_type(tools)
+
+
+# The operator's MCP servers that stand for a tool of another type
+
+
+class Operated:
+    """The tool `mcp`, with two servers of the operator's."""
+
+    type = "mcp"
+    aliases = ()
+    defaults = ()
+    labels = frozenset({"web_search_preview", "notes"})
+
+    def __init__(self) -> None:
+        self.seen: list[WantedTool] = []
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def open(self, wanted: WantedTool) -> Any: ...
+
+    async def offer(self, wanted: WantedTool) -> ToolOffer:
+        self.seen.append(wanted)
+        return ToolOffer((Function("search", "Searches.", hosted=Hosted("mcp", "search", label="s")),))
+
+
+@pytest.mark.parametrize("type_", ["web_search", "web_search_preview", "web_search_2025_08_26"])
+async def test_a_tool_that_is_not_run_is_that_of_the_operators_server(type_: str) -> None:
+    remote = Operated()
+    hosts = await discover(by_type([remote]), {"tools[0]": {"type": type_, "search_context_size": "low"}})
+    assert remote.seen[-1].settings == {"type": "mcp", "server_label": "web_search_preview"}
+    assert hosts.functions["tools[0]"]
+    assert [note.param for note in hosts.notes] == ["tools[0].search_context_size"]
+    with pytest.raises(RequestError) as raised:
+        await discover(
+            by_type([remote]), {"tools[0]": {"type": type_, "filters": {"allowed_domains": ["a"]}}}
+        )
+    assert raised.value.param == "tools[0].filters"
+
+
+async def test_an_address_with_the_label_of_a_trained_tool_is_not_used() -> None:
+    remote = Operated()
+    url = {"type": "mcp", "server_url": "http://localhost:8888", "allowed_tools": ["f"]}
+    hosts = await discover(by_type([remote]), {"tools[0]": {**url, "server_label": "web_search_preview"}})
+    assert "server_url" not in remote.seen[-1].settings
+    assert remote.seen[-1].settings["allowed_tools"] == ["f"]
+    assert [note.param for note in hosts.notes] == ["tools[0].server_url"]
+    await discover(by_type([remote]), {"tools[0]": {**url, "server_label": "notes"}})
+    assert remote.seen[-1].settings["server_url"] == url["server_url"]

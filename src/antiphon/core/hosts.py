@@ -46,6 +46,16 @@ TRAINED_LABELS: Mapping[str, str] = {
 }
 """Label of an MCP server that replaces a tool which models were trained with → the type of that tool."""
 
+STANDING: Mapping[str, str] = {
+    "code_interpreter": "code_interpreter",
+    "web_search": "web_search_preview",
+    "web_search_2025_08_26": "web_search_preview",
+    "web_search_preview": "web_search_preview",
+    "web_search_preview_2025_03_11": "web_search_preview",
+    "container": "container",
+}
+"""Type of a tool that the server does not run → label of the operator's MCP server that stands for it."""
+
 DEFAULTS = "default tools"
 """The place of tools that no request has to name."""
 

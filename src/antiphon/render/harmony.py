@@ -134,7 +134,8 @@ class HarmonyRenderer:
     def _offered(self, names: Any, native: Sequence[Function]) -> list[Namespace]:
         """The built-in tools of these names, the client's and the server's, sorted by name.
 
-        A description of the server's is appended to the one that the models were trained with.
+        Of the server's only the functions that may be called are described. A description of the server's is
+        appended to the one that the models were trained with.
         """
         known = self._built_in.keys()
         if not isinstance(names, list | tuple) or not all(str(name) in known for name in names):
@@ -142,7 +143,14 @@ class HarmonyRenderer:
             raise RequestError(message, param="builtin_tools")
         descriptions = {tool.name: tool.description for tool in native}
         wanted = {*names, *(_namespace_of(tool.name) for tool in native)}
-        return [_with(self._built_in[name], descriptions.get(name)) for name in sorted(known & wanted)]
+        found = []
+        for name in sorted(known & wanted):
+            namespace = _with(self._built_in[name], descriptions.get(name))
+            if name not in names:
+                allowed = [each for each in namespace.functions if f"{name}.{each.name}" in descriptions]
+                namespace = replace(namespace, functions=(*allowed,))
+            found.append(namespace)
+        return found
 
     def _history(self, turn: Turn, start: int) -> Iterator[str]:
         """The messages from `start` on, without reasoning before the last final answer."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import DEFAULTS, TRAINED_LABELS, Hosts, Listing, Note, unread
+from antiphon.core.hosts import DEFAULTS, STANDING, TRAINED_LABELS, Hosts, Listing, Note, unread
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import LabelledTool, ServerTool, ToolOffer, WantedTool
 
@@ -139,16 +139,12 @@ async def discover(
     found: dict[str, tuple[Function, ...]] = {}
     notes: list[Note] = []
     listings: list[Listing] = []
-    wanted = [
-        WantedTool(
-            settings,
-            where,
-            asking.owner,
-            listing=asking.listings.get(str(settings.get("server_label"))),
-            container=asking.container,
-        )
-        for where, settings in (*requested.items(), *asking.missing_defaults(requested))
-    ]
+    wanted: list[WantedTool] = []
+    for where, given in (*requested.items(), *asking.missing_defaults(requested)):
+        settings, ignored = _of_operator(given, where, tools, types)
+        notes += ignored
+        listing = asking.listings.get(str(settings.get("server_label")))
+        wanted.append(WantedTool(settings, where, asking.owner, listing=listing, container=asking.container))
     if not wanted:
         return Hosts(types=types)
     offers = await _offers(tools, types, wanted)
@@ -174,6 +170,42 @@ async def discover(
         chosen = settings if offer.settings is None else offer.settings
         found[where] = tuple(_with_source(function, where, chosen) for function in functions)
     return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
+
+
+def _of_operator(
+    settings: Mapping[str, Any], where: str, tools: Tools, types: Container[str]
+) -> tuple[Mapping[str, Any], tuple[Note, ...]]:
+    """The settings with which the operator's MCP server is used that stands for a tool, if one does.
+
+    It is requested by its label, with any address because clients' types ask for one, or by the type of the
+    tool, if the server does not run that itself. Notes are on what has no effect then. Raises RequestError
+    for what would restrict a search.
+    """
+    labels, type_ = _labels(tools), settings["type"]
+    label = settings.get("server_label") if type_ == "mcp" else STANDING.get(type_)
+    if label not in labels or label not in TRAINED_LABELS:
+        return settings, ()
+    if type_ == "mcp":
+        kept = {name: value for name, value in settings.items() if name not in _ADDRESS}
+    elif type_ in types:
+        return settings, ()
+    elif settings.get("filters"):
+        message = f"The MCP server '{label}', which runs this tool, has no filters. Leave them out."
+        raise RequestError(message, param=f"{where}.filters")
+    else:
+        kept = {"type": "mcp", "server_label": label}
+    given = {name: value for name, value in settings.items() if value != _ANY_CONTAINER}
+    return kept, unread(given, where, ("type", *kept))
+
+
+_ADDRESS = frozenset({"server_url", "authorization", "headers"})
+_ANY_CONTAINER = {"type": "auto"}
+
+
+def _labels(tools: Tools) -> Container[str]:
+    """The labels of the operator's MCP servers."""
+    remote = tools.get("mcp")
+    return remote.labels if isinstance(remote, LabelledTool) else ()
 
 
 async def _offers(
@@ -208,9 +240,7 @@ def _trained_kind(settings: Mapping[str, Any]) -> str | None:
 
 def _replacing_tool(settings: Mapping[str, Any], tools: Tools) -> ServerTool | None:
     """The server tool for a label, if the operator has no MCP server with that label."""
-    remote = tools.get("mcp")
-    known = remote.labels if isinstance(remote, LabelledTool) else ()
-    kind = None if settings.get("server_label") in known else _trained_kind(settings)
+    kind = None if settings.get("server_label") in _labels(tools) else _trained_kind(settings)
     return None if kind is None else tools.get(kind)
 
 
