@@ -38,6 +38,7 @@ from antiphon.core.items import (
     text_in,
 )
 from antiphon.core.turn import Function, PromptEnding, Turn
+from antiphon.render.harmony_messages import read_messages
 from antiphon.render.harmony_tools import (
     BROWSER,
     CONTAINER,
@@ -49,7 +50,7 @@ from antiphon.render.harmony_tools import (
     tools_section,
 )
 from antiphon.render.messages import PARAGRAPH
-from antiphon.render.renderer import open_transcript, unknown_role
+from antiphon.render.renderer import MessageReader, open_transcript, unknown_role
 from antiphon.render.special_tokens import GENERIC_ESCAPER
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
@@ -87,6 +88,7 @@ class HarmonyRenderer:
     """
 
     native_tools: Mapping[str, tuple[Function, ...]] = NATIVE
+    read_messages: MessageReader | None = staticmethod(read_messages)
 
     def __init__(
         self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, CONTAINER, PYTHON)

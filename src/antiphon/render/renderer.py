@@ -44,12 +44,21 @@ ROLES = 64
 _STARTS = {"add_generation_prompt": True}
 
 
+MessageReader = Callable[[str], list[Mapping[str, Any]]]
+"""A text that a model has read or written → its messages."""
+
+
 class Renderer(Protocol):
     """Conversation → prompt. The placeholders of media have fences, see `media`."""
 
     @property
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
         """The server's tools that the models were trained with: type of tool → its functions."""
+        ...
+
+    @property
+    def read_messages(self) -> MessageReader | None:
+        """Finds the messages of a prompt or an answer; None if it is shown as one text."""
         ...
 
     def render(self, turn: Turn) -> str:
@@ -75,6 +84,7 @@ class ChatTemplateRenderer:
     """
 
     native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
+    read_messages: MessageReader | None = None
 
     def __init__(self, source: str, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
         self._template = Template(source)

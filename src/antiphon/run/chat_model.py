@@ -33,6 +33,7 @@ from antiphon.engines.engine import (
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.media import PLAIN, Marks, media_in
 from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
+from antiphon.render.renderer import MessageReader
 from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
@@ -88,6 +89,7 @@ class ChatModel:
         self.stopping = asyncio.Event()
         self.writing: WeakSet[GenerationRun] = WeakSet()
         self.native_tools: Mapping[str, tuple[Function, ...]] = {}
+        self.read_messages: MessageReader | None = None
         self._exclude_tools = exclude_tools
 
     @property

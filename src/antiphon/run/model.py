@@ -34,6 +34,7 @@ from antiphon.engines.engine import (
     TranscriptionRequest,
     check_size,
 )
+from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
@@ -81,6 +82,11 @@ class Model(Protocol):
     @property
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
         """The functions that it was trained with, by type of the server's tool that runs them."""
+        ...
+
+    @property
+    def read_messages(self) -> MessageReader | None:
+        """Finds the messages of its prompts and answers; None if these are shown as one text."""
         ...
 
     @property

@@ -32,6 +32,7 @@ from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.pool import ReplicaState
+from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
 from antiphon.run.loading import ModelState, ServedModel
@@ -484,6 +485,11 @@ class NamedModel:
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
         """See `Model`."""
         return self._model.native_tools
+
+    @property
+    def read_messages(self) -> MessageReader | None:
+        """See `Model`."""
+        return self._model.read_messages
 
     @property
     def tools(self) -> Mapping[str, ServerTool]:

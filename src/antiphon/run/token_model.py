@@ -30,7 +30,7 @@ from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in, split_at_media
-from antiphon.render.renderer import ChatTemplateRenderer, Renderer
+from antiphon.render.renderer import ChatTemplateRenderer, MessageReader, Renderer
 from antiphon.render.special_tokens import SEPARATOR, split_at_separators
 from antiphon.run import vectors
 from antiphon.run.bounded import BoundedPool
@@ -120,6 +120,11 @@ class TokenModel:
     def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
         """The functions that the model was trained with, by type of the server's tool that runs them."""
         return self._renderer.native_tools
+
+    @property
+    def read_messages(self) -> MessageReader | None:
+        """See `Model`."""
+        return self._renderer.read_messages
 
     @property
     def card(self) -> ModelCard:

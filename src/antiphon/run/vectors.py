@@ -26,6 +26,7 @@ from antiphon.engines.engine import (
     Transcriber,
     TranscriptionRequest,
 )
+from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import Prepared, PromptSize
@@ -96,6 +97,7 @@ class VectorModel:
         self.writing: WeakSet[GenerationRun] = WeakSet()
         self.tools: Mapping[str, ServerTool] = MappingProxyType({})
         self.native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
+        self.read_messages: MessageReader | None = None
 
     @property
     def card(self) -> ModelCard:

@@ -1,6 +1,6 @@
 """A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,6 +59,14 @@ NO_SIGNER = Signer(str, lambda _text, _signature: False)
 """For a server without keys: nothing is signed."""
 
 
+ReadMessages = Callable[[str], list[Mapping[str, Any]]]
+"""A text of a model → its messages."""
+
+
+_USUAL_ALTERNATIVES = 20
+"""As many alternatives as OpenAI has; clients may request these without log probabilities."""
+
+
 class ResponseContext(Struct, frozen=True):
     """The context of a request. `id` is that of the new response.
 
@@ -66,6 +74,7 @@ class ResponseContext(Struct, frozen=True):
     oldest first, `referenced_items` those of the items that its input refers to, by id. `raw_reasoning` is
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
+    `read_messages` finds the messages of a text of the model, if it has messages.
     """
 
     id: str
@@ -78,6 +87,7 @@ class ResponseContext(Struct, frozen=True):
     hosts: Hosts = Hosts()
     presenters: Presenters = DEFAULT_PRESENTERS
     defaults: Mapping[str, float] = {}
+    read_messages: ReadMessages | None = None
 
 
 PARAMETERS = {
@@ -107,7 +117,8 @@ class Accepted(Struct, frozen=True):
     `items` are those of its input, as they are stored. `compacts`: the client wants a compaction instead of
     an answer. `compact_from`: the number of tokens of the prompt from which on there is a compaction before
     the answer. `include` lists further fields to return, `reasoning` is the form of reasoning, None to hide
-    it. With `messages` the response has the texts that the model read and wrote.
+    it. With `messages` the response has the texts that the model read and wrote: their messages, if there is
+    `read_messages`.
     """
 
     id: str
@@ -119,6 +130,7 @@ class Accepted(Struct, frozen=True):
     include: frozenset[str]
     reasoning: ReasoningForm | None
     messages: bool = False
+    read_messages: ReadMessages | None = None
     compacts: bool = False
     signer: Signer = NO_SIGNER
     answered: tuple[AnsweredApproval, ...] = ()
@@ -132,6 +144,9 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     tools, include = toolbox(request.tools, context.hosts), _include(request)
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
+    if logprobs is None and (request.top_logprobs or 0) > _USUAL_ALTERNATIVES:
+        message = f"'top_logprobs' has an effect with 'include': ['{LOGPROBS}'] only. Add it."
+        raise RequestError(message, param="top_logprobs")
     max_tokens = token_limit(request.max_output_tokens)
     turn = msgspec.structs.replace(
         _turn(request, context, conversation, tools, asked),
@@ -154,6 +169,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         include,
         _reasoning_form(request, context),
         messages=bool(request.enable_response_messages),
+        read_messages=context.read_messages,
         compacts=conversation.triggered,
         signer=context.signer,
         answered=asked.answered,

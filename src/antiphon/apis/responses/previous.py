@@ -1,7 +1,8 @@
 """`previous_input_messages`: the conversation before the input, as messages instead of stored items.
 
 They are vLLM's: messages of harmony, which have a channel and a recipient, or of Chat Completions. They
-become items of the input, and are stored with it.
+become items of the input, and are stored with it. What a system message of harmony says is written for each
+prompt again, and so are the tools of a developer message: only its instructions become an item.
 """
 
 from collections.abc import Iterator
@@ -59,7 +60,16 @@ def _call(call_id: str, name: str, arguments: str, unanswered: list[str]) -> Obj
     }
 
 
+def _text_of(part: RequestObject) -> str:
+    match part.text_or_none("type"):
+        case "system_content":
+            return ""
+        case "developer_content":
+            return part.text_or_none("instructions") or ""
+    return part.text("text")
+
+
 def _text(message: RequestObject) -> str:
     if isinstance(message.value.get("content"), list):
-        return "".join(part.text("text") for part in message.objects("content"))
+        return "".join(_text_of(part) for part in message.objects("content"))
     return message.text_or_none("content") or ""

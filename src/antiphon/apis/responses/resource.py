@@ -194,6 +194,10 @@ class RawMessage(Struct, tag_field="type", tag="raw_message_tokens"):
     tokens: Sequence[int]
 
 
+RawMessages = list[RawMessage] | list[Mapping[str, Any]]
+"""What the model read or wrote: each text, or the messages of all."""
+
+
 class ReasoningSettings(Struct, frozen=True):
     """The reasoning settings of the request."""
 
@@ -259,8 +263,8 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     incomplete_details: IncompleteDetails | None = None
     output: list[Raw]
     usage: ResponseUsage | None = None
-    input_messages: list[RawMessage] | UnsetType = UNSET
-    output_messages: list[RawMessage] | UnsetType = UNSET
+    input_messages: RawMessages | UnsetType = UNSET
+    output_messages: RawMessages | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[events.GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET

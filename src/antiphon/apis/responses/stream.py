@@ -44,6 +44,7 @@ from antiphon.apis.responses.resource import (
     ListedToolEntry,
     ListToolsItem,
     RawMessage,
+    RawMessages,
     Response,
     ResponseError,
     usage_of,
@@ -425,8 +426,10 @@ class ResponseProjection:
     def _response(self) -> Response:
         raw: dict[str, Any] = {}
         if self._accepted.messages:
-            raw["input_messages"] = [RawMessage(prompt.text, prompt.ids) for prompt in self._prompts]
-            raw["output_messages"] = [self._raw_output()]
+            raw["input_messages"] = self._raw(
+                [RawMessage(prompt.text, prompt.ids) for prompt in self._prompts]
+            )
+            raw["output_messages"] = self._raw([self._raw_output()])
         return Response(
             **self._settings,
             id=self._accepted.id,
@@ -448,6 +451,11 @@ class ResponseProjection:
         if self.status == "incomplete" and self._end is not None:
             return INCOMPLETE_REASONS[self._end.reason]
         return CANCELLED_DETAILS if self.status == "cancelled" else None
+
+    def _raw(self, texts: list[RawMessage]) -> RawMessages:
+        """The texts, or their messages if the model's format has any."""
+        read = self._accepted.read_messages
+        return texts if read is None else [message for text in texts for message in read(text.message)]
 
     def _raw_output(self) -> RawMessage:
         """All that the model has written."""

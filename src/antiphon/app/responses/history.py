@@ -107,6 +107,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         await app.hosts(model, requested_tools(request.tools), asking),
         app.presenters,
         model.card.defaults,
+        model.read_messages,
     )
 
 
