@@ -20,7 +20,7 @@ TOOLS = {
 }
 gemma4 = Table(GEMMA4.grammar)
 PIECES = [*GEMMA4.grammar.markers, *FUNCTIONGEMMA.grammar.markers, '<|"|>', "<escape>", "call:f{", ":f(", "a:", "s:",
-          "i:", ",", "{", "}", "[", "]", ")", ":", "1", "007", "true", "None", "x", " ", "\n", '"', "\\", "é"]  # fmt: skip
+          "i:", ",", "{", "}", "[", "]", ")", ":", "1", "007", "true", "None", "x", " ", "\n", '"', "'", '", s:', "',", "=", "\\", "\\n", "\\u00e9", "é"]  # fmt: skip
 
 
 def arguments(text: str) -> tuple[str, str]:
@@ -49,10 +49,35 @@ def test_keeps_the_laws(table: Table, text: str, at: list[int]) -> None:
         ("{a:f(1)}", '{"a": "f(1)"}'),
         ("{a:1<tool_call|>", '{"a": 1}'),
         ('{a:<|"|>},{<tool_call|><|"|>}', '{"a": "},{<tool_call|>"}'),
+        ("{o:{\"m\": \"x\", 'n': 'y'},s:1}", '{"o": {"m": "x", "n": "y"}, "s": "1"}'),
+        ("{l:[\"a\",'b', <|\"|>c<|\"|> 'd']}", '{"l": ["a", "b", "c", "d"]}'),
+        ("{s: 'A, b: {c}', i: 3}", '{"s": "A, b: {c}", "i": 3}'),
+        ("{s:'don't, or \"do\"',i:3}", '{"s": "don\'t, or \\"do\\"", "i": 3}'),
+        ("(s='x', i=3)", '{"s": "x", "i": 3}'),
+        ("(s=a, b=c, i=3)", '{"s": "a, b=c", "i": 3}'),
+        ('{s:<|"|>x<|"|>i:3}', '{"s": "x", "i": 3}'),
+        ("{o:{a:1}i:3}", '{"o": {"a": 1}, "i": 3}'),
+        ("{s:\n\na {y}.\nb, c: d\n,i:3}", '{"s": "a {y}.\\nb, c: d", "i": 3}'),
+        ("{s:f() }", '{"s": "f()"}'),
+        ("{s:{x} {y}}", '{"s": "{x} {y}"}'),
+        ('{s:{"a": 1},i:3}', '{"s": "{\\"a\\": 1}", "i": 3}'),
+        ("{s:'\\s+\\b'<|\"|>,i:3}", '{"s": "\\\\s+\\\\b", "i": 3}'),
+        ("{s:<|\"|>x',i:3}", '{"s": "x", "i": 3}'),
+        ('{s:<|"|>x"}<tool_call|>', '{"s": "x"}'),
+        ('{s:<|"|>x}<tool_call|>', '{"s": "x"}'),
+        ('{s:x<|"|>,i:3}', '{"s": "x", "i": 3}'),
+        ("{s:'x\"}<tool_call|>", '{"s": "x"}'),
+        ('{s:"a\\n\\u00e9\\"b\\/",i:3}', '{"s": "a\\né\\"b/", "i": 3}'),
+        ("{s:http://a.b/?x=1,y=2,i:3}", '{"s": "http://a.b/?x=1,y=2", "i": 3}'),
+        ("(i:3}", '{"i": 3}'),
+        ("{i:3)", '{"i": 3}'),
+        ("{i:3}}", '{"i": 3}'),
     ],
 )
-def test_whole_arguments(text: str, wanted: str) -> None:
-    assert arguments(text) == (wanted, "completed")
+@pytest.mark.parametrize("more", ["", "<tool_call|>", "\n<tool_call|>"])
+def test_whole_arguments(text: str, wanted: str, more: str) -> None:
+    closed = text.endswith(("}", ")"))
+    assert arguments(text + more * closed) == (wanted, "completed")
 
 
 @pytest.mark.parametrize(

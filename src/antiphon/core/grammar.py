@@ -278,7 +278,7 @@ class JsonArguments(Struct, frozen=True):
 class BraceArguments(Struct, frozen=True):
     """All arguments of a call, `{key:<|"|>text<|"|>,n:42}`, after the opening brace.
 
-    `then` is the state after them. `quote` delimits strings on both sides.
+    `then` is the state after them. `quote` delimits strings on both sides; models also write others.
     `quoted` is the type of a value between quotes, as in `ArgumentKey`: None leaves it
     to the tool's schema.
     """

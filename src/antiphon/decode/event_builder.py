@@ -6,7 +6,7 @@ argument of the call, or its end. Until then nothing of the call is shown, and i
 text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from antiphon.core.chunks import Finish, FinishReason, Token
 from antiphon.core.events import (
@@ -267,6 +267,11 @@ class EventBuilder:
     def takes_text(self, key: str) -> bool:
         """Whether the tool's schema says that the argument is a string."""
         return self._writer.takes_text(key)
+
+    @property
+    def argument_names(self) -> Set[str]:
+        """The arguments that the tool declares."""
+        return self._writer.names
 
     def takes_list(self, key: str) -> bool:
         """Whether the tool's schema says that the argument is an array, and its values are not."""

@@ -63,10 +63,11 @@ class Lexer:
     because it is space.
     """
 
-    __slots__ = ("_search", "_search_final", "plain", "space")
+    __slots__ = ("_search", "_search_final", "markers", "plain", "space")
 
     def __init__(self, markers: Iterable[str]) -> None:
-        longest_first = sorted(set(markers), key=lambda marker: (-len(marker), marker))
+        self.markers = frozenset(markers)
+        longest_first = sorted(self.markers, key=lambda marker: (-len(marker), marker))
         whole = "|".join(map(re.escape, longest_first)) or r"(?!)"
         begun = "|".join(_begun(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
         # If a marker is the beginning of another, the longer one may still follow.

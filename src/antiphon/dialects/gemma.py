@@ -7,11 +7,13 @@
     <channel|><|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3,options:{a:[1]}}<tool_call|>
 
 Keys are bare, or between the tokens that delimit strings. A bare value has the type
-in the schema, or else the one it looks like. `call` may be missing before the
-colon, and Gemma 4 has been seen to write `(` and `)` for the braces. FunctionGemma
-puts every value between `<escape>`, so that the schema states the type of those, too.
-If the engine drops `<|channel>`, the answer begins with `thought`. Channels come in any
-place: the template removes each from an earlier answer.
+in the schema, or else the one it looks like. FunctionGemma puts every value between `<escape>`, so that the
+schema states the type of those, too. If the engine drops `<|channel>`, the answer begins with `thought`.
+Channels come in any place: the template removes each from an earlier answer.
+
+Models leave out `call` before the colon, the label `thought`, commas and delimiters, and write `f(key=value)`
+and quotes of JSON or Python (`decode/arguments/braces.py`). So only the closing token ends a call: what is
+between its arguments and that is no text.
 """
 
 from antiphon.core.grammar import BraceArguments, Grammar, Name, ReasoningMarkers, Span, SpanKind
@@ -20,15 +22,19 @@ from antiphon.dialects.dialect import Dialect
 
 _CALL = r"\s*(?:call\s*)?:"
 
+_CLOSERS = {"<tool_call|>": "called", "<|tool_call>": "name", "<|tool_response>": "text"}
+
 FUNCTIONGEMMA = Dialect(
     names=("functiongemma",),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<start_function_call>": "name"}),
             "name": Name(on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME")),
-            "arguments": BraceArguments(then="called", quote="<escape>"),
-            "called": Span(
-                SpanKind.MARKUP, on={"<end_function_call>": "text", "<start_function_call>": "name"}
+            "arguments": BraceArguments(then="closing", quote="<escape>"),
+            "closing": Span(
+                SpanKind.MARKUP,
+                on={"<end_function_call>": "text", "<start_function_call>": "name"},
+                otherwise="closing",
             ),
         },
         tokens=("<start_function_call>", "<escape>", "<end_function_call>"),
@@ -40,16 +46,18 @@ GEMMA4 = Dialect(
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<|tool_call>": "name"}),
-            "name": Name(on={"{": "arguments", "(": "parameters"}, parse=prefixed_name(_CALL, "call:NAME")),
-            "arguments": BraceArguments(then="called", quote='<|"|>', quoted="string"),
-            "parameters": BraceArguments(then="called", quote='<|"|>', quoted="string", close=")"),
-            "called": Span(
-                SpanKind.MARKUP,
-                on={"<tool_call|>": "called", "<|tool_call>": "name", "<|tool_response>": "text"},
+            "name": Name(
+                on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME"), habits={"(": "parameters"}
             ),
+            "arguments": BraceArguments(then="closing", quote='<|"|>', quoted="string"),
+            "parameters": BraceArguments(then="closing", quote='<|"|>', quoted="string", close=")"),
+            "closing": Span(SpanKind.MARKUP, on=_CLOSERS, otherwise="closing"),
+            "called": Span(SpanKind.MARKUP, on=_CLOSERS),
         }
     ),
     reasoning=ReasoningMarkers(
-        opens=("<|channel>thought", "thought\n"), closes=("<channel|>",), reopens=("<|channel>thought",)
+        opens=("<|channel>thought", "<|channel>", "thought\n"),
+        closes=("<channel|>",),
+        reopens=("<|channel>thought", "<|channel>"),
     ),
 )

@@ -3,6 +3,10 @@
 Keys are bare, strings are delimited by tokens and streamed; numbers and names are written when they are
 complete. The tool's schema states the types of arguments; inside containers the type of a value is inferred
 from its text. Reading starts after the opening brace.
+
+Models also write strings in quotes of JSON or Python, or without any, end them with another quote than they
+began with, leave out commas, and write `=` for `:`. Where such a value ends is told by what follows: the next
+argument, or the end of the call (`brace_values.py`).
 """
 
 import json
@@ -11,6 +15,7 @@ from collections.abc import Callable
 
 from antiphon.core.grammar import ArgumentKey, BraceArguments
 from antiphon.core.json_scanner import MAX_DEPTH
+from antiphon.decode.arguments.brace_values import ValueEnds
 from antiphon.decode.arguments.types import LITERALS, coerce
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_HEADER, plain_key
@@ -20,7 +25,7 @@ from antiphon.decode.readers import RETRACT, Step
 MAX_WORD = 4000
 """Characters of a bare value inside a container."""
 
-_KEY_END = re.compile(r"[:,)\]}]")
+_KEY_END = re.compile(r"[:=,)\]}]")
 _VALUE_END = {end: re.compile(rf"[,{re.escape(end)}]") for end in ")]}"}
 _CLOSER = {"{": "}", "[": "]"}
 
@@ -32,7 +37,7 @@ class BraceArgumentsReader:
         self._state = state
         self._closers = closers
         self._builder = builder
-        self._quotes = Lexer([state.quote])
+        self._ends = ValueEnds(state.quote, closers.markers)
         self._stack = [state.close]  # the closing text of each open container
         self._empty = True  # the innermost container
         self._phase: Callable[[str], Step | str | None] = self._key
@@ -53,6 +58,7 @@ class BraceArgumentsReader:
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
+        self._ends.final = True
         step = self.feed(text)
         if step is None:
             # The held text may belong to a marker.
@@ -71,15 +77,16 @@ class BraceArgumentsReader:
         elif not found and len(text) <= MAX_HEADER:
             self._held = text
             return None
-        if not found or found[0] != ":":
+        if not found or found[0] not in ":=":
             return (
                 self._end(text) if not text[:end].strip() else self._fail("an argument without a name", text)
             )
-        keyed = plain_key(text[:end].replace(self._state.quote, ""))  # models put keys in quotes, too
+        keyed = plain_key(text[:end].replace(self._state.quote, "").strip().strip("\"'"))  # also in quotes
         if keyed is None:
             return self._fail("an argument without a name", text)
         if len(self._stack) == 1:
             self._argument = keyed.key
+            self._ends.assign = self._ends.assign or found[0]
         else:
             self._builder.arguments(("" if self._empty else ", ") + _json(keyed.key) + ": ", "")
         self._empty = False
@@ -101,21 +108,22 @@ class BraceArgumentsReader:
     def _value(self, text: str) -> Step | str | None:
         """The start of a value, which shows its kind."""
         text = self._skip(text)
-        quote = self._state.quote
+        quote, outermost = self._state.quote, len(self._stack) == 1
         if quote.startswith(text[: len(quote)]) and len(text) < len(quote):
             self._held = text
             return None
-        if text[0] in "{[":
+        if text[0] in "{[" and not (outermost and self._builder.takes_text(self._argument)):
             return self._open(text)
-        quoted = text.startswith(quote)
-        if len(self._stack) == 1:
-            self._builder.key(ArgumentKey(self._argument, self._state.quoted if quoted else "literal"), "")
-        elif quoted:
+        opener = quote if text.startswith(quote) else text[0] if text[0] in "\"'" else ""
+        if outermost:
+            self._builder.key(ArgumentKey(self._argument, self._state.quoted if opener else "literal"), "")
+        elif opener:
             self._builder.arguments('"', "")
         self._word = ""
-        self._phase = self._string if quoted else self._bare
-        self._builder.arguments("", quote if quoted else "")
-        return text[len(quote) :] if quoted else text
+        self._ends.begin(opener, self._stack, self._builder.argument_names)
+        self._phase = self._text_value if opener or outermost else self._bare
+        self._builder.arguments("", opener)
+        return text[len(opener) :]
 
     def _open(self, text: str) -> Step | str:
         if len(self._stack) == MAX_DEPTH:
@@ -128,52 +136,69 @@ class BraceArgumentsReader:
         self._phase = self._key if text[0] == "{" else self._item
         return text[1:]
 
-    def _string(self, text: str) -> Step | str | None:
-        found = self._quotes.find(text)
-        end = len(text) if found is None else found.start
-        self._text(text[:end])
-        if found is None or not found.marker:
-            self._held = text[end:]
-            return None
+    def _text_value(self, text: str) -> str | None:
+        """A string, or a value of the call without quotes."""
+        at = start = 0
+        while stop := self._ends.stops.search(text, at):
+            found = self._ends.find(text, stop.start(), start)
+            if isinstance(found, int):  # it goes on
+                at = found
+                continue
+            self._text(text[start : stop.start()])
+            if found is None:
+                self._held = text[stop.start() :]
+                return None
+            if found.text is None:
+                return self._end_value(text, stop.start(), found.after)
+            self._text(found.text, text[stop.start() : found.after])
+            at = start = found.after
+        self._text(text[start:])
+        return ""
+
+    def _end_value(self, text: str, end: int, after: int) -> str:
+        raw = text[end:after]
         if len(self._stack) == 1:
-            self._builder.end_value(found.marker)
+            self._builder.end_value(raw)
         else:
-            self._builder.arguments('"', found.marker)
+            self._builder.arguments('"', raw)
         self._phase = self._after
-        return text[found.end :]
+        return text[after:]
 
     def _bare(self, text: str) -> Step | str | None:
-        """A value without quotes, up to a comma, the end of its container, or a marker."""
+        """A value without quotes in a container, up to a comma, the container's end, or a marker."""
         found = _VALUE_END[self._stack[-1]].search(text)
         closer = self._closers.find(text)
         end = found.start() if found else len(text)
         ended = found is not None
         if closer and closer.start < end:
             end, ended = closer.start, bool(closer.marker)
-        self._text(text[:end])
+        self._word += text[:end]
+        self._builder.arguments("", text[:end])
         if len(self._word) > MAX_WORD:
             return self._fail("a value that is too long", text[end:])
         if not ended:
             self._held = text[end:]
             return None
-        if len(self._stack) == 1:
-            self._builder.end_value("")
-        else:
-            self._builder.arguments(coerce(self._word.strip(), LITERALS), "")
+        self._builder.arguments(coerce(self._word.strip(), LITERALS), "")
         self._word = ""
         self._phase = self._after
         return text[end:]
 
     def _after(self, text: str) -> Step | str | None:
-        """After a value: a comma, or the end of its container."""
+        """After a value: a comma, which may be missing, or the end of its container."""
         text = self._skip(text)
         if not text:
             return None
-        if text[0] != ",":
+        mark = self._ends.mark(text, 0)
+        if mark is None:
+            self._held = text
+            return None
+        if text[0] in ")]}" or (mark and mark != self._state.quote):
             return self._end(text)
-        self._builder.arguments("", ",")
+        comma = text[0] == ","
+        self._builder.arguments("", text[:comma])
         self._phase = self._item if self._stack[-1] == "]" else self._key
-        return text[1:]
+        return text[comma:]
 
     def _break(self, text: str) -> Step | str | None:
         """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
@@ -189,7 +214,7 @@ class BraceArgumentsReader:
     # Shared by the phases
 
     def _end(self, text: str) -> Step | str | None:
-        """Expect the end of the innermost container; that of the call may be missing."""
+        """Expect the end of the innermost container; that of the call may be missing, or another bracket."""
         text = self._skip(text)
         closer = self._closers.find(text)
         outermost = len(self._stack) == 1
@@ -198,7 +223,7 @@ class BraceArgumentsReader:
                 return Step(self._state.then, text)
             self._held, self._phase = text, self._after
             return None
-        if text[:1] != self._stack[-1]:
+        if text[:1] != self._stack[-1] and not (outermost and text[:1] in ("}", ")")):
             return self._fail(f"unexpected {text[:1]!r}", text)
         if outermost:
             return Step(self._state.then, text[1:], text[0])
@@ -212,15 +237,13 @@ class BraceArgumentsReader:
         self._word = ""
         return rest
 
-    def _text(self, text: str) -> None:
-        """Text of the current value."""
+    def _text(self, text: str, raw: str | None = None) -> None:
+        """Text of the current value; `raw` is how the model wrote it."""
+        self._ends.passed(text)
         if len(self._stack) == 1:
-            self._builder.value(text, text)
-        elif self._phase == self._string:
-            self._builder.arguments(_json(text)[1:-1], text)
+            self._builder.value(text, text if raw is None else raw)
         else:
-            self._word += text
-            self._builder.arguments("", text)
+            self._builder.arguments(_json(text)[1:-1], text if raw is None else raw)
 
     def _skip(self, text: str) -> str:
         body = text.lstrip()

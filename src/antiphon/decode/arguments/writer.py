@@ -49,6 +49,7 @@ class ObjectWriter:
     """The arguments of one call. Every method returns the JSON text to emit next."""
 
     def __init__(self, schema: Schema) -> None:
+        self.names = argument_names(schema)
         self._schema = schema
         self._count = 0
         self._value: _Value | None = None
@@ -139,13 +140,13 @@ class ObjectWriter:
         return f"{before}{_encode(key).decode()}: "
 
     def _may_wrap(self, key: str) -> bool:
-        return key in WRAPPERS and bool(names := argument_names(self._schema)) and key not in names
+        return key in WRAPPERS and bool(self.names) and key not in self.names
 
     def _unwrap(self, value: str | None) -> str:
         """Write the wrapped arguments of `value`, or `value` itself if it does not contain them."""
         key, self._wrapper = self._wrapper, ""
         inner = members(value or "")
-        if inner is None or not inner.keys() <= argument_names(self._schema):
+        if inner is None or not inner.keys() <= self.names:
             return self._begin(key) + (value or "")
         return "".join(self._begin(name) + text for name, text in inner.items())
 
