@@ -250,6 +250,7 @@ def _options(settings: Settings) -> Options:
         reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
         reasoning_form=_REASONING_FORMS[settings.reasoning_events],
         keep=settings.keep_days * DAY,
+        stores=settings.store != "none",
         log_content=settings.log_content,
         debug_answers=settings.debug_answers,
         origins=settings.allow_origin,
@@ -302,7 +303,7 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
     """The secrets for sealing: the configured ones, or one that is made at the first start."""
     if settings.secret:
         return settings.secret
-    if settings.store == "memory":
+    if settings.store in ("memory", "none"):
         return (secrets.token_urlsafe(32),)
     path = default_path().with_name("secret")
     try:

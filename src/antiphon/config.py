@@ -229,7 +229,7 @@ class Settings:
     store: Annotated[str, Located(sqlite_file)] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
     the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several
-    servers; or memory."""
+    servers; memory; or none, which keeps nothing: docs/store.md."""
 
     keep_days: Annotated[float, Parameter(validator=Number(gt=0))] = 30
     """How many days stored responses and completions are kept."""

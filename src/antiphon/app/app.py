@@ -50,7 +50,8 @@ class Options(Struct, frozen=True, dict=True):
     does not read for `stall` seconds is cut off, and no answer takes more than `deadline` seconds. With
     `trust_templates` clients may send chat templates. With `force_usage` every stream ends with its usage.
     `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form` is the form of
-    reasoning in the Responses API. Stored objects are kept for `keep` seconds. With `log_content` prompts
+    reasoning in the Responses API. Stored objects are kept for `keep` seconds; unless the server `stores`,
+    clients can keep none. With `log_content` prompts
     and answers are logged. The details of the last `debug_answers` answers of each owner are kept in memory.
     Web pages of these `origins` may use the server from a browser.
     """
@@ -64,6 +65,7 @@ class Options(Struct, frozen=True, dict=True):
     reasoning_fields: tuple[str, ...] = REASONING_NAMES
     reasoning_form: ReasoningForm = RAW
     keep: float = 30 * DAY
+    stores: bool = True
     log_content: bool = False
     debug_answers: int = 0
     origins: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from time import time
 
 import structlog
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
@@ -17,6 +18,7 @@ from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Note
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
@@ -28,6 +30,7 @@ from antiphon.tools.discovery import ToolRequester, client_names
 log = structlog.get_logger(__name__)
 
 PREFIX = "chatcmpl-"
+NOT_STORED = Note("store", "This server stores nothing: it was started with --store none.")
 MAX_REQUEST_ID = 128
 """The most characters in a client's id of its request."""
 
@@ -37,6 +40,9 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     model = await app.models.model(request.model)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
+    if accepted.store and not app.options.stores:
+        noted = replace(accepted.presentation, notes=(*accepted.presentation.notes, NOT_STORED))
+        accepted = replace(accepted, store=False, presentation=noted)
     contents = app.contents(owner) if accepted.store else None
     turn, presentation = await app.attached(model, accepted.turn, contents), accepted.presentation
     if accepted.repairs or presentation.notes:

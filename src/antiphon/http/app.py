@@ -260,6 +260,32 @@ class _Routes(Router):
         await super().not_found(scope, receive, send)
 
 
+class _StorelessRoutes(_Routes):
+    """The routes of a server that stores nothing: no object that a client could keep exists there."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See `_Routes`."""
+        path = scope.get("path", "")
+        if path.startswith(_STORED) and path not in _NOT_STORED:
+            raise NotFoundError(f"There is nothing at {path[:LONGEST_PATH]}. {STORES_NOTHING}")
+        await super().__call__(scope, receive, send)
+
+
+STORES_NOTHING = "This server stores nothing: it was started with --store none."
+_STORED = (
+    *("/v1/responses/", "/v1/chat/completions/", "/v1/messages/batches", "/v1/conversations"),
+    *("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers"),
+)
+"""The beginnings of paths of what is stored."""
+_NOT_STORED = frozenset(
+    {
+        *("/v1/responses/input_tokens", "/v1/responses/compact"),
+        *("/v1/chat/completions/render", "/v1/chat/completions/batch"),
+    }
+)
+"""The paths that begin so, and are of something else."""
+
+
 class _Cors(CORSMiddleware):
     """Starlette's, which would let any page into a private network."""
 
@@ -293,7 +319,8 @@ def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGI
     configured add no middleware.
     """
     prepare_types()
-    asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(_Routes(), app), app)
+    routes = _Routes() if app.options.stores else _StorelessRoutes()
+    asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(routes, app), app)
     if app.options.origins:
         # Outermost: pages may read why they were refused, and preflight requests have no key.
         asgi = _Cors(

@@ -10,7 +10,7 @@ from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
-from antiphon.app.responses.create import begin, response_id
+from antiphon.app.responses.create import as_kept, begin, response_id
 from antiphon.core.chunks import Token
 from antiphon.core.errors import RequestError
 from antiphon.http.delivery import EventStream, Framing, FullAnswer, LogStream
@@ -30,7 +30,7 @@ Answer = FullAnswer | EventStream | Response
 async def create(request: Request) -> Answer:
     """Create a response, answered now or in the background."""
     app, owner = app_of(request), owner_of(request)
-    wire = await read_request(request, CreateResponse)
+    wire = as_kept(app, await read_request(request, CreateResponse))
     answer = response_id(wire, request_id_of(request))
     creation = await begin(app, wire, owner, answer)
     obfuscated = bool(wire.stream_options and wire.stream_options.include_obfuscation)

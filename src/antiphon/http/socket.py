@@ -16,7 +16,7 @@ from antiphon.apis.responses.errors import encode_socket_error
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
-from antiphon.app.responses.create import Creation, begin, response_id
+from antiphon.app.responses.create import Creation, as_kept, begin, response_id
 from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import RequestError, public_error
 from antiphon.core.limits import CLIENT as CLIENT_NAME
@@ -232,6 +232,7 @@ class _Conversation:
         """Answer one turn. If it continues another, and fails, the connection drops that one."""
         observed().account.admit()
         _refuse(wire)
+        wire = as_kept(self._app, wire, self._remembered)
         previous = wire.previous_response_id or ""
         try:
             creation = await begin(

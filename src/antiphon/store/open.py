@@ -18,7 +18,7 @@ DEFAULT_LIMITS = StoreLimits()
 async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
     """The store at `url`, with its tables migrated.
 
-        `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
+        `none`, `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
         `sqlite:///PATH`: a file; with an absolute path there are four slashes.
         `postgresql://…`: a PostgreSQL database, in libpq's notation.
 
@@ -45,7 +45,7 @@ def default_path() -> Path:
 
 def _backend(url: str, limits: StoreLimits) -> "Backend":
     match url.partition("://"):
-        case "memory", "", _:
+        case "none" | "memory", "", _:
             return _sqlite(None, limits)
         case "sqlite", "", _:
             return _sqlite(default_path(), limits)
@@ -54,7 +54,9 @@ def _backend(url: str, limits: StoreLimits) -> "Backend":
         case "postgresql" | "postgres", "://", _:
             return _postgresql(url, limits)
     # The URL itself may hold a password.
-    raise ValueError("a store is one of: memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE.")
+    raise ValueError(
+        "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE."
+    )
 
 
 def _sqlite(path: Path | None, limits: StoreLimits) -> "Backend":

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from antiphon.app.journal import (
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
+from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.observation import observed
 from antiphon.decode.ids import random_id
 from antiphon.run.drive import Driver
@@ -33,6 +35,25 @@ from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
 
 PREFIX = "resp_"
+Request = TypeVar("Request", bound=CreateResponse)
+
+
+def as_kept(app: App, wire: Request, earlier: Earlier = NO_EARLIER) -> Request:
+    """The request as this server answers it: one that stores nothing keeps no response.
+
+    Raises RequestError for what needs stored ones. Those in `earlier` are there in any case.
+    """
+    if app.options.stores:
+        return wire
+    previous = wire.previous_response_id
+    if previous and previous not in earlier:
+        message = f"There is no response '{previous[:64]}': this server was started with --store none."
+        raise NotFoundError(message, param="previous_response_id", code="previous_response_not_found")
+    for name in ("background", "conversation"):
+        if getattr(wire, name):
+            message = f"'{name}' needs a store, and this server was started with --store none. Leave it out."
+            raise RequestError(message, param=name)
+    return replace(wire, store=False)
 
 
 def response_id(wire: CreateResponse, header_id: str | None = None) -> str:
