@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.call_results import NO_RESULT
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.registry import DIALECTS
+from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.scripted import TEMPLATE as SCRIPTED
 from antiphon.engines.scripted import ScriptedEngine
 from tests.dialects import templates as families
@@ -305,3 +308,17 @@ async def test_a_role_of_the_template_may_be_that_of_results() -> None:
         prompt = await client.prompt("chat/completions", body)
     assert in_order(prompt, "Which?", '"item": "a"', "<|im_start|>ipython\nvalue-a")
     assert NO_RESULT not in prompt
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+async def test_tools_are_described_where_the_template_lists_none(dialect: Dialect) -> None:
+    described = tool_prompt_of(dialect) is not None
+    async with serving(templates.CHATML, dialect.names[0]) as client:
+        for path, written in APIS.items():
+            body = written(["Which?", ["a", "b"], ("b", "value-b"), ("a", "value-a")])
+            if described:
+                prompt = await client.prompt(path, body)
+                assert in_order(prompt, "read_item", "value-a", "value-b")
+            else:
+                refused = await client.post(path, body)
+                assert (refused.status_code, refused.json()["error"].get("param", "tools")) == (400, "tools")

@@ -5,7 +5,7 @@ on the `TemplateCapabilities`. Functions are described in the system message, ea
 calls are written into the assistant's text, and results become messages of the user.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,17 +15,19 @@ from antiphon.render.messages import TemplateMessage, add_to_system, parse_argum
 from antiphon.render.sandbox import Template
 from antiphon.render.special_tokens import GENERIC_ESCAPER, SpecialTokenEscaper
 
+CallWriter = Callable[[str, Any], str]
+"""Writes one call of this name with these arguments: an object; the raw text if it does not parse."""
+
 
 class ToolPrompt(Struct, frozen=True):
-    """How a dialect writes tools into plain messages. Each field is the source of a Jinja template.
+    """How a dialect writes tools into plain messages. Its texts are the sources of Jinja templates.
 
-    `system` describes `tools`, a list of OpenAI function tools. `call` writes
-    one call of `name` with `arguments` (an object; the raw text if it does not
-    parse). `result` writes `content`, the result of the function `name`.
+    `system` describes `tools`, a list of OpenAI function tools. `call` writes one call of `name` with
+    `arguments`, as a `CallWriter` does. `result` writes `content`, the result of the function `name`.
     """
 
     system: str
-    call: str
+    call: str | CallWriter
     result: str
 
 
@@ -47,7 +49,7 @@ class ToolPromptRenderer:
     def __init__(self, prompt: ToolPrompt, escaper: SpecialTokenEscaper = GENERIC_ESCAPER) -> None:
         self._escaper = escaper
         self._system = Template(prompt.system)
-        self._call = Template(prompt.call)
+        self._call = _from_template(prompt.call) if isinstance(prompt.call, str) else prompt.call
         self._result = Template(prompt.result)
 
     def describe_tools(self, messages: list[TemplateMessage], tools: Sequence[Any]) -> list[TemplateMessage]:
@@ -73,7 +75,7 @@ class ToolPromptRenderer:
 
     def _write_call(self, function: dict[str, Any]) -> str:
         arguments = parse_arguments(function["arguments"], ArgumentFormat.ANY, self._escaper)
-        return self._call.render({"name": function["name"], "arguments": arguments})
+        return self._call(function["name"], arguments)
 
     def _write_results(self, messages: list[TemplateMessage]) -> list[TemplateMessage]:
         """Results as messages of the user. Consecutive ones belong to one message, so they are merged."""
@@ -92,3 +94,8 @@ class ToolPromptRenderer:
     def _write_result(self, message: TemplateMessage) -> TemplateMessage:
         variables = {"name": message.get("name", ""), "content": message["content"]}
         return {"role": "user", "content": self._result.render(variables)}
+
+
+def _from_template(source: str) -> CallWriter:
+    template = Template(source)
+    return lambda name, arguments: template.render({"name": name, "arguments": arguments})

@@ -21,6 +21,7 @@ from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
+from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
 from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
@@ -272,7 +273,9 @@ class ServedModel:
                 message += f"a file, or {' or '.join(BUILT_IN)}. If it embeds or ranks, say so with --task. "
                 raise EngineError(message + "Or ask a server for conversations: --upstream-kind chat.")
             return native
-        jinja = ChatTemplateRenderer(template, bos=card.bos, eos=card.eos, tool_prompt=dialect.tool_prompt)
+        jinja = ChatTemplateRenderer(
+            template, bos=card.bos, eos=card.eos, tool_prompt=tool_prompt_of(dialect)
+        )
         if native is None or self._chat_template:
             return jinja
         return jinja if _differs(jinja, native) else native

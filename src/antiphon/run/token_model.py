@@ -27,6 +27,7 @@ from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
+from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in, split_at_media
@@ -339,7 +340,7 @@ class TokenModel:
     def _compile(self, template: str) -> Renderer:
         bos, eos = self.card.bos, self.card.eos
         try:
-            return ChatTemplateRenderer(template, bos=bos, eos=eos, tool_prompt=self.dialect.tool_prompt)
+            return ChatTemplateRenderer(template, bos=bos, eos=eos, tool_prompt=tool_prompt_of(self.dialect))
         except EngineError as error:
             raise RequestError(error.message, param="template") from error
 
