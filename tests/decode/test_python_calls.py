@@ -135,6 +135,68 @@ def test_the_markup_of_a_call_that_is_cut_is_not_shown(
     assert [(call.name, call.arguments) for call in output.calls] == shown
 
 
+RUN = {"run": {"properties": {"command": {"type": "string"}, "cwd": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "draw(a, b, 'red', label='')",
+        "echo 'hi' there",
+        "f('a'), g('b')",
+        "a = [f('x'), 'y']",
+        "it's (not, closed",
+        "grep -F \"]\" 'x'",
+        "print('a')\nprint('b', end='')\n",
+    ],
+)
+@pytest.mark.parametrize("rest", ["", ", cwd='/srv'", " , other=1"])
+@pytest.mark.parametrize("more", ["", ", run(command='b')"])
+def test_unescaped_quotes_end_a_string_only_where_a_value_may_end(command: str, rest: str, more: str) -> None:
+    if "(not" in command and (more or "other" in rest):
+        return  # what is inside parentheses that stay open cannot be told from arguments nobody declares
+    text = f"<|tool_call_start|>[run(command='{command}'{rest}){more}]<|tool_call_end|>"
+    found = fold(check(tables[3], text, tools=RUN)).calls
+
+    assert json.loads(found[0].arguments)["command"] == command
+    assert len(json.loads(found[0].arguments)) == 1 + bool(rest)
+    assert len(found) == 1 + bool(more)
+
+
+@pytest.mark.parametrize("table", tables[:2])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("I call:\n\n[f(a=1), g()]", "I call:"),
+        ("I call:\n[f(a=1)]\n[g()]", "I call:"),
+        ("See [f(a=1)] here.", None),
+        ("See\n[f] and\n[1] and\n[h(a=1)].", None),
+    ],
+)
+def test_a_list_on_a_line_of_its_own_is_one_of_calls(table: Table, text: str, said: str | None) -> None:
+    output = fold(check(table, text, tools=TOOLS))
+
+    assert output.text == (text if said is None else said)
+    assert [call.name for call in output.calls] == ([] if said is None else ["f", "g"][: len(output.calls)])
+    assert bool(output.calls) == (said is not None)
+
+
+@pytest.mark.parametrize(
+    ("table", "start", "end"),
+    [
+        (tables[1], "<|python_start|>", "<|python_end|>"),
+        (tables[2], "<function_calls>", "</function_calls>"),
+        (tables[3], "<|tool_call_start|>", "<|tool_call_end|>"),
+    ],
+)
+def test_calls_between_markers_may_be_json(table: Table, start: str, end: str) -> None:
+    one, two = '{"name": "f", "arguments": {"a": 1}}', '{"name": "g", "parameters": {}}'
+    found = fold(check(table, f"{start}\n[{one}, {two}]\n{end}", tools=TOOLS))
+    assert [(call.name, call.arguments) for call in found.calls] == [("f", '{"a": 1}'), ("g", "{}")]
+    assert fold(check(table, f"{start}{two}{end}", tools=TOOLS)).calls[0].name == "g"
+    assert not found.text
+
+
 def test_strings_stream() -> None:
     decoder = Decoder(pythonic, tools=TOOLS)
     decoder.feed(Chunk("[f(a='"))

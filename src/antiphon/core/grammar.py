@@ -336,11 +336,12 @@ class KeyedCalls(Struct, frozen=True):
 class PythonCalls(Struct, frozen=True):
     """Calls as Python writes them: `[f(a=1), g()]`, or without brackets one after another.
 
-    `then` is the state after the last one.
+    `then` is the state after the last one. `begun` is the part of them that is in the marker before.
     """
 
     then: str
     names: AcceptedNames = AcceptedNames.ANY
+    begun: str = ""
 
 
 CallStart = Header | Name | JsonCalls | KeyedCalls | PythonCalls

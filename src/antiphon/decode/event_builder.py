@@ -27,7 +27,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.grammar import AcceptedNames, ArgumentKey, CallHeader, SpanKind
 from antiphon.decode.arguments.elements import Element
-from antiphon.decode.arguments.types import Schema
+from antiphon.decode.arguments.types import Schema, argument_names
 from antiphon.decode.arguments.writer import ObjectWriter
 from antiphon.decode.ids import CallIds
 from antiphon.decode.stops import StopMatcher
@@ -267,6 +267,10 @@ class EventBuilder:
     def takes_text(self, key: str) -> bool:
         """Whether the tool's schema says that the argument is a string."""
         return self._writer.takes_text(key)
+
+    def names_of(self, name: str) -> Set[str]:
+        """The arguments that the function of this name declares, if the request offers one."""
+        return argument_names(self._tools.get(name, {}))
 
     @property
     def argument_names(self) -> Set[str]:

@@ -27,13 +27,15 @@ class PythonCallsReader:
         self._closers = closers
         self._builder = builder
         self._phase: Callable[[str], Step | str | None] = self._open
-        self._in_list = False
+        self._in_list = state.begun == "["
+        self._final = False
         self._name = ""
         self._begin_call()
         self._held = ""
 
     def _begin_call(self) -> None:
-        self._arguments = PythonArguments()
+        self._arguments = PythonArguments(self._builder.names_of(self._name))
+        self._arguments.final = self._final
         self._written = JsonScanner()  # Python's escapes may be of half characters
 
     def feed(self, text: str) -> Step | None:
@@ -48,6 +50,7 @@ class PythonCallsReader:
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside or between calls."""
+        self._final = self._arguments.final = True
         step = self.feed(text)
         if step is not None:
             return step
@@ -111,6 +114,9 @@ class PythonCallsReader:
         out: list[str] = []
         end = self._arguments.feed(text, 0, out)
         self._builder.arguments(self._shown(out), text[:end])
+        if self._arguments.waits:
+            self._held = text[end:]
+            return None
         if self._arguments.broken:
             self._builder.broken_arguments(self._arguments.rest(), "", self._why)
             self._phase = self._break

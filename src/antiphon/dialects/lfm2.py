@@ -5,10 +5,10 @@
 
 The models write reserved words as names, numbers with leading zeros, and raw
 newlines and unescaped quotes in strings. Some write the list a second time,
-closed by a second `<|tool_call_end|>`: the repetition is dropped.
+closed by a second `<|tool_call_end|>`: the repetition is dropped. Some write JSON instead.
 """
 
-from antiphon.core.grammar import Grammar, Header, PythonCalls, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, Header, JsonCalls, PythonCalls, Span, SpanKind
 from antiphon.decode.headers import repetition_router
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
@@ -19,11 +19,15 @@ LFM2 = Dialect(
     names=("lfm2",),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on={_START: "calls"}),
+            "text": Span(SpanKind.TEXT, on={_START: "opening"}),
+            "opening": Span(
+                SpanKind.OPENING, otherwise="calls", habits=Habits(peek={"{": "json", "[{": "json"})
+            ),
             "calls": PythonCalls(then="called"),
-            "called": Span(SpanKind.MARKUP, on={_END: "after", _START: "calls"}),
+            "json": JsonCalls(then="called"),
+            "called": Span(SpanKind.MARKUP, on={_END: "after", _START: "opening"}),
             "after": Span(
-                SpanKind.MARKUP, on={_START: "calls"}, first={_END: "after"}, peek={"[": "repetition"}
+                SpanKind.MARKUP, on={_START: "opening"}, first={_END: "after"}, peek={"[": "repetition"}
             ),
             "repetition": Header(ends=(_END,), route=repetition_router("after")),
         }

@@ -4,13 +4,15 @@ Strategy: a state machine of phases. Each reads from a position and returns wher
 the open containers. Strings are written as they are read, other literals when they are complete.
 
 Beyond Python it accepts common deviations of models: JSON's literals, raw newlines and unescaped quotes in
-strings (a quote ends a string only if a valid next character follows), leading zeros, reserved words as
-names. It does not support expressions and string prefixes, and reads `("a")` as a tuple.
+strings, leading zeros, reserved words as names. A quote ends a string only if what follows may follow a
+value: in a call the next argument, whose name the tool declares or which is not inside parentheses of the
+string, or the end of the call. It does not support expressions and string prefixes, and reads `("a")` as a
+tuple.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from antiphon.core.json_scanner import MAX_DEPTH
 from antiphon.decode.arguments.types import SCALARS, coerce
@@ -18,7 +20,7 @@ from antiphon.decode.arguments.types import SCALARS, coerce
 MAX_WORD = 4000
 """Characters of a number, literal or name."""
 MAX_GAP = 256
-"""Characters of space that are held back after a quote that may or may not end the string."""
+"""Characters of space after a quote that may or may not end the string, and of a name after that."""
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"\w*")
@@ -26,6 +28,10 @@ _WORD = re.compile(r"[\w.+\-]*")
 _RUN = re.compile(r"""[^"'\\\x00-\x1f]*""")
 _CLOSER = {"call": ")", "[": "]", "(": ")", "{": "}"}
 _JSON = {"call": "{}", "[": "[]", "(": "[]", "{": "{}"}
+_GAP = re.compile(rf"\s{{0,{MAX_GAP}}}")
+_ARGUMENT = re.compile(rf"\s{{0,{MAX_GAP}}}([^\W\d]\w{{0,{MAX_GAP}}})[ \t]{{0,8}}=")
+_ARGUMENT_BEGUN = re.compile(rf"\s{{0,{MAX_GAP}}}(?:[^\W\d]\w{{0,{MAX_GAP}}})?[ \t]{{0,8}}")
+_END_OF_CALLS = re.compile(r"\)\s{0,16}(?:\]\s{0,16})?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _ESCAPES |= {"\\": "\\", '"': '"', "'": "'"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -37,10 +43,13 @@ class PythonArguments:
     """Reads from after a call's `(` up to and including its `)`.
 
     `begun` is true once the first name or the end was read: `feed` stops there
-    once. `done` is true after the end, `broken` says why the arguments are malformed.
+    once. `done` is true after the end, `broken` says why the arguments are malformed. `waits` is true where
+    it stopped because it needs more text. `names` are the arguments that the tool declares; `final`: no more
+    text follows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Set[str] = frozenset()) -> None:
+        self._names = names
         self._phase: _Phase = self._item
         self._stack = ["call"]
         self._counts = [0]
@@ -48,17 +57,21 @@ class PythonArguments:
         self._word = ""
         self._quote = ""  # of the current string, one character or three
         self._seen = 0  # consecutive quotes read
-        self._gap = ""  # space after a quote that may end the string
+        self._depth = 0  # parentheses that are open in the string
         self._escape = ""
         self.begun = False
         self.done = False
+        self.waits = False
+        self.final = False
         self.broken: str | None = None
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
         """Read from `text[start]`, append JSON to `out`, and return where reading stopped."""
-        position, begun = start, self.begun
+        position, begun, self.waits = start, self.begun, False
         while position < len(text) and not self.done and not self.broken and self.begun is begun:
             position = self._phase(text, position, out)
+            if self.waits:
+                break
         return position
 
     def rest(self) -> str:
@@ -197,6 +210,7 @@ class PythonArguments:
             position += 1
         empty = self._seen == 2
         out.append('""' if empty else '"')
+        self._depth = 0
         self._phase = self._after if empty else self._string
         return position
 
@@ -204,6 +218,7 @@ class PythonArguments:
         run = _RUN.match(text, position)
         assert run is not None
         out.append(run[0])
+        self._depth += run[0].count("(") - run[0].count(")")
         position = run.end()
         if position == len(text):
             return position
@@ -216,19 +231,53 @@ class PythonArguments:
             self._seen, self._phase = 0, self._triple
             return position
         else:
-            self._gap, self._phase = "", self._closing
+            ends = self._ends(text, position + 1)
+            self.waits = ends is None
+            if ends is None:
+                return position
+            out.append('"' if ends else _encoded(char))
+            self._phase = self._after if ends else self._string
         return position + 1
 
-    def _closing(self, text: str, position: int, out: list[str]) -> int:
-        """After a quote: it ends the string only if the next character may follow a value."""
-        char = text[position]
-        if char.isspace() and len(self._gap) < MAX_GAP:
-            self._gap += char
-            return position + 1
-        ends = char.isspace() or char in (":" if self._in_key else "," + _CLOSER[self._stack[-1]])
-        out.append('"' if ends else _encoded(self._quote + self._gap))
-        self._phase = self._after if ends else self._string
-        return position
+    def _ends(self, text: str, position: int) -> bool | None:
+        """Whether a quote before this position ends the string. None: more text is needed."""
+        gap = _GAP.match(text, position)
+        assert gap is not None
+        after = gap.end()
+        if after == len(text):
+            return self.final or None
+        char, kind = text[after], self._stack[-1]
+        if char.isspace():
+            return True
+        if self._in_key or kind != "call":
+            return char in (":" if self._in_key else "," + _CLOSER[kind])
+        if char == ",":
+            return self._argument_follows(text, after + 1)
+        return self._call_ends(text, after) if char == ")" else False
+
+    def _argument_follows(self, text: str, position: int) -> bool | None:
+        """Whether an argument follows a comma after a quote."""
+        found = _ARGUMENT.match(text, position)
+        if found is not None:
+            return found[1] in self._names or self._depth <= 0
+        begun = _ARGUMENT_BEGUN.match(text, position)
+        assert begun is not None
+        if begun.end() == len(text):
+            return self.final or None
+        trails = text[begun.end()] == ")" and not begun[0].strip()
+        return self._call_ends(text, begun.end()) if trails else False
+
+    def _call_ends(self, text: str, position: int) -> bool | None:
+        """Whether a parenthesis after a quote ends the call: another one follows, or the end of the calls."""
+        found = _END_OF_CALLS.match(text, position)
+        assert found is not None
+        after = found.end()
+        if after == len(text):
+            return self.final or None
+        char = text[after]
+        if "]" in found[0] or char == "<":
+            return char not in "'\"),"
+        return self._depth <= 0 and (char in ",;" or "\n" in found[0])
 
     def _triple(self, text: str, position: int, out: list[str]) -> int:
         if text[position] != self._quote[0]:
