@@ -1,6 +1,7 @@
 """A stream that has nothing to say for long says so, with comments that clients pass over."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from tests.http.chat_api import CHAT, COMPLETIONS, ChatApi, chat, chatting, completion, events
+from tests.response_invariants import read_events
 
 PATIENCE = 0.05
 SLOWLY = 4 * PATIENCE * 1000
@@ -40,7 +42,6 @@ async def said(api: ChatApi, path: str, body: dict[str, Any]) -> list[str]:
     [
         (CHAT, chat("slow")),
         (COMPLETIONS, completion("slow")),
-        ("/v1/responses", {"model": "scripted", "input": "slow"}),
     ],
 )
 async def test_comments_come_before_and_between_the_words(
@@ -52,6 +53,38 @@ async def test_comments_come_before_and_between_the_words(
     words = [index for index, piece in enumerate(pieces) if "one" in piece or " two" in piece]
     assert COMMENT in pieces[words[0] : words[1]]
     assert pieces[-1] != COMMENT
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("store", [False, True])
+async def test_a_response_says_again_that_it_is_in_progress(
+    api: ChatApi, store: bool, background: bool
+) -> None:
+    """Codex gives up a stream without events, whatever comments it has. Resumed after it, nothing comes twice."""
+    if background and not store:
+        return
+    fields = {"model": "scripted", "input": "slow", "store": store, "background": background}
+    response = await api.http.post("/v1/responses", json={**fields, "stream": True})
+    told = [json.loads(each) for each in read_events(response.content.removesuffix(b"data: [DONE]\n\n"))]
+
+    first = [
+        event["type"]
+        for event in told[: [event["type"] for event in told].index("response.output_item.added")]
+    ]
+    assert first.count("response.created") == 1
+    state = "response.queued" if background else "response.in_progress"
+    assert first.count(state) > 1
+    kinds = [event["type"] for event in told]
+    deltas = [index for index, kind in enumerate(kinds) if kind == "response.output_text.delta"]
+    assert "response.in_progress" in kinds[deltas[0] : deltas[1]]
+    numbers = [event["sequence_number"] for event in told]
+    assert numbers == sorted(numbers)
+    again = [
+        number for event, number in zip(told[1:], numbers, strict=False) if event["sequence_number"] == number
+    ]
+    assert len(again) == kinds.count("response.in_progress") + kinds.count("response.queued") - (
+        2 if background else 1
+    )
 
 
 async def test_clients_pass_over_comments(api: ChatApi) -> None:

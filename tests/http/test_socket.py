@@ -433,3 +433,12 @@ async def test_the_sdk_of_openai_speaks_with_it(server: Running) -> None:
         assert event.type == "error"
         assert event.error.code == "previous_response_not_found"
     await client.close()
+
+
+async def test_a_turn_that_has_not_begun_says_that_it_is_in_progress() -> None:
+    """Clients such as Codex give up a turn without events, and ask again."""
+    async with running(SCRIPT, keep_alive=0.05) as server, connected(server) as socket:
+        await send(socket, "It says nothing yet.")
+        told = [json.loads(await socket.recv()) for _ in range(4)]
+    assert [event["type"] for event in told] == ["response.created", *["response.in_progress"] * 3]
+    assert [event["sequence_number"] for event in told] == [0, 1, 1, 1]

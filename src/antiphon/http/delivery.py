@@ -49,7 +49,7 @@ _CHUNK_END = b"\r\n"
 
 log = structlog.get_logger()
 
-_COMMENT = b": keep-alive\n\n"
+COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
@@ -324,8 +324,8 @@ class EventStream(_Delivery):
         "_writers",
     )
 
-    silence = _COMMENT
-    """Sent to keep the connection alive."""
+    silence = COMMENT
+    """What is sent to keep the connection alive."""
 
     def __init__(
         self,
@@ -418,11 +418,15 @@ class EventStream(_Delivery):
         silent = self._silent and all(writer.silent for writer in self._writers.values())
         if silent and self._stall is None:  # a client that does not read needs no comments
             self.started = True
-            self._out(self.silence)
+            self._keep_alive()
         self._silent = True
         for writer in self._writers.values():
             writer.silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+
+    def _keep_alive(self) -> None:
+        """Send something that says nothing."""
+        self._out(self.silence)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""
@@ -447,18 +451,6 @@ class EventStream(_Delivery):
         log.info("a client that does not read is cut off", seconds=self._options.stall)
         self._driver.stop(ClientStalledError())
         self._connection.cut_off()
-
-
-class LogStream(EventStream):
-    """The events of a stored response. It is known to exist, so the stream begins at once."""
-
-    __slots__ = ()
-
-    def attach(self, driver: Driver) -> None:
-        """See `Client`."""
-        super().attach(driver)
-        self.started = True
-        self._out(_COMMENT)
 
 
 @lru_cache(256)

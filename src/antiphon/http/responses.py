@@ -8,12 +8,13 @@ from starlette.responses import Response
 from antiphon.apis.framing import DONE, event_head, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
-from antiphon.app.app import App
+from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.app.app import App, Options
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import as_kept, begin, response_id
 from antiphon.core.chunks import Token
 from antiphon.core.errors import RequestError
-from antiphon.http.delivery import EventStream, Framing, FullAnswer, LogStream
+from antiphon.http.delivery import COMMENT, EventStream, Framing, FullAnswer
 from antiphon.http.request import (
     app_of,
     json_response,
@@ -22,9 +23,77 @@ from antiphon.http.request import (
     read_request,
     request_id_of,
 )
-from antiphon.run.drive import DeltaEncoder
+from antiphon.run.drive import DeltaEncoder, Driver
 
 Answer = FullAnswer | EventStream | Response
+
+_IN_PROGRESS = b'{"type":"response.in_progress"'
+_STATES = (_IN_PROGRESS, b'{"type":"response.queued"')
+"""The beginnings of events that say only how far a response is."""
+
+
+class ResponseEvents(EventStream):
+    """The stream of a response.
+
+    Clients such as Codex give up a stream that has no events for minutes, whatever comments it has, and begin
+    it again. So a response whose prompt is computed for long begins before its first token, and then says
+    again that it is in progress.
+    """
+
+    __slots__ = ("_projection",)
+
+    def __init__(
+        self, driver: Driver, projection: ResponseProjection, options: Options, framing: Framing
+    ) -> None:
+        super().__init__(driver, options, framing, after=DONE)
+        self._projection = projection
+
+    def _keep_alive(self) -> None:
+        if lines := events_of_waiting(self._driver, self._projection):
+            self._out(self._framing.frame_all(lines))
+        if self._driver.opening:
+            super()._keep_alive()
+
+
+def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[bytes]:
+    """What a client that waits for the next event is sent. A response that has not begun begins."""
+    if not driver.begun:
+        driver.announce()
+        return []
+    return [] if driver.opening else [projection.in_progress()]  # all events wait for the store
+
+
+class LogStream(EventStream):
+    """The events of a stored response. It is known to exist, so the stream begins at once."""
+
+    __slots__ = ("_newest", "_state")
+
+    def __init__(self, driver: Driver, options: Options, framing: Framing) -> None:
+        super().__init__(driver, options, framing, after=DONE)
+        self._state = b""
+        self._newest = b""
+
+    def attach(self, driver: Driver) -> None:
+        """See `Client`."""
+        super().attach(driver)
+        self.started = True
+        self._out(COMMENT)
+
+    def write(self, lines: list[bytes]) -> None:
+        """See `Client`."""
+        if not self._state.startswith(_IN_PROGRESS):
+            self._state = next((line for line in reversed(lines) if line.startswith(_STATES)), self._state)
+        self._newest = lines[-1] if lines else self._newest
+        super().write(lines)
+
+    def _keep_alive(self) -> None:
+        """See `ResponseEvents`. A reader who begins later than the response gets comments."""
+        if not self._state:
+            super()._keep_alive()
+            return
+        event = msgspec.json.decode(self._state)
+        event["sequence_number"] = msgspec.json.decode(self._newest)["sequence_number"]
+        self._out(self._framing.frame_all([msgspec.json.encode(event)]))
 
 
 async def create(request: Request) -> Answer:
@@ -38,11 +107,11 @@ async def create(request: Request) -> Answer:
         await creation.queue()
         if wire.stream:
             log = stored.log_driver(app, owner, creation.id)
-            return LogStream(log, app.options, _framing(obfuscated), after=DONE)
+            return LogStream(log, app.options, _framing(obfuscated))
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
     if wire.stream:
-        return EventStream(driver, app.options, _framing(obfuscated), after=DONE)
+        return ResponseEvents(driver, creation.projection, app.options, _framing(obfuscated))
     return FullAnswer(driver, app.options)
 
 
@@ -52,7 +121,7 @@ async def retrieve(request: Request) -> Answer:
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
-        return LogStream(driver, app.options, _framing(query.flag("include_obfuscation")), after=DONE)
+        return LogStream(driver, app.options, _framing(query.flag("include_obfuscation")))
     if after >= 0:
         raise RequestError("starting_after requires stream=true.", param="starting_after")
     return json_response(await stored.retrieve(*target))

@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from antiphon.apis.responses.errors import encode_socket_error
 from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
 from antiphon.app.responses.create import Creation, as_kept, begin, response_id
@@ -25,6 +26,7 @@ from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.delivery import MAX_UNSENT
 from antiphon.http.observing import WEBSOCKET, observe, report
 from antiphon.http.request import account_of, app_of, decode_body, owner_of
+from antiphon.http.responses import events_of_waiting
 from antiphon.log import log_failure
 from antiphon.run.drive import CLIENT, Client, Driver
 from antiphon.run.endings import ClientLeftError, ClientStalledError
@@ -85,6 +87,7 @@ class SocketClient(Client):
         self._unsent: list[bytes] = []
         self._size = 0
         self.stalled = False
+        self.written = 0  # the number of events until now
         self._driver: Driver | None = None
         self._paused: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
@@ -101,6 +104,7 @@ class SocketClient(Client):
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
         self.started = True
+        self.written += len(lines)
         self._unsent += lines
         self._size += sum(map(len, lines))
         self._idle.clear()
@@ -238,7 +242,7 @@ class _Conversation:
             creation = await begin(
                 self._app, wire, owner_of(self._socket), response_id(wire), self._remembered
             )
-            await self._drive(creation.driver(streamed=True))
+            await self._drive(creation)
         except Exception:
             self._drop(previous)
             raise
@@ -247,13 +251,23 @@ class _Conversation:
         elif not creation.stored or previous in self._remembered:
             self._remember(creation)
 
-    async def _drive(self, driver: Driver) -> None:
-        self._driver = driver
+    async def _drive(self, creation: Creation) -> None:
+        self._driver = driver = creation.driver(streamed=True)
+        keeping = asyncio.create_task(self._keep_alive(driver, creation.projection))
         try:
             await driver.run(self.client)
         finally:
             self._driver = None
+            keeping.cancel()
         await self.client.flushed()
+
+    async def _keep_alive(self, driver: Driver, projection: ResponseProjection) -> None:
+        """Send an event where there has been none for some time."""
+        while True:
+            written = self.client.written
+            await asyncio.sleep(self._app.options.keep_alive)
+            if self.client.written == written and not driver.paused:
+                self.client.write(events_of_waiting(driver, projection))
 
     def _remember(self, creation: Creation) -> None:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""

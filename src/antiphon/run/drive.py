@@ -298,11 +298,22 @@ class Driver:
 
     def push(self, choice: int, events: Any) -> None:
         """Process the next events of a choice."""
+        if self._observation.first is None:
+            self._observation.first = perf_counter()
         if self._begun:
             lines = self._projection.push(choice, events)
         else:
             lines = self._begin()
             lines += self._projection.push(choice, events)
+        self._pass_on(choice, events, lines)
+
+    def announce(self) -> None:
+        """Send the wire events that begin the answer, before its first event: the client waits for long."""
+        if not self._begun:
+            self._pass_on(0, (), self._begin())
+
+    def _pass_on(self, choice: int, events: Any, lines: list[bytes]) -> None:
+        """Record wire events, and send them."""
         if self._journal is not None:
             lines = self._journal.record(choice, events, lines)
         if self._opening is not None:
@@ -322,8 +333,13 @@ class Driver:
 
     @property
     def begun(self) -> bool:
-        """There was a first event."""
+        """The wire events that begin the answer were made."""
         return self._begun
+
+    @property
+    def opening(self) -> bool:
+        """Wire events wait for the journal."""
+        return self._opening is not None
 
     def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """The prompts of the answer are rendered."""
@@ -338,7 +354,6 @@ class Driver:
 
     def _begin(self) -> list[bytes]:
         self._begun = True
-        self._observation.first = perf_counter()
         if self._journal is not None and (opening := self._journal.open(self.stop)) is not None:
             self._opening = asyncio.ensure_future(self._open(opening))
             self.pause(JOURNAL)

@@ -172,6 +172,13 @@ class ResponseProjection:
         self._before = len(self._output)
         return lines
 
+    def in_progress(self) -> bytes:
+        """An event for a client that waits: the response is still in progress.
+
+        It has the number of the last event, for it is not stored: events after it are those after that one.
+        """
+        return encode(wire.InProgress(self._numbers.next - 1, Raw(encode(self._response()))))
+
     # Events
 
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
