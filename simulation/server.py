@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.sealing import Sealer
 from antiphon.app.app import App, Options
 from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage

@@ -14,7 +14,7 @@ import uvicorn
 from msgspec import Struct
 
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.sealing import Sealer
 from antiphon.app.app import App, Options
 from antiphon.app.attachments import AttachmentReader
 from antiphon.app.keys import KeyTable

@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.sealing import Sealer
 from antiphon.app import search
 from antiphon.app.app import DAY, App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader

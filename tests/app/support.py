@@ -11,8 +11,8 @@ import msgspec
 
 from antiphon.apis.responses.errors import encode_stream_error
 from antiphon.apis.responses.schema import CreateResponse
-from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stored import StoredItem
+from antiphon.apis.sealing import Sealer
 from antiphon.app.app import App, Options
 from antiphon.app.event_log import logged_events
 from antiphon.app.log_source import LogProjection, LogSource

@@ -12,7 +12,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.sealing import Sealer
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest
 from antiphon.app import vectors
 from antiphon.app.app import App, Options

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
-from antiphon.apis.responses.sealing import Sealer, Signer
+from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics

@@ -45,7 +45,8 @@ class Function(Struct, frozen=True):
 
     `source` names the request's parameter that holds this schema, for errors. `more` are further members of
     its description, for chat templates that show them.
-    Without `hosted` it is the client's.
+    Without `hosted` it is the client's. One that is `announced` is described by the conversation itself, at
+    the place from which on it may be called: the prompt does not list it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Function(Struct, frozen=True):
     source: str = "tools"
     hosted: Hosted | None = None
     more: Mapping[str, Any] = {}
+    announced: bool = False
 
 
 def role_parameter(role: str) -> str:
@@ -221,6 +223,11 @@ class Turn(Struct, frozen=True):
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
     copies: int = 1
+
+    @property
+    def listed_tools(self) -> tuple[Function, ...]:
+        """The tools that a prompt lists: the conversation itself describes the others, at their places."""
+        return tuple([tool for tool in self.tools if not tool.announced])
 
     def parameter(self, name: str) -> str:
         """The request's name of this parameter."""

@@ -110,8 +110,8 @@ class HarmonyRenderer:
 
     def transcript(self, turn: Turn) -> str:
         """See `Renderer`. Raises `RequestError` for what the format cannot express."""
-        functions = [tool for tool in turn.tools if not _is_native(tool)]
-        native = [tool for tool in turn.tools if _is_native(tool)]
+        functions = [tool for tool in turn.listed_tools if not _is_native(tool)]
+        native = [tool for tool in turn.listed_tools if _is_native(tool)]
         leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]
         messages = [
             _message("system", self._system(turn.variables, functions, native)),

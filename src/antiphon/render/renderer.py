@@ -117,7 +117,7 @@ class ChatTemplateRenderer:
                 raise unknown_role(role)
         media = media_in(turn.items)
         marks = Marks(media) if media else NO_MARKS
-        given = [*map(_tool, turn.tools)], gather(turn.items, marks), dict(turn.variables)
+        given = [*map(_tool, turn.listed_tools)], gather(turn.items, marks), dict(turn.variables)
         tools, gathered, variables = self._escaper.escape_json(given)
         messages = self._writer.write_history(gathered, self.capabilities)
         if tools and not self.capabilities.tools:

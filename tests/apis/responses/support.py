@@ -9,9 +9,9 @@ from msgspec import Struct
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.responses.accept import Accepted, ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
-from antiphon.apis.responses.sealing import Sealer
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
+from antiphon.apis.sealing import Sealer
 from antiphon.apis.wire import decode_request
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason

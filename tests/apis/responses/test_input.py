@@ -274,11 +274,24 @@ def test_thoughts_are_what_was_shown_or_sealed_or_summed_up() -> None:
     )
 
 
-@pytest.mark.parametrize("sealed", ["", "a1.", "gAAAA", "a1.gAAAA===", SEALER.seal("someone else", "b"), "é"])
-def test_what_was_sealed_for_others_is_refused(sealed: str) -> None:
+@pytest.mark.parametrize("sealed", ["a1.", "a1.gAAAA===", SEALER.seal("someone else", "b")])
+def test_what_was_sealed_for_others_here_is_refused(sealed: str) -> None:
+    """By the code with which clients begin again without it."""
     error = refused({"type": "reasoning", "summary": [], "encrypted_content": sealed})
 
-    assert error.param == "input[0].encrypted_content"
+    assert (error.param, error.code) == ("input[0].encrypted_content", "invalid_encrypted_content")
+
+
+@pytest.mark.parametrize("sealed", ["", "gAAAA", "é", "rsn_1"])
+def test_what_another_server_has_sealed_is_left_out_with_a_note(sealed: str) -> None:
+    items = [
+        {"type": "reasoning", "summary": [], "encrypted_content": sealed},
+        {"role": "user", "content": "a"},
+    ]
+    request = accepted(input=items)
+
+    assert request.turn.items == (Message(Role.USER, (TextPart("a"),)),)
+    assert [note.param for note in request.notes] == (["input[0].encrypted_content"] if sealed else [])
 
 
 def test_a_compaction_stands_for_what_was_said_but_not_for_what_was_asked() -> None:

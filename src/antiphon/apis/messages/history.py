@@ -27,6 +27,7 @@ from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
 from antiphon.apis.messages.tools import Tools
 from antiphon.apis.request_object import RequestObject, given, json_text
+from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -50,6 +51,12 @@ Unseal = Callable[[str], str | None]
 
 def sealed_elsewhere(_: str) -> None:
     """For a server without keys: it has sealed nothing."""
+
+
+def _invalid(block: RequestObject, field: str) -> RequestError:
+    """The error of a field that this server sealed and somebody changed, in Anthropic's words for clients."""
+    what = f"Invalid `{field}` in `{block.value['type']}` block"
+    return block.wrong(field, f"{what}: send it back as it came, or leave it out.")
 
 
 class HistoryOptions(Struct, frozen=True):
@@ -164,18 +171,26 @@ class History:
     def _thinking(self, block: RequestObject) -> Iterator[Reasoning]:
         """Reasoning. A signature of this server holds the text; with others, the plain text is used."""
         text = block.text("thinking")
-        sealed = self._reading.unseal(block.text_or_none("signature") or "")
+        sealed = self._opened(block, "signature")
         if sealed is not None and text not in ("", sealed):
-            message = "The thinking is not what was signed. Send it back as it came, or leave the block out."
-            raise block.wrong("signature", message)
+            raise _invalid(block, "signature")
         if sealed or text:
             yield Reasoning(sealed or text)
 
     def _redacted(self, block: RequestObject) -> Iterator[Reasoning]:
         """Reasoning that this server has sealed. That of other servers cannot be read."""
-        text = self._reading.unseal(block.text("data"))
+        block.text("data")  # it is required
+        text = self._opened(block, "data")
         if text:
             yield Reasoning(text)
+
+    def _opened(self, block: RequestObject, field: str) -> str | None:
+        """The text that this server has sealed in a field; None if another server wrote the field."""
+        sealed = block.text_or_none(field) or ""
+        text = self._reading.unseal(sealed)
+        if text is None and is_sealed(sealed):
+            raise _invalid(block, field)
+        return text
 
     def _call(self, block: RequestObject) -> Iterator[FunctionCall]:
         call_id, name = core_id(block.named("id")), block.named("name")

@@ -11,7 +11,7 @@ from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
 from antiphon.apis.responses.echo import settings, summary_of
 from antiphon.apis.responses.formats import text_format
-from antiphon.apis.responses.history import Unseal, check_outputs, to_core
+from antiphon.apis.responses.history import Unseal, check_outputs, sealed_elsewhere, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.code_interpreter import LOGS
@@ -20,12 +20,12 @@ from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
-from antiphon.apis.responses.sealing import Signer
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, variables
+from antiphon.apis.sealing import Signer
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Hosts
+from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import Item, Message, Role, Status, TextPart
 from antiphon.core.turn import PromptEnding, Turn
 
@@ -135,13 +135,15 @@ class Accepted(Struct, frozen=True):
     signer: Signer = NO_SIGNER
     answered: tuple[AnsweredApproval, ...] = ()
     compact_from: int | None = None
+    notes: tuple[Note, ...] = ()
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     """The request as a turn. Raises RequestError."""
     _refuse(request)
     conversation = parse_conversation(request, context)
-    tools, include = toolbox(request.tools, context.hosts), _include(request)
+    given = [*conversation.history, *conversation.items]
+    tools, include = toolbox(request.tools, context.hosts, given), _include(request)
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     if logprobs is None and (request.top_logprobs or 0) > _USUAL_ALTERNATIVES:
@@ -174,13 +176,14 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         signer=context.signer,
         answered=asked.answered,
         compact_from=_compact_from(request),
+        notes=(*tools.notes, *sealed_elsewhere(conversation.items)),
     )
 
 
 def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    tools = toolbox(request.tools, context.hosts)
     conversation = parse_conversation(request, context)
+    tools = toolbox(request.tools, context.hosts, [*conversation.history, *conversation.items])
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     return _turn(request, context, conversation, tools, asked)
 

@@ -15,8 +15,8 @@ from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.kinds import KINDS
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
 from antiphon.apis.responses.presenters.presenter import output_item
-from antiphon.apis.responses.sealing import Signer
 from antiphon.apis.responses.tools import Toolbox
+from antiphon.apis.sealing import Signer
 from antiphon.core import items
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.turn import Function, Hosted

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.apis.media import at_url, stored
 from antiphon.apis.request_object import RequestObject, json_text
+from antiphon.apis.responses.added_tools import SEARCH_FUNCTION
 from antiphon.apis.responses.events import CommandAdded, CommandDelta, CommandDone
 from antiphon.apis.responses.output.item import (
     IN_PROGRESS,
@@ -22,6 +23,7 @@ from antiphon.apis.responses.output.item import (
     OpenItem,
     SequenceNumbers,
 )
+from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.hosts import Note, unread
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, MediaKind, TextPart, object_in
 from antiphon.core.turn import Function
@@ -158,7 +160,23 @@ class Patch(Struct):
     operation: CreateFileOperation | UpdateFileOperation | DeleteFileOperation
 
 
+class Query(Struct):
+    """What to search for, where a tool does not describe its arguments."""
+
+    query: str
+
+
 # Items
+
+
+class ToolSearchItem(Struct, tag_field="type", tag="tool_search_call"):
+    """A search among the tools that the client has."""
+
+    id: str
+    status: str
+    call_id: str
+    arguments: dict[str, Any]
+    execution: str = "client"
 
 
 class ComputerCallItem(Struct, tag_field="type", tag="computer_call"):
@@ -223,7 +241,7 @@ class ClientTool(Struct, frozen=True):
     arguments: Any
     type: str
     item: Callable[[str, str, str, Any], Struct]
-    none: Struct
+    none: Any
     read: tuple[str, ...] = ("type", "allowed_callers")
     incomplete: str = INCOMPLETE
 
@@ -251,6 +269,19 @@ class ClientTool(Struct, frozen=True):
             return self.description
         where = tool.value.get("environment")
         return f"{self.description} The screen has {width} by {height} pixels, and shows: {where}."
+
+
+class SearchTool(ClientTool, frozen=True):
+    """A search among tools of the client, which may describe it and its arguments."""
+
+    def function(self, tool: RequestObject) -> Function:
+        """See `ClientTool`."""
+        parameters = tool.object_or_none("parameters")
+        if parameters is not None:
+            check_schema(parameters.value, tool.place("parameters"))
+        schema = parameters.value if parameters is not None else _schema(Query)
+        about = tool.text_or_none("description") or self.description
+        return Function(self.name, about, schema, source=tool.where)
 
 
 _COMPUTER = (
@@ -296,7 +327,17 @@ _APPLY_PATCH = ClientTool(
     Patch(UpdateFileOperation("", "")),
     incomplete=IN_PROGRESS,  # its specification has no other status
 )
+_SEARCH = SearchTool(
+    SEARCH_FUNCTION,
+    "Searches for more tools. You can call those that it finds.",
+    dict[str, Any],
+    "tool_search_call",
+    ToolSearchItem,
+    {},
+    ("type", "execution", "description", "parameters"),
+)
 CLIENT_TOOLS: Mapping[str, ClientTool] = {
+    "tool_search": _SEARCH,
     "computer": msgspec.structs.replace(
         _PREVIEW,
         arguments=Actions,
@@ -310,7 +351,7 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "apply_patch": _APPLY_PATCH,
     "shell": _SHELL,
 }
-"""Type → the tool. A shell is the client's if its environment is `local`."""
+"""Type → the tool. A shell is the client's if its environment is `local`, a search if it says so."""
 _COMPUTER_FIELDS = ("action", "actions")
 
 
@@ -320,7 +361,7 @@ def client_tool(tool: Mapping[str, Any]) -> ClientTool | None:
     found = CLIENT_TOOLS.get(type_) if isinstance(type_, str) else None
     if found is _SHELL and not (isinstance(environment, dict) and environment.get("type") == "local"):
         return None
-    return found
+    return None if found is _SEARCH and tool.get("execution") != "client" else found
 
 
 def _schema(type_: Any) -> dict[str, Any]:

@@ -10,17 +10,23 @@ from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.request_object import RequestObject, json_text
+from antiphon.apis.responses.added_tools import ADDED, FOUND, SEARCH, read_added, read_found, read_search
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.parts import parse_parts
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
+from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
+from antiphon.core.hosts import Note
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
 from antiphon.core.surrogates import with_whole_characters_in
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
 """The text before the summary of a compaction."""
+
+INVALID_SEALED = "invalid_encrypted_content"
+"""OpenAI's code, by which clients know that they have to send a conversation without its sealed parts."""
 
 Unseal = Callable[[str], str | None]
 """Decrypts a text; None if it was sealed on another server, or for another owner."""
@@ -57,6 +63,8 @@ def to_core(
             shown += asked.get(item.text("id"), ())
         elif type_ in presenters.readers:
             shown += presenters.readers[type_].read(item, tools)
+        elif type_ in _ADDING:
+            shown += _ADDING[type_](item, tools.announced_by(item))
         elif type_ in _READERS:
             shown += _READERS[type_](item, unseal)
     return tuple(shown)
@@ -102,10 +110,10 @@ def _message(item: RequestObject, _: Unseal) -> Iterator[Item]:
 
 
 def _reasoning(item: RequestObject, unseal: Unseal) -> Iterator[Item]:
-    """Reasoning: as it was shown, or else as it was sealed."""
+    """Reasoning: as it was shown, or else as it was sealed. What another server has sealed stays hidden."""
     text = "".join(part.text("text") for part in item.objects("content"))
     sealed = item.text_or_none("encrypted_content")
-    if not text and sealed is not None:
+    if not text and sealed is not None and is_sealed(sealed):
         text = _opened(item, sealed, unseal)
     if not text:
         text = "\n\n".join(part.text("text") for part in item.objects("summary"))
@@ -117,8 +125,20 @@ def _opened(item: RequestObject, sealed: str, unseal: Unseal) -> str:
     text = unseal(sealed)
     if text is None:
         message = "This server did not make it, or not for this API key. Leave the item out."
-        raise item.wrong("encrypted_content", message)
+        error = item.wrong("encrypted_content", message)
+        error.code = INVALID_SEALED
+        raise error
     return text
+
+
+def sealed_elsewhere(items: Iterable[RequestObject]) -> Iterator[Note]:
+    """Notes on reasoning that only another server can read."""
+    for item in items:
+        sealed = item.value.get("encrypted_content")
+        hidden = item.value["type"] == "reasoning" and not item.value.get("content")
+        if hidden and sealed and not is_sealed(sealed):
+            message = "Another server has sealed it: the model does not see it."
+            yield Note(item.place("encrypted_content"), message)
 
 
 def _function_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
@@ -159,4 +179,7 @@ _READERS: dict[str, Reader] = {
     "local_shell_call_output": _client_output,
     "apply_patch_call": _client(client_call("apply_patch", "operation")),
     "apply_patch_call_output": _client_output,
+    SEARCH: _client(read_search),
 }
+_ADDING = {ADDED: read_added, FOUND: read_found}
+"""Readers of items that may announce tools."""

@@ -450,7 +450,7 @@ class ResponseProjection:
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,
-            notes=self._accepted.tools.notes or UNSET,
+            notes=self._accepted.notes or UNSET,
         )
 
     def _incomplete_details(self) -> IncompleteDetails | None:

@@ -2,11 +2,13 @@
 
 Functions are offered unchanged. A custom tool is offered as a function with one string. The tools of a
 namespace are offered under flat names, `namespace__name`; the client gets both names. Client tools with
-types of their own are in `client_tools.py`. A server tool is offered as the functions that it has for this
-model; `tools/discovery.py` decides what to do if the server does not run it.
+types of their own are in `client_tools.py`, tools that come in the input in `added_tools.py`. A server tool
+is offered as the functions that it has for this model; `tools/discovery.py` decides what to do if the server
+does not run it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.request_object import Object, RequestObject, given
+from antiphon.apis.responses.added_tools import AddedTools, added_tools
 from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
@@ -52,6 +55,7 @@ _READ = {
 }
 """Type of a tool of the client's → its members that are acted on."""
 
+_NOTHING_ADDED: Mapping[str, Any] = MappingProxyType({})
 _MODES = {calling.value: calling for calling in CallMode}
 
 
@@ -70,9 +74,16 @@ class Tool(Struct, frozen=True):
 class Toolbox:
     """The tools that the model is offered, by the model's names of them."""
 
-    def __init__(self, tools: dict[str, Tool], hosts: Hosts, notes: tuple[Note, ...] = ()) -> None:
+    def __init__(
+        self,
+        tools: dict[str, Tool],
+        hosts: Hosts,
+        notes: tuple[Note, ...] = (),
+        announced: Mapping[str, Sequence[Function]] = _NOTHING_ADDED,
+    ) -> None:
         self._tools = tools
         self._hosts = hosts
+        self._announced = announced
         self.notes = notes
         self._by_type: dict[str, list[Function]] = {}
         self._by_plain_name: dict[tuple[str, str], list[str]] = {}
@@ -89,6 +100,10 @@ class Toolbox:
     def functions(self) -> tuple[Function, ...]:
         """As the model is offered them."""
         return tuple(tool.function for tool in self._tools.values())
+
+    def announced_by(self, item: RequestObject) -> Sequence[Function]:
+        """The functions that the conversation describes at the place of this item."""
+        return self._announced.get(item.value["id"], ())
 
     def find(self, name: str) -> Tool:
         """The tool that the model called. An unknown name is treated as a function."""
@@ -137,8 +152,8 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
-    """The tools of a request, with the server tools in `hosts`. Raises RequestError."""
+def toolbox(tools: list[Any] | None, hosts: Hosts, items: Sequence[RequestObject] = ()) -> Toolbox:
+    """The tools of a request and of its items, with the server tools in `hosts`. Raises RequestError."""
     found: dict[str, Tool] = {}
     notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
@@ -152,14 +167,33 @@ def toolbox(tools: list[Any] | None, hosts: Hosts) -> Toolbox:
     for function in hosts.defaults:
         assert function.hosted is not None
         found.setdefault(function.name, Tool(function.hosted.type, function.name, UNSET, function))
-    return Toolbox(found, hosts, tuple(notes))
+    announced = {each.item: _added(each, found, hosts) for each in added_tools(items)}
+    return Toolbox(found, hosts, tuple(notes), announced)
 
 
-def requested_tools(tools: list[Any] | None) -> dict[str, Object]:
-    """The settings of tools that the server may run, by their place in the request."""
+def _added(added: AddedTools, found: dict[str, Tool], hosts: Hosts) -> list[Function]:
+    """Adds the tools of an item to those that were `found`; returns those that it announces.
+
+    Where the prompt lists no tools, it says nothing about calls, either: then it has to list these. A tool
+    that it lists already stays there.
+    """
+    announces = added.announced and bool(found)
+    functions = []
+    for offered in (each for tool in added.tools for each in _offered(tool, hosts)):
+        known = found.get(offered.function.name)
+        announced = announces and (known is None or known.function.announced)
+        function = replace(offered.function, announced=announced)
+        found[function.name] = replace(offered, function=function)
+        functions += [function] if announced else []
+    return functions
+
+
+def requested_tools(tools: list[Any] | None, added: Mapping[str, Any] = _NOTHING_ADDED) -> dict[str, Object]:
+    """The settings of tools that the server may run, by their place: of the request, and of its items."""
+    placed = {f"tools[{index}]": tool for index, tool in enumerate(tools or ())} | added
     return {
-        f"tools[{index}]": tool
-        for index, tool in enumerate(tools or ())
+        place: tool
+        for place, tool in placed.items()
         if isinstance(tool, dict) and _may_be_hosted(tool.get("type")) and client_tool(tool) is None
     }
 

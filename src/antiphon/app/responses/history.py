@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompt_turn
+from antiphon.apis.responses.added_tools import raw_added_tools
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptParams
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
@@ -62,7 +63,7 @@ async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
     accepted = await app.large.run_on_items(request.input, lambda: accept(request, reading))
-    app.log_notes(accepted.tools.notes)
+    app.log_notes(accepted.notes)
     if accepted.compacts and request.background:
         raise RequestError(
             "A compaction cannot run in the background. Leave out 'background'.", param="background"
@@ -104,7 +105,9 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         partial(app.sealer.unseal, owner),
         app.signer(owner),
         app.options.reasoning_form,
-        await app.hosts(model, requested_tools(request.tools), asking),
+        await app.hosts(
+            model, requested_tools(request.tools, raw_added_tools(history, request.input)), asking
+        ),
         app.presenters,
         model.card.defaults,
         model.read_messages,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.responses.sealing import Sealer
+from antiphon.apis.sealing import Sealer
 
 
 @given(st.text(), st.text())

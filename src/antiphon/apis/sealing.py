@@ -20,6 +20,11 @@ _VERSION = "a1."
 """The beginning of sealed texts: the version of the method."""
 
 
+def is_sealed(text: str) -> bool:
+    """Whether a server of this kind has sealed the text: those of others begin otherwise."""
+    return text.startswith(_VERSION)
+
+
 class Sealer:
     """Seals with the first of its keys, and opens with any of them: so keys can be changed.
 
@@ -40,7 +45,7 @@ class Sealer:
         """The text that was sealed for this owner, None if it was not."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
-        if not sealed.startswith(_VERSION):
+        if not is_sealed(sealed):
             return None
         try:
             blob = base64.b64decode(sealed.removeprefix(_VERSION), altchars=b"-_", validate=True)
