@@ -512,11 +512,6 @@ class EngineContract:
         assert await engine.tokenize(pieces) == [token for ids in alone for token in ids]
         assert await engine.tokenize([]) == []
 
-    async def test_text_that_cannot_fit_is_refused_by_its_size(self, engine: Engine) -> None:
-        with pytest.raises(RequestError) as raised:
-            await engine.tokenize(["x" * 1000] * engine.card.context)
-        assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
-
     async def test_the_card_describes_the_model(self, engine: Engine) -> None:
         card = engine.card
         assert card.name

@@ -293,3 +293,27 @@ async def test_turns_that_only_a_websocket_knows_weigh_the_same() -> None:
         second = await turn(previous_response_id=first["response"]["id"])
         error = (await turn(previous_response_id=second["response"]["id"]))["error"]
         assert (error["code"], error["param"]) == ("limit_exceeded", "previous_response_id")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "count"),
+    [
+        ("/../tokenize", {"model": "scripted"}, "count"),
+        ("/responses/input_tokens", {"model": "scripted", "input": []}, "input_tokens"),
+        ("/messages/count_tokens", {"model": "scripted"}, "input_tokens"),
+    ],
+)
+async def test_what_is_only_counted_may_be_longer_than_any_answer_could_have(
+    path: str, body: Any, count: str
+) -> None:
+    """It has more characters than any tokens of the context could."""
+    engine = ScriptedEngine(SCRIPT, context=8)
+    async with (
+        running(engine) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http,
+    ):
+        api, long = Api(http), [user("word " * 300)]
+        fields = {"input": long} if "input" in body else {"messages": long}
+        assert (await api.post(path, body | fields))[count] > 300
+        refused = await api.post("/chat/completions", chat(messages=long), 400)
+        assert refused["error"]["code"] == "context_length_exceeded"

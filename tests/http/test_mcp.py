@@ -761,7 +761,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_call_ends_it_there_too(
 
 @pytest.mark.parametrize("api_path", ["/responses", "/chat/completions", "/messages"])
 async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_again(api_path: str) -> None:
-    begins = McpServer("local", command=STDIO, environment={"PYTHONPATH": "."})
+    begins = McpServer("local", command=STDIO, environment={"PYTHONPATH": "."}, require_approval="never")
     # A busy machine takes long to begin a process, and this begins two.
     tool = open_mcp([begins], (), Limits(mcp_connect_seconds=60), identity_of)
     await tool.start()
@@ -784,6 +784,7 @@ async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_ag
 
 
 def operators(there: Serving, label: str = "sums", **fields: Any) -> OperatorServer:
+    fields = {"policy": Policy(approval="never")} | fields
     return OperatorServer(
         Target(label, there.url, {"Authorization": f"Bearer {SECRET}"}, trusted=True), **fields
     )
@@ -823,6 +824,26 @@ async def test_what_the_operator_says_bounds_what_requests_may_say() -> None:
 
     assert kinds(response) == ["mcp_list_tools", "mcp_approval_request"]
     assert [listed["name"] for listed in response["output"][0]["tools"]] == ["add"]
+
+
+async def test_the_calls_of_an_operators_server_are_approved_unless_the_operator_says_otherwise() -> None:
+    """Also those of one that every request is offered: where nobody can approve them, it is not offered."""
+    named = [{"type": "mcp", "server_label": "sums"}]
+    async with serving() as there:
+        own = (operators(there, policy=Policy()),)
+        async with asking(*SUM, servers=own) as (api, _):
+            response = await api.create("2 + 3?", tools=named)
+            refused = await api.http.post(
+                "/chat/completions", json={**CHAT, "model": "scripted", "tools": named}
+            )
+        assert kinds(response) == ["mcp_list_tools", "mcp_approval_request"]
+        assert refused.json()["error"]["param"] == "tools[0].require_approval"
+
+        async with asking("Hi.", "Hi.", servers=own, default_tools=tuple(named)) as (api, _):
+            for path in ("/chat/completions", "/messages"):
+                answer = (await api.http.post(path, json={**CHAT, "model": "scripted"})).json()
+                assert "'sums' is not offered." in answer["notes"][0]["message"]
+    assert there.told.calls == []
 
 
 async def test_a_server_is_offered_to_every_request_of_those_who_may_use_it() -> None:

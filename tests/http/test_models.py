@@ -374,3 +374,16 @@ async def test_a_background_response_waits_for_its_model() -> None:
             stream = await client.get(f"/v1/responses/{id_}", params={"stream": "true"})
             assert "response.completed" in stream.text
             assert {"a": "first", "b": "second"}[name] in stream.text
+
+
+@pytest.mark.parametrize("path", ["/v1/models/nobody", "/v1/nothing"])
+async def test_errors_of_shared_paths_have_the_shape_of_the_clients_api(path: str) -> None:
+    async with running([{"output": "a"}]) as server, httpx.AsyncClient(base_url=server.url) as http:
+        for headers, names in (
+            ({}, {"error"}),
+            ({"anthropic-version": "2023-06-01"}, {"type", "error", "request_id"}),
+        ):
+            response = await http.get(path, headers=headers)
+            assert (response.status_code, response.json().keys()) == (404, names)
+            if headers:
+                assert response.json()["error"]["type"] == "not_found_error"

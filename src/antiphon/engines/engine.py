@@ -245,8 +245,8 @@ class Engine(Protocol):
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of all pieces of a prompt, each piece tokenized separately.
 
-        Special tokens in a piece become their ids, and none are added. Raises RequestError, which blames
-        `prompt`, for more text than the context can hold (see `check_size`).
+        Special tokens in a piece become their ids, and none are added. The text may be longer than the
+        context: who generates checks that before (`check_size`), who counts does not.
         """
         ...
 

@@ -37,7 +37,6 @@ from antiphon.engines.engine import (
     Task,
     TranscriptionRequest,
     Work,
-    check_size,
 )
 from antiphon.engines.script import (
     Line,
@@ -192,7 +191,6 @@ class ScriptedEngine:
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The ids of word-like pieces: each depends on the text of its piece only."""
         size = sum(map(len, pieces))
-        check_size(size, self.card.context)
         if size < LONG:
             return self._pieces.ids(pieces, pieces_of)
         return await asyncio.to_thread(self._pieces.ids, pieces, each_piece)

@@ -33,7 +33,6 @@ from antiphon.engines.engine import (
     Task,
     TranscriptionRequest,
     Work,
-    check_size,
     failure_of,
 )
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
@@ -249,10 +248,8 @@ class UpstreamEngine:
         return self._server
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
+        """The ids of all pieces, each tokenized by itself."""
         server = self._running()
-        if server.card.context:
-            check_size(sum(map(len, pieces)), server.card.context)
         return await server.tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:

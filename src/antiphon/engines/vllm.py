@@ -163,9 +163,8 @@ class VllmEngine:
         return self._core
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """The ids of all pieces, each tokenized by itself. Raises RequestError for too much text."""
+        """The ids of all pieces, each tokenized by itself."""
         tokenize = self._running_core().vocabulary.tokenize
-        check_size(sum(map(len, pieces)), self.card.context)
         return await tokenize(pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:

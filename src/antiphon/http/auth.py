@@ -134,7 +134,7 @@ def _check_scope(account: Account, needed: AccountScope | None) -> None:
 
 async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await error_response(error, scope["path"])(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
     else:  # a socket that is closed before it is accepted: the server answers 403
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 

@@ -23,9 +23,12 @@ from antiphon.core.errors import (
 from antiphon.http.encodings import supported
 from antiphon.log import log_failure
 
+_MESSAGES = "/v1/messages"
+_ANTHROPIC = b"anthropic-version"
+"""A header that every client of Anthropic's sends."""
 ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
     "": encode_error,
-    "/v1/messages": messages.encode_error,
+    _MESSAGES: messages.encode_error,
 }
 """Path prefix → the encoder for the body of errors: each API has its own. The longest prefix applies."""
 
@@ -55,9 +58,14 @@ _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
 }
 
 
-def error_response(error: AntiphonError, path: str) -> Response:
-    """The response for an error, in the shape of the API at this path."""
-    prefix = max((prefix for prefix in ENCODERS if path.startswith(prefix)), key=len)
+def error_response(error: AntiphonError, scope: Scope) -> Response:
+    """The response for an error, in the shape of the API at this path.
+
+    A path that several APIs have, such as that of a model, has the shape of the client's.
+    """
+    prefix = max((prefix for prefix in ENCODERS if scope["path"].startswith(prefix)), key=len)
+    if not prefix and any(name == _ANTHROPIC for name, _ in scope["headers"]):
+        prefix = _MESSAGES
     headers = _HEADERS.get(type(error))
     if isinstance(error, ContentEncodingError):
         headers = {"accept-encoding": ", ".join(supported())}
@@ -74,7 +82,7 @@ def response_to(error: Exception, scope: Scope) -> Response:
         if allowed := (error.headers or {}).get("Allow"):
             said = f"This path does not take {scope['method']}. Use {allowed.replace(', ', ' or ')}."
         ours = _BY_STATUS.get(error.status_code, RequestError)(said)
-        response = error_response(ours, path)
+        response = error_response(ours, scope)
         response.headers.update(error.headers or {})
         return response
     log_failure(error)
@@ -82,4 +90,4 @@ def response_to(error: Exception, scope: Scope) -> Response:
         error = AntiphonError("Something went wrong inside the server. See its log.")
     elif (names := scope.get("state", {}).get("names")) is not None:
         names.restore(error)
-    return error_response(error, scope["path"])
+    return error_response(error, scope)

@@ -28,7 +28,15 @@ from antiphon.decode.table import Table
 from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.dialects.tool_description import tool_prompt_of
-from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, TranscriptionRequest
+from antiphon.engines.engine import (
+    Engine,
+    GenerationRequest,
+    Load,
+    ModelCard,
+    Prompt,
+    TranscriptionRequest,
+    check_size,
+)
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, MessageReader, Renderer
@@ -148,7 +156,8 @@ class TokenModel:
         sampling, recording = supported(turn, card.capabilities), observation.record is not None
         if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
-        prompt = await self._compose(turn, ids)  # the errors are named by the source of the answer
+        # The errors are named by the source of the answer.
+        prompt = await self._compose(turn, ids, context=card.context)
         if len(prompt.ids) >= card.context:
             raise _too_long(len(prompt.ids), card.context)
         plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
@@ -213,11 +222,14 @@ class TokenModel:
     async def compose(self, turn: Turn) -> Prompt:
         """The prompt without a limit on its length, for display and counts. Raises RequestError."""
         with naming(turn.parameters):
-            return await self._compose(repaired(turn))
+            return await self._compose(repaired(turn), context=0)
 
-    async def _compose(self, turn: Turn, ids: tuple[int, ...] | None = None) -> Prompt:
-        """The prompt of the turn: these `ids`, if it was rendered before. Raises RequestError."""
-        prompt = await self._whole(turn, check_turn(turn, self.limits, self.engine.card.context))
+    async def _compose(self, turn: Turn, ids: tuple[int, ...] | None = None, *, context: int) -> Prompt:
+        """The prompt of the turn: these `ids`, if it was rendered before. Raises RequestError.
+
+        Text that cannot fit a `context` is refused before any work is put into it; 0: text of any length.
+        """
+        prompt = await self._whole(turn, check_turn(turn, self.limits, context), context)
         if prompt.media:
             if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
                 message = "A prompt with media cannot be cut. Leave it out, or shorten the conversation."
@@ -230,26 +242,26 @@ class TokenModel:
             prompt = Prompt(await self.engine.detokenize(last), last)
         return prompt
 
-    def _whole(self, turn: Turn, size: int) -> Awaitable[Prompt]:
+    def _whole(self, turn: Turn, size: int, context: int) -> Awaitable[Prompt]:
         if turn.suffix is not None:
-            return self._filled(turn, turn.suffix)
+            return self._filled(turn, turn.suffix, context)
         if isinstance(turn.prompt, tuple):
             return self._given(turn.prompt)
         if turn.shorten:
             return self._shortened(turn, size)
         if isinstance(turn.prompt, str):
-            return self._read([turn.prompt])
-        return self._rendered(turn, size)
+            return self._read([turn.prompt], context)
+        return self._rendered(turn, size, context)
 
     async def _given(self, ids: tuple[int, ...]) -> Prompt:
         return Prompt(await self._text(ids), ids)
 
-    async def _filled(self, turn: Turn, suffix: str) -> Prompt:
+    async def _filled(self, turn: Turn, suffix: str, context: int) -> Prompt:
         """The prompt for the text between a prompt and a suffix."""
         if self._fill_in is None:
             self._fill_in = await self._find_fill_in()
         before = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
-        return await self._read([*filter(None, self._fill_in.pieces(before, suffix))])
+        return await self._read([*filter(None, self._fill_in.pieces(before, suffix))], context)
 
     async def _find_fill_in(self) -> FillIn:
         """The model's tokens for filling in. Raises RequestError if it has none."""
@@ -262,7 +274,7 @@ class TokenModel:
         message = f"The model '{self.card.name}' has no tokens to fill in the middle with. Name one that has."
         raise RequestError(message, param="suffix", code="unsupported_model")
 
-    async def _rendered(self, turn: Turn, size: int) -> Prompt:
+    async def _rendered(self, turn: Turn, size: int, context: int) -> Prompt:
         """The prompt of a conversation of this number of characters; rendered in a thread if it is long."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
@@ -278,10 +290,10 @@ class TokenModel:
         if most and (spelled := text.count(SEPARATOR)) > most:  # each is a text of its own to tokenize
             raise _too_long(f"more than {spelled}", most)
         if FENCE in text and (media := media_in(turn.items)):
-            return await self._with_media(text, media)
-        return await self._read(split_at_separators(text))
+            return await self._with_media(text, media, context)
+        return await self._read(split_at_separators(text), context)
 
-    async def _with_media(self, text: str, media: Sequence[MediaPart]) -> Prompt:
+    async def _with_media(self, text: str, media: Sequence[MediaPart], context: int) -> Prompt:
         """The prompt that was rendered as this text, with the media in it."""
         shown: list[MediaPart] = []
         placeholders: list[str] = []
@@ -296,7 +308,7 @@ class TokenModel:
                 shown.append(media[number])
                 placeholders.append(placeholder)
                 pieces.append(placeholder)
-        prompt = await self._read(pieces)
+        prompt = await self._read(pieces, context)
         return Prompt(prompt.text, prompt.ids, (*shown,), (*around,), placeholders=(*placeholders,))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
@@ -306,8 +318,10 @@ class TokenModel:
         except RequestError as error:
             raise RequestError(error.message, param="prompt") from error
 
-    async def _read(self, texts: Sequence[str]) -> Prompt:
+    async def _read(self, texts: Sequence[str], context: int) -> Prompt:
         """The prompt made of these texts, each read for itself."""
+        if context:
+            check_size(sum(map(len, texts)), context)
         ids = await self.engine.tokenize(texts)
         opening = self.engine.card.opening
         if opening is not None and ids[:1] != [opening]:
@@ -323,14 +337,14 @@ class TokenModel:
     async def _shortened(self, turn: Turn, size: int) -> Prompt:
         """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
         limit = self.card.context - room(turn, self.card.context)
-        prompt = await self._rendered(turn, size)
+        prompt = await self._rendered(turn, size, context=0)
         if len(prompt.ids) <= limit:
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
             dropped = (too_few + enough) // 2
             items = pair_results(without(turn.items, dropped), [])
-            shorter = await self._rendered(replace(turn, items=items), size)
+            shorter = await self._rendered(replace(turn, items=items), size, context=0)
             if len(shorter.ids) > limit:
                 too_few = dropped
             else:

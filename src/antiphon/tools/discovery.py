@@ -153,7 +153,13 @@ async def discover(
         type_, functions = types.get(name), offer.functions
         kind = _trained_kind(settings) or type_
         if not asking.items and any(_hosted(function).approval for function in functions):
-            raise _unapproved(where)
+            if not where.startswith(DEFAULTS):
+                raise _unapproved(where)
+            # Nobody named it: a request that cannot approve calls is answered without it.
+            notes.append(
+                Note(where, f"'{settings['server_label']}' is not offered. {_unapproved(where).message}")
+            )
+            continue
         if functions and kind is not None and kind in trained:
             functions = tuple(_with_descriptions(trained[kind], functions))
         if offer.listing is not None:

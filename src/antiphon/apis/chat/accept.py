@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
 from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest, RequestMessage
-from antiphon.apis.chat.tools import NO_TOOLS, Tools, tools_of
+from antiphon.apis.chat.tools import NO_TOOLS, Tools, added_tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
 from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit, variables
@@ -77,7 +77,8 @@ def accept_messages(
     if options.best_of not in (None, options.n or 1):
         raise RequestError("'best_of' is available in Completions only. Use 'n'.", param="best_of")
     logprobs = _logprobs(options)
-    tools, history, ending = tools_of(options, defaults.hosts), History(messages, where), _ending(options)
+    tools, ending = tools_of(options, defaults.hosts, added_tools(messages, where)), _ending(options)
+    history = History(messages, where, tools.announced)
     if ending is _CONTINUED and not _is_answer_with_text(history.items[-1]):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")

@@ -4,10 +4,12 @@ Mistakes of the client are refused, by name. Mistakes in an earlier answer, or i
 are repaired and reported: otherwise a conversation could not continue after a malformed call.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
+from antiphon.apis.announced_tools import describe
 from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.media import at_url, file_of, in_base64
@@ -28,7 +30,7 @@ from antiphon.core.items import (
     TextPart,
 )
 from antiphon.core.surrogates import with_whole_characters_in
-from antiphon.core.turn import role_parameter
+from antiphon.core.turn import Function, role_parameter
 
 _ROLES = {role.value: role for role in Role}
 _ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
@@ -46,11 +48,17 @@ MEDIA = {
 class History:
     """Reads messages, which are in the parameter `where`.
 
-    `items` are the result, `repairs` lists what was repaired. `places` are those of roles that only a chat
-    template may know, by the neutral names of these parameters.
+    `announced` are the functions that messages bring, by their indices: these describe them. `items` are the
+    result, `repairs` lists what was repaired. `places` are those of roles that only a chat template may know,
+    by the neutral names of these parameters.
     """
 
-    def __init__(self, messages: list[RequestMessage], where: str = "messages") -> None:
+    def __init__(
+        self,
+        messages: list[RequestMessage],
+        where: str = "messages",
+        announced: Mapping[int, Sequence[Function]] = MappingProxyType({}),
+    ) -> None:
         self.items: list[Item] = []
         self.repairs: list[str] = []
         self.places: dict[str, str] = {}
@@ -61,6 +69,8 @@ class History:
                 self.items.append(Message(role, (TextPart(content),) if content else (), message.name))
             else:
                 self._read(message, f"{where}[{index}]")
+            if index in announced:
+                self.items.append(Message(Role.SYSTEM, (TextPart(describe(announced[index])),)))
 
     def _read(self, message: RequestMessage, where: str) -> None:
         if message.role in _RESULTS:
@@ -68,8 +78,9 @@ class History:
         elif message.role == Role.ASSISTANT:
             self._read_answer(message, where)
         elif message.content is None:
-            param = f"{where}.content"
-            raise RequestError(f"Missing required parameter: '{param}'.", param=param)
+            if not message.tools:
+                param = f"{where}.content"
+                raise RequestError(f"Missing required parameter: '{param}'.", param=param)
         else:
             parts, role = _parts(message.content, where), message.role
             other = None if role in _ROLES else role

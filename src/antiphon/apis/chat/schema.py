@@ -70,6 +70,7 @@ class RequestMessage(Struct):
     tool_calls: list[ToolCall] | None = None
     function_call: CalledFunction | None = None
     tool_call_id: str | None = None
+    tools: list[Object] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None

@@ -3,8 +3,9 @@
 A server tool is named by its type; the model may get it as several functions.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,7 @@ from antiphon.apis.chat.schema import (
     NamedTool,
     RequestCustom,
     RequestFunction,
+    RequestMessage,
     RequestTool,
     ToolChoiceObject,
     ToolReference,
@@ -40,6 +42,10 @@ _READ = {
     "custom": RequestCustom.__struct_fields__,
 }
 """Type of a tool of the client's → its members that are acted on."""
+
+NOTHING_ANNOUNCED: Mapping[int, tuple[Function, ...]] = MappingProxyType({})
+INSTRUCTING = frozenset({"system", "developer"})
+"""The roles whose messages may bring tools."""
 
 _MODES = {calling.value: calling for calling in CallMode}
 _UNKNOWN_CHOICE = (
@@ -69,7 +75,8 @@ class _Names:
 class Tools(Struct, frozen=True):
     """The tools that may be called. `custom` names custom tools; `legacy` requests have functions only.
 
-    `notes` are on settings of tools without effect.
+    `notes` are on settings of tools without effect. `announced` are the functions that messages bring, by the
+    index of the message: the conversation describes them there.
     """
 
     functions: tuple[Function, ...]
@@ -77,6 +84,7 @@ class Tools(Struct, frozen=True):
     custom: frozenset[str] = frozenset()
     legacy: bool = False
     notes: tuple[Note, ...] = ()
+    announced: Mapping[int, tuple[Function, ...]] = NOTHING_ANNOUNCED
 
 
 NO_TOOLS = Tools((), ToolChoice())
@@ -95,19 +103,71 @@ def _says_nothing(request: ChatOptions) -> bool:
     )
 
 
-def tools_of(request: ChatOptions, hosts: Hosts) -> Tools:
+class AddedTools(NamedTuple):
+    """The tools of a message, which count from there on. `leading`: nothing but instructions comes before."""
+
+    message: int
+    tools: tuple[tuple[str, RequestTool], ...]
+    leading: bool
+
+
+def added_tools(messages: Sequence[RequestMessage], where: str) -> list[AddedTools]:
+    """The tools that messages of the conversation bring, as for Kimi K3. Raises RequestError."""
+    added, leading = [], True
+    for index, message in enumerate(messages):
+        instructs = message.role in INSTRUCTING
+        if message.tools:
+            if not instructs:
+                param = f"{where}[{index}].tools"
+                raise RequestError("Only messages of the system bring tools. Use 'tools'.", param=param)
+            tools = [
+                (place := f"{where}[{index}].tools[{n}]", _read(each, place))
+                for n, each in enumerate(message.tools)
+            ]
+            added.append(AddedTools(index, tuple(tools), leading))
+        leading = leading and instructs
+    return added
+
+
+def tools_of(request: ChatOptions, hosts: Hosts, added: Sequence[AddedTools] = ()) -> Tools:
     """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
-    if _says_nothing(request) and not hosts.functions:
+    if _says_nothing(request) and not hosts.functions and not added:
         return Tools((), ToolChoice(), notes=hosts.notes) if hosts.notes else NO_TOOLS
     if request.functions or (request.function_call is not None and not request.tools):
         return _legacy(request)
     given = [_read(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
-    functions = tuple(_offered(request, given, hosts))
+    functions, announced = _with_added((*_offered(request, given, hosts),), added)
     choice = _choice(request.tool_choice, functions, hosts)
     if request.parallel_tool_calls is False:
         choice = replace(choice, parallel=False)
+    given += [tool for each in added for _, tool in each.tools]
     custom = frozenset(tool.custom.name for tool in given if tool.custom and tool.type == "custom")
-    return Tools(functions, choice, custom, notes=(*hosts.notes, *_notes(request.tools or ())))
+    notes = (*hosts.notes, *_notes(request.tools or ()))
+    return Tools(functions, choice, custom, notes=notes, announced=announced)
+
+
+def _with_added(
+    listed: tuple[Function, ...], added: Iterable[AddedTools]
+) -> tuple[tuple[Function, ...], Mapping[int, tuple[Function, ...]]]:
+    """All functions, and those that are announced: the prompt does not list them (`Turn.listed_tools`).
+
+    A prompt that lists no functions does not say how they are called, so then it lists added ones, too.
+    """
+    found = {function.name: function for function in listed}
+    announced: dict[int, tuple[Function, ...]] = {}
+    for message in added:
+        announces = bool(found) and not message.leading
+        for place, tool in message.tools:
+            if tool.type not in _READ:
+                remedy = "Messages bring functions and custom tools only. Use 'tools'."
+                raise RequestError(remedy, param=f"{place}.type")
+            function = _function(tool, place)
+            known = found.get(function.name)
+            if announces and (known is None or known.announced):
+                function = replace(function, announced=True)
+                announced[message.message] = (*announced.get(message.message, ()), function)
+            found[function.name] = function
+    return (*found.values(),), announced
 
 
 def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.apis.announced_tools import describe
 from antiphon.apis.request_object import RequestObject, given, json_text
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
@@ -24,10 +25,7 @@ _MARKS = (ADDED.encode(), FOUND.encode())
 SEARCH_FUNCTION = "tool_search"
 """The model's name of a search that the client runs."""
 
-_INTRODUCTIONS = {
-    ADDED: "You have more functions from now on. Call them like your others:",
-    FOUND: "Found these functions. Call them like your others:",
-}
+_FOUND = "Found these functions. Call them like your others:"
 _FOUND_NOTHING = "Found no functions."
 
 
@@ -82,7 +80,7 @@ def raw_added_tools(history: Iterable[bytes], input_: str | list[Any] | None) ->
 def read_added(item: RequestObject, announced: Sequence[Function]) -> Iterator[Item]:
     """What the model is shown of added tools: those that are not listed in its prompt."""
     if announced:
-        yield Message(Role.DEVELOPER, (TextPart(_described(ADDED, announced)),))
+        yield Message(Role.DEVELOPER, (TextPart(describe(announced)),))
 
 
 def read_search(item: RequestObject) -> Iterator[Item]:
@@ -95,24 +93,10 @@ def read_search(item: RequestObject) -> Iterator[Item]:
 def read_found(item: RequestObject, announced: Sequence[Function]) -> Iterator[Item]:
     """What a search has found."""
     call_id = item.text_or_none("call_id")
-    text = _described(FOUND, announced) if announced else _FOUND_NOTHING
+    text = describe(announced, _FOUND) if announced else _FOUND_NOTHING
     if not announced and item.value.get("tools"):
         text = "The functions that were found are listed with your others."
     if call_id:
         yield FunctionOutput(call_id, (TextPart(text),))
     elif announced:
         yield Message(Role.DEVELOPER, (TextPart(text),))
-
-
-def _described(type_: str, functions: Iterable[Function]) -> str:
-    lines = [
-        msgspec.json.encode(
-            {
-                "name": function.name,
-                "description": function.description or "",
-                "parameters": function.parameters or {"type": "object", "properties": {}},
-            }
-        ).decode()
-        for function in functions
-    ]
-    return "\n".join((_INTRODUCTIONS[type_], *lines))

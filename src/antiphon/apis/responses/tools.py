@@ -190,7 +190,7 @@ def _added(added: AddedTools, found: dict[str, Tool], hosts: Hosts) -> list[Func
 
 def requested_tools(tools: list[Any] | None, added: Mapping[str, Any] = _NOTHING_ADDED) -> dict[str, Object]:
     """The settings of tools that the server may run, by their place: of the request, and of its items."""
-    placed = {f"tools[{index}]": tool for index, tool in enumerate(tools or ())} | added
+    placed = {**{f"tools[{index}]": tool for index, tool in enumerate(tools or ())}, **added}
     return {
         place: tool
         for place, tool in placed.items()

@@ -41,7 +41,7 @@ class OperatorServer(Struct, frozen=True):
     """
 
     target: Target
-    policy: Policy = Policy(approval="never")
+    policy: Policy = Policy()
     owners: frozenset[str] = frozenset()
     stateful: bool = False
     default: bool = False

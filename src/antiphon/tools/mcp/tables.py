@@ -35,7 +35,7 @@ class McpServer(Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     environment: dict[str, str] = {}
     allowed_tools: list[str] | None = None
-    require_approval: Literal["always", "never"] | ToolNames = "never"
+    require_approval: Literal["always", "never"] | ToolNames = "always"
     keys: list[str] = []
     stateful: bool = False
     default: bool = False
