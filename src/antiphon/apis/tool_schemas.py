@@ -1,4 +1,4 @@
-"""What clients describe: invalid JSON Schemas of functions and formats are refused before a model sees them."""
+"""What clients describe: invalid JSON Schemas are refused before a model sees them."""
 
 import json
 from collections.abc import Container, Mapping, Sequence

@@ -152,13 +152,8 @@ async def discover(
         name = settings["type"]
         type_, functions = types.get(name), offer.functions
         kind = _trained_kind(settings) or type_
-        if not asking.items and any(_hosted(function).approval for function in functions):
-            if not where.startswith(DEFAULTS):
-                raise _unapproved(where)
-            # Nobody named it: a request that cannot approve calls is answered without it.
-            notes.append(
-                Note(where, f"'{settings['server_label']}' is not offered. {_unapproved(where).message}")
-            )
+        if not asking.items and (note := _unapproved(where, settings, functions)) is not None:
+            notes.append(note)
             continue
         if functions and kind is not None and kind in trained:
             functions = tuple(_with_descriptions(trained[kind], functions))
@@ -267,12 +262,20 @@ async def _as_server(tool: ServerTool, wanted: WantedTool) -> ToolOffer:
     )
 
 
-def _unapproved(where: str) -> RequestError:
+def _unapproved(where: str, settings: Mapping[str, Any], functions: Iterable[Function]) -> Note | None:
+    """The note on a tool whose calls have to be approved, which this API cannot. Raises RequestError.
+
+    Only a tool that nobody named is left out; see `ToolRequester.defaults`.
+    """
+    if not any(_hosted(function).approval for function in functions):
+        return None
     message = (
         "Calls that have to be approved can be made in the Responses API only. "
         "Use 'require_approval': 'never', if the operator's own policy allows it."
     )
-    return RequestError(message, param=f"{where}.require_approval")
+    if not where.startswith(DEFAULTS):
+        raise RequestError(message, param=f"{where}.require_approval")
+    return Note(where, f"'{settings['server_label']}' is not offered. {message}")
 
 
 def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Container[str]) -> Note:

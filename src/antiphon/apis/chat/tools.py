@@ -107,7 +107,7 @@ class AddedTools(NamedTuple):
     """The tools of a message, which count from there on. `leading`: nothing but instructions comes before."""
 
     message: int
-    tools: tuple[tuple[str, RequestTool], ...]
+    tools: tuple[tuple[str, Object], ...]
     leading: bool
 
 
@@ -120,11 +120,8 @@ def added_tools(messages: Sequence[RequestMessage], where: str) -> list[AddedToo
             if not instructs:
                 param = f"{where}[{index}].tools"
                 raise RequestError("Only messages of the system bring tools. Use 'tools'.", param=param)
-            tools = [
-                (place := f"{where}[{index}].tools[{n}]", _read(each, place))
-                for n, each in enumerate(message.tools)
-            ]
-            added.append(AddedTools(index, tuple(tools), leading))
+            tools = tuple((f"{where}[{index}].tools[{n}]", tool) for n, tool in enumerate(message.tools))
+            added.append(AddedTools(index, tools, leading))
         leading = leading and instructs
     return added
 
@@ -140,7 +137,7 @@ def tools_of(request: ChatOptions, hosts: Hosts, added: Sequence[AddedTools] = (
     choice = _choice(request.tool_choice, functions, hosts)
     if request.parallel_tool_calls is False:
         choice = replace(choice, parallel=False)
-    given += [tool for each in added for _, tool in each.tools]
+    given += [_read(raw, place) for each in added for place, raw in each.tools]
     custom = frozenset(tool.custom.name for tool in given if tool.custom and tool.type == "custom")
     notes = (*hosts.notes, *_notes(request.tools or ()))
     return Tools(functions, choice, custom, notes=notes, announced=announced)
@@ -157,11 +154,12 @@ def _with_added(
     announced: dict[int, tuple[Function, ...]] = {}
     for message in added:
         announces = bool(found) and not message.leading
-        for place, tool in message.tools:
+        for place, raw in message.tools:
+            tool = _read(raw, place)
             if tool.type not in _READ:
                 remedy = "Messages bring functions and custom tools only. Use 'tools'."
                 raise RequestError(remedy, param=f"{place}.type")
-            function = _function(tool, place)
+            function = _function(tool, raw, place)
             known = found.get(function.name)
             if announces and (known is None or known.announced):
                 function = replace(function, announced=True)
