@@ -108,9 +108,9 @@ _MARKED = frozenset({CallStarted, Malformed})
 class Interceptors(Struct, frozen=True):
     """The parts that may act between engine and client; most answers have none.
 
-    `ended` is called with the items of each answer that has ended. `hosted` names the functions that the
-    server runs. `plan` is the source of the generation's constraint: an answer that is continued needs it,
-    and `pool` to work on it. The pool's limits also apply to the answer.
+    `ended` is called with the items of each answer that has ended; `content` returns events to be added at its
+    end. `hosted` names the functions that the server runs. `plan` is the source of the generation's constraint:
+    an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply to the answer.
     """
 
     replay: ReplayLog | None = None
@@ -121,6 +121,7 @@ class Interceptors(Struct, frozen=True):
     plan: ConstraintPlan = ConstraintPlan()
     pool: BoundedPool | None = None
     ended: Callable[[Sequence[Item]], None] | None = None
+    content: Callable[[Sequence[Item]], list[Event]] | None = None
 
 
 class _PlainChunks:
@@ -149,6 +150,7 @@ class GenerationRun(_PlainChunks):
         "_check",
         "_choice",
         "_closings",
+        "_content",
         "_continues",
         "_counted",
         "_decoder",
@@ -208,6 +210,7 @@ class GenerationRun(_PlainChunks):
         self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
         self._on_ended = interceptors.ended
+        self._content = interceptors.content
         times = self._pool.limits.repetitions  # this many characters are never examined: off
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._intercepted = self._continues or self._replay is not None or self._repetition is not None
@@ -508,7 +511,10 @@ class GenerationRun(_PlainChunks):
 
     def _last(self, events: list[Event]) -> list[Event]:
         """The last events, visible. Malformed markup is logged once for the whole generation."""
-        visible = self._visible(events)
+        visible = self._visible(events[:-1])
+        if self._content is not None and self._finishes(events[-1]):
+            visible += self._visible(self._content(self._items.items))
+        visible += self._visible(events[-1:])
         if self._on_ended is not None:
             self._on_ended(self._items.items)
         observation = self._observation
@@ -531,6 +537,11 @@ class GenerationRun(_PlainChunks):
                     answer=[*self._items.items],
                 )
         return visible
+
+    @staticmethod
+    def _finishes(event: Event) -> bool:
+        """Whether the answer ends with this event, and did not fail."""
+        return isinstance(event, Finished) and event.reason is not FinishReason.ERROR
 
     def _exceeds_reasoning_limit(self) -> bool:
         limit, decoder = self._limit, self._decoder

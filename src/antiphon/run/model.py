@@ -38,6 +38,7 @@ from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
+from antiphon.run.content import asks_for_content, content_of
 from antiphon.run.generation import AnswerDecoder, GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.recording import DecoderSettings, RecordingDecoder, record_of
 from antiphon.run.replay import ReplayContext
@@ -181,6 +182,7 @@ class Prepared(Struct, frozen=True):
             self.plan,
             self.pool,
             self.ended,
+            content_of if asks_for_content(self.turn) else None,
         )
         request, decoder = self.request, self.decoder(context.rng)
         if index and (seed := request.sampling.seed) is not None:  # choices differ: it is counted up
