@@ -68,6 +68,9 @@ kv-type = "q8_0"
 dialect = "hermes"
 chat_template = "chatml"
 sampling = { temperature = 0.3, top_k = 20 }
+force_sampling = { seed = 3 }
+force_variables = { shade = "blue" }
+chat_template_content_format = "string"
 
 [models.variables]
 enable_thinking = false
@@ -100,6 +103,9 @@ def test_each_table_is_a_model_with_its_own_options(serve: Callable[..., Setting
         {"temperature": 0.3, "top_k": 20},
         {"enable_thinking": False, "levels": [1, 2]},
         {"sql": "/sql.gguf"},
+        {"seed": 3},
+        {"shade": "blue"},
+        "string",
     )
     assert far.engines == (upstream.Options("http://gpu:8000/v1", upstream_kind="vllm"),)
     assert played.engines == (scripted.Options(script=Path("/s.jsonl")),)

@@ -34,7 +34,7 @@ from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
 from antiphon.engines.engine import Engine
 from antiphon.engines.pool import PoolEngine
-from antiphon.model_tables import ModelSettings
+from antiphon.model_tables import ModelSettings, read_sampling, read_variables
 from antiphon.render.renderer import BUILT_IN
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import KeepLoaded, Models
@@ -147,8 +147,11 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
             dialect=model.dialect,
             chat_template=template,
             date=settings.date,
-            sampling={**_limit(settings), **model.sampling},
-            variables=model.variables,
+            content_format=model.content_format or settings.chat_template_content_format,
+            sampling={**_limit(settings), **read_sampling(settings.sampling), **model.sampling},
+            variables={**read_variables(settings.variable), **model.variables},
+            force_sampling={**read_sampling(settings.force_sampling), **model.force_sampling},
+            force_variables={**read_variables(settings.force_variable), **model.force_variables},
             adapters=model.adapters,
             exclude_tools=settings.exclude_tools_when_tool_choice_none,
             tools=tools,
@@ -251,6 +254,7 @@ def _options(settings: Settings) -> Options:
         reasoning_form=_REASONING_FORMS[settings.reasoning_events],
         keep=settings.keep_days * DAY,
         stores=settings.store != "none",
+        tokens_as_ids=settings.return_tokens_as_token_ids,
         log_content=settings.log_content,
         debug_answers=settings.debug_answers,
         origins=settings.allow_origin,

@@ -25,7 +25,7 @@ from antiphon.core.located import Located, file_or_name, key_file, sqlite_file
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import options_of
-from antiphon.model_tables import ModelSettings
+from antiphon.model_tables import ContentFormat, ModelSettings, read_sampling, read_variables
 from antiphon.tools.mcp.tables import McpServer
 
 
@@ -90,6 +90,16 @@ def is_date(_type: object, value: str | None) -> None:
 def are_limits(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     read_limits(given)
+
+
+def are_sampling(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    read_sampling(given)
+
+
+def are_variables(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    read_variables(given)
 
 
 def is_root_path(_type: object, given: str) -> None:
@@ -210,6 +220,24 @@ class Settings:
     chat_template: Annotated[Path | None, Located(file_or_name)] = None
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
+    chat_template_content_format: ContentFormat = "auto"
+    """How the chat template gets contents: auto, as it needs them; string, as texts; or openai, as lists
+    of parts."""
+
+    sampling: Annotated[tuple[str, ...], Parameter(validator=are_sampling, show_default=False)] = ()
+    """A sampling parameter for requests that do not set it, NAME=VALUE, as in temperature=0.6; repeat it
+    for several. docs/models.md lists them."""
+
+    force_sampling: Annotated[tuple[str, ...], Parameter(validator=are_sampling, show_default=False)] = ()
+    """The same for every request, whatever it sets."""
+
+    variable: Annotated[tuple[str, ...], Parameter(validator=are_variables, show_default=False)] = ()
+    """A variable of the chat template for requests that do not set it, NAME=VALUE, as in
+    enable_thinking=false; repeat it for several."""
+
+    force_variable: Annotated[tuple[str, ...], Parameter(validator=are_variables, show_default=False)] = ()
+    """The same for every request, whatever it sets."""
+
     date: Annotated[str | None, Parameter(validator=is_date)] = None
     """The date in prompts, 2026-11-21, if the model's format has one. Without it,
     that of the start. It stays the same while the server runs, so that prompts stay cached."""
@@ -303,6 +331,9 @@ class Settings:
 
     trust_chat_templates: bool = False
     """Allow requests to have chat templates of their own."""
+
+    return_tokens_as_token_ids: bool = False
+    """Name tokens in log probabilities token_id:N, unless a request wants their texts."""
 
     force_include_usage: bool = False
     """End every chat stream with its usage, whether it was requested or not."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, CycloptsError, Parameter
@@ -50,15 +50,50 @@ class SamplingTable(Struct, forbid_unknown_fields=True, omit_defaults=True):
     repeat_last_n: Annotated[int, Meta(ge=-1)] | None = None
     max_tokens: _Count | None = None
     min_tokens: _Count | None = None
+    seed: int | None = None
+    skip_special_tokens: bool | None = None
+
+
+ContentFormat = Literal["auto", "string", "openai"]
+"""How a chat template gets contents: as it needs them, as texts, or as lists of parts."""
+
+
+def read_sampling(given: Iterable[str]) -> dict[str, Any]:
+    """Sampling parameters, each NAME=VALUE. Raises ValueError."""
+    try:
+        return _given(msgspec.convert(read_variables(given), SamplingTable))
+    except msgspec.ValidationError as error:
+        known = ", ".join(SamplingTable.__struct_fields__)
+        raise ValueError(f"{error}. There are the sampling parameters {known}.") from error
+
+
+def read_variables(given: Iterable[str]) -> dict[str, Any]:
+    """Variables, each NAME=VALUE: JSON, or a text. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals):
+            raise ValueError(f"it is written NAME=VALUE, not '{each}'.")
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[name] = value
+    return found
+
+
+def _given(table: SamplingTable) -> dict[str, Any]:
+    """The parameters that a table sets."""
+    return {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
 
 
 class ModelTable(Struct, forbid_unknown_fields=True):
     """The keys of a table except the options of its engine.
 
     `name` and `aliases` are the names for clients; one with a `*` is a pattern. Without `engine`, it is
-    derived from `model`. `variables` are defaults for the chat template. `adapters` are LoRA adapters, each
-    with the path of its file; clients use them as models. `replicas` are several engines with the same
-    model: URLs, or tables of options.
+    derived from `model`. `sampling` and `variables` of the chat template are for requests that do not set
+    them; those of `force_sampling` and `force_variables` hold for every request. `adapters` are LoRA
+    adapters, each with the path of its file; clients use them as models. `replicas` are several engines
+    with the same model: URLs, or tables of options.
     """
 
     name: _Name
@@ -66,8 +101,11 @@ class ModelTable(Struct, forbid_unknown_fields=True):
     engine: str | None = None
     dialect: str | None = None
     chat_template: str | None = None
+    chat_template_content_format: ContentFormat | None = None
     sampling: SamplingTable = msgspec.field(default_factory=SamplingTable)
     variables: dict[str, Any] = {}
+    force_sampling: SamplingTable = msgspec.field(default_factory=SamplingTable)
+    force_variables: dict[str, Any] = {}
     adapters: dict[_Name, str] = {}
     replicas: tuple[str | dict[str, Any], ...] = ()
 
@@ -83,6 +121,9 @@ class ModelSettings:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    force_sampling: Mapping[str, Any] = field(default_factory=dict)
+    force_variables: Mapping[str, Any] = field(default_factory=dict)
+    content_format: ContentFormat | None = None
 
 
 def read_tables(path: str, text: str, tables: Any) -> tuple[ModelSettings, ...]:
@@ -131,13 +172,12 @@ class _Table:
             tuple(engines),
             table.dialect,
             table.chat_template and file_or_name(table.chat_template, self._folder),
-            {
-                key: value
-                for key, value in msgspec.structs.asdict(table.sampling).items()
-                if value is not None
-            },
+            _given(table.sampling),
             table.variables,
             {name: file(path, self._folder) for name, path in table.adapters.items()},
+            _given(table.force_sampling),
+            table.force_variables,
+            table.chat_template_content_format,
         )
 
     def _replica(self, table: ModelTable, replica: str | dict[str, Any]) -> EngineOptions:

@@ -356,6 +356,30 @@ async def test_defaults_of_a_model_are_told_back() -> None:
     assert used == [(0.3, 0.9), (1.5, 0.9)]
 
 
+async def test_what_is_forced_is_told_back_and_used() -> None:
+    engine = ScriptedEngine([{"output": "Hi"}])
+    forced = {"temperature": 0.3, "max_tokens": 9}
+    one = ServedModel(engine, names=("a",), dialect="hermes", force_sampling=forced)
+    async with (
+        running([], models=Models([one]), tokens_as_ids=True) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        body = {"model": "a", "input": "Hi", "temperature": 1.5, "top_p": 0.5, "max_output_tokens": 99}
+        told = (await client.post("/v1/responses", json=body)).json()
+        chat = {"model": "a", "messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
+        named, spelled = [
+            (await client.post("/v1/chat/completions", json={**chat, **more})).json()["choices"][0]
+            for more in ({}, {"return_tokens_as_token_ids": False})
+        ]
+
+    assert (told["temperature"], told["top_p"], told["max_output_tokens"]) == (0.3, 0.5, 9)
+    assert {request.sampling.temperature for request in engine.seen} == {0.3}
+    assert engine.seen[0].max_tokens == 9
+    tokens = [choice["logprobs"]["content"][0]["token"] for choice in (named, spelled)]
+    assert tokens[0].startswith("token_id:")
+    assert tokens[1:] == ["Hi"]
+
+
 async def test_a_background_response_waits_for_its_model() -> None:
     engines = [ScriptedEngine([{"output": said}], memory=1) for said in ("first", "second")]
     served = [

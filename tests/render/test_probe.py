@@ -1,6 +1,9 @@
 import pytest
 
+from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.turn import Turn
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
+from antiphon.render.renderer import ChatTemplateRenderer
 from tests.render import templates
 from tests.render.support import renderer
 
@@ -39,3 +42,12 @@ def test_without_tools_the_variable_may_have_to_be_absent() -> None:
     capabilities = renderer(source).capabilities
     assert capabilities.tools_undefined
     assert capabilities.tools
+
+
+def test_an_operator_may_say_how_contents_are_given() -> None:
+    user = Turn("m", (Message(Role.USER, (TextPart("Hi"),)),))
+    both = "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text + '!' }}{% endfor %}"
+    for parts, text in ((None, "Hi"), (False, "Hi"), (True, "Hi!")):
+        made = ChatTemplateRenderer(both, bos="", eos="", tool_prompt=None, content_parts=parts)
+        assert made.capabilities.content_parts is bool(parts)
+        assert made.render(user) == text

@@ -216,6 +216,20 @@ async def test_a_request_has_the_defaults_of_its_model_where_it_says_nothing() -
     assert model.card.defaults == {**own, "top_k": 20, "top_p": 0.9}
 
 
+async def test_what_the_operator_forces_holds_for_every_request() -> None:
+    forced = {"temperature": 0.3, "skip_special_tokens": False}
+    one = served(Engine(), "a", force_sampling=forced, force_variables={"enable_thinking": False})
+    models = Models([one])
+    await models.start()
+    model = await models.model("a")
+
+    for given in (Sampling(), Sampling(temperature=1.0, top_p=0.5)):
+        prepared = await model.prepare(turn(sampling=given, variables={"enable_thinking": True, "x": 1}))
+        assert prepared.request.sampling == replace(given, **forced)
+        assert prepared.turn.variables == {"enable_thinking": False, "x": 1}
+    assert model.card.forced == forced.keys()
+
+
 async def test_what_the_engine_cannot_do_is_no_default() -> None:
     engine = Engine()
     able = replace(engine.card.capabilities, sampling=frozenset({"temperature", "max_tokens"}))
@@ -226,6 +240,8 @@ async def test_what_the_engine_cannot_do_is_no_default() -> None:
 
     with pytest.raises(EngineError, match=r"model b does not support 'top_k'.*Leave it out"):
         await Models([served(engine, "b", sampling={"top_k": 3})]).start()
+    with pytest.raises(EngineError, match=r"model c does not support 'top_k'.*Leave it out"):
+        await Models([served(engine, "c", force_sampling={"top_k": 3})]).start()
 
 
 # Adapters

@@ -49,6 +49,7 @@ class Options(Struct, frozen=True, dict=True):
     `limits` bound requests. After `keep_alive` seconds of silence a stream sends a comment; a client that
     does not read for `stall` seconds is cut off, and no answer takes more than `deadline` seconds. With
     `trust_templates` clients may send chat templates. With `force_usage` every stream ends with its usage.
+    `tokens_as_ids` names tokens in log probabilities by their ids, where the model has ids.
     `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form` is the form of
     reasoning in the Responses API. Stored objects are kept for `keep` seconds; unless the server `stores`,
     clients can keep none. With `log_content` prompts
@@ -66,6 +67,7 @@ class Options(Struct, frozen=True, dict=True):
     reasoning_form: ReasoningForm = RAW
     keep: float = 30 * DAY
     stores: bool = True
+    tokens_as_ids: bool = False
     log_content: bool = False
     debug_answers: int = 0
     origins: tuple[str, ...] = ()
@@ -74,7 +76,9 @@ class Options(Struct, frozen=True, dict=True):
     def presentation(self) -> PresentationOptions:
         """The default presentation of chat answers and completions."""
         usage = UsageReports.LAST if self.force_usage else UsageReports.NONE
-        return PresentationOptions(usage=usage, reasoning=self.reasoning_fields)
+        return PresentationOptions(
+            usage=usage, reasoning=self.reasoning_fields, tokens_as_ids=self.tokens_as_ids
+        )
 
 
 class LargeWork:
@@ -128,6 +132,13 @@ class App(Struct, frozen=True):
     def searcher(self) -> FileSearcher:
         """Searches vector stores."""
         return searcher(self.storage, self.embedder, self.options.limits)
+
+    def presentation(self, model: Model) -> PresentationOptions:
+        """How answers of a model are presented by default."""
+        shown = self.options.presentation
+        if shown.tokens_as_ids and not model.card.capabilities.token_ids:
+            return replace(shown, tokens_as_ids=False)
+        return shown
 
     def contents(self, owner: str) -> Contents:
         """The attachments of a request of an owner."""

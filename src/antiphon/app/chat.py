@@ -90,9 +90,9 @@ async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> 
     """The server's part of a request: presentation and tools. Raises RequestError, ToolError."""
     requested = requested_tools(request)
     if not requested and not app.default_tools:
-        return ServerDefaults(app.options.presentation)
+        return ServerDefaults(app.presentation(model))
     asking = ToolRequester(owner, names=client_names(request.tools))
-    return ServerDefaults(app.options.presentation, await app.hosts(model, requested, asking))
+    return ServerDefaults(app.presentation(model), await app.hosts(model, requested, asking))
 
 
 def answer_id(prefix: str, given: str | None, header: str | None) -> str:

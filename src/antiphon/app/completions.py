@@ -30,7 +30,8 @@ from antiphon.run.drive import Driver, Projection
 
 async def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> Driver:
     """The continuations of texts. Raises RequestError."""
-    accepted = accept(request, owner, app.options.presentation)
+    model = await app.models.model(request.model)
+    accepted = accept(request, owner, app.presentation(model))
     if request.echo and (size := _echoed(accepted)) > app.options.limits.answer_bytes:
         app.options.limits.refuse(
             "answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes"
@@ -43,7 +44,6 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
         if request.stream
         else CompletionBuilder(envelope, layout, presentation)
     )
-    model = await app.models.model(request.model)
     return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
 
 

@@ -106,11 +106,12 @@ class ModelCard(Struct, frozen=True):
     `name` is the default public name. `context` is the largest number of tokens of a prompt together with
     its answer, 0 if unknown. `chat_template` is Jinja source, None if the model has none. `bos` and `eos`
     are token texts, empty if there are none. `known_as` are names that may indicate its family: titles,
-    file, architecture. `response_template` is Hugging Face's, JSON text, None if there is none. `opening` is
-    the token that the model needs before any text (BOS), None if it needs none. `defaults` are the fields of
-    `Sampling` that the engine sets itself if a request does not. `sampling` are those that the model's
-    makers recommend: they are sent if a request does not set them. `fill_in` are the texts of the tokens
-    before the prefix, the suffix and the middle of a gap, None if its file names none.
+    file, architecture. `response_template` is Hugging Face's, JSON text, None if there is none. `opening`
+    is the token that the model needs before any text (BOS), None if it needs none. `defaults` are the
+    fields of `Sampling` that the engine sets itself if a request does not; those of `forced` it sets in
+    any case. `sampling` are those that the model's makers recommend: they are sent if a request does not
+    set them. `fill_in` are the texts of the tokens before the prefix, the suffix and the middle of a gap,
+    None if its file names none.
     """
 
     name: str
@@ -124,6 +125,7 @@ class ModelCard(Struct, frozen=True):
     opening: int | None = None
     capabilities: Capabilities = Capabilities()
     defaults: Mapping[str, float] = {}
+    forced: frozenset[str] = frozenset()
     sampling: Mapping[str, float] = {}
     fill_in: tuple[str, str, str] | None = None
 

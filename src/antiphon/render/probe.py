@@ -79,14 +79,18 @@ _with_invalid_call = _empty_answer | {"tool_calls": [_call(ID, TOOL, VALUE)]}
 _result_1, _result_2 = _result(ID, TOOL, RESULT), _result(ID_2, TOOL_2, RESULT_2)
 
 
-def probe_capabilities(render: RenderProbe) -> TemplateCapabilities:
-    """The features that the template of `render` supports. Never raises."""
-    capabilities = next((form for form in _plain_forms() if _Probe(render, form).shows([_user], USER)), None)
+def probe_capabilities(render: RenderProbe, content_parts: bool | None = None) -> TemplateCapabilities:
+    """The features that the template of `render` supports. Never raises.
+
+    `content_parts` says whether contents are lists of parts; None: what the template needs.
+    """
+    forms = [form for form in _plain_forms() if content_parts in (None, form.content_parts)]
+    capabilities = next((form for form in forms if _Probe(render, form).shows([_user], USER)), None)
     if capabilities is None:
-        return TemplateCapabilities()
+        return TemplateCapabilities(content_parts=bool(content_parts))
     for find in (_assistant, _roles, _tools_and_calls, _reasoning, _efforts, _media):
         capabilities = find(_Probe(render, capabilities), capabilities)
-    return capabilities
+    return replace(capabilities, media={}) if content_parts is False else capabilities
 
 
 class _Probe:

@@ -78,6 +78,7 @@ class ChatTemplateRenderer:
 
     `source` is the template. `bos` and `eos` are the texts of the tokens that begin
     and end a sequence. `tool_prompt` describes tools where the template does not.
+    `content_parts` says whether contents are lists of parts, None to find out.
     Special tokens are escaped in text of clients (see `special_tokens`), not in the
     template's own.
     Raises `EngineError` if a template does not compile.
@@ -86,12 +87,20 @@ class ChatTemplateRenderer:
     native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
     read_messages: MessageReader | None = None
 
-    def __init__(self, source: str, *, bos: str, eos: str, tool_prompt: ToolPrompt | None) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos: str,
+        eos: str,
+        tool_prompt: ToolPrompt | None,
+        content_parts: bool | None = None,
+    ) -> None:
         self._template = Template(source)
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._has_tool_prompt = tool_prompt is not None
         self._escaper = SpecialTokenEscaper(bos, eos)
-        self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages)
+        self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages, content_parts)
         if placeholders := self.capabilities.media.values():
             self._escaper = SpecialTokenEscaper(bos, eos, *placeholders)
         self._knows_role = lru_cache(ROLES)(self._knows_role_now)

@@ -67,7 +67,9 @@ class ServedModel:
     prompts have one; by default, that of the start.
 
     `sampling` are fields of `Sampling` for requests that do not set them, with precedence over those that
-    the model's makers recommend; `variables` are such variables of the chat template. `adapters` are the
+    the model's makers recommend; `variables` are such variables of the chat template. `force_sampling` and
+    `force_variables` hold for every request. `content_format` is how the template gets contents: auto, string
+    or openai. `adapters` are the
     paths of LoRA adapters by their names. `exclude_tools` is that of `TokenModel`. `tools` are the server's
     tools by type, `limits` bound the size of a turn.
     """
@@ -79,9 +81,12 @@ class ServedModel:
         names: tuple[str, ...] = (),
         dialect: str | None = None,
         chat_template: str | None = None,
+        content_format: str = "auto",
         date: str | None = None,
         sampling: Mapping[str, Any] = MappingProxyType({}),
         variables: Mapping[str, Any] = MappingProxyType({}),
+        force_sampling: Mapping[str, Any] = MappingProxyType({}),
+        force_variables: Mapping[str, Any] = MappingProxyType({}),
         adapters: Mapping[str, str] = MappingProxyType({}),
         exclude_tools: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
@@ -101,6 +106,9 @@ class ServedModel:
         """Grows with time."""
         self.sampling: Mapping[str, Any] = sampling
         self.variables = variables
+        self.force_sampling: Mapping[str, Any] = force_sampling
+        self.force_variables = force_variables
+        self._content_parts = _CONTENT_PARTS[content_format]
         self._wanted_adapters = adapters
         self._engine = engine
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
@@ -221,7 +229,7 @@ class ServedModel:
     def _sampling(self, card: ModelCard) -> Mapping[str, Any]:
         """The defaults of requests. Raises EngineError for fields that the engine does not support."""
         able = card.capabilities.sampling
-        if wrong := [name for name in self.sampling if name not in able]:
+        if wrong := [name for name in (*self.sampling, *self.force_sampling) if name not in able]:
             message = (
                 f"The engine of the model {self.names[0]} does not support '{wrong[0]}'. Leave it out of"
             )
@@ -231,7 +239,11 @@ class ServedModel:
 
     def _chat_model(self) -> ChatModel:
         """The model of an engine that takes conversations. Raises EngineError for options without effect."""
-        for option, value in (("--dialect", self._dialect), ("--chat-template", self._chat_template)):
+        for option, value in (
+            ("--dialect", self._dialect),
+            ("--chat-template", self._chat_template),
+            ("--chat-template-content-format", self._content_parts),
+        ):
             if value is not None:
                 message = (
                     f"The server of this model takes conversations only: {option} has no meaning for it."
@@ -274,11 +286,19 @@ class ServedModel:
                 raise EngineError(message + "Or ask a server for conversations: --upstream-kind chat.")
             return native
         jinja = ChatTemplateRenderer(
-            template, bos=card.bos, eos=card.eos, tool_prompt=tool_prompt_of(dialect)
+            template,
+            bos=card.bos,
+            eos=card.eos,
+            tool_prompt=tool_prompt_of(dialect),
+            content_parts=self._content_parts,
         )
         if native is None or self._chat_template:
             return jinja
         return jinja if _differs(jinja, native) else native
+
+
+_CONTENT_PARTS = {"auto": None, "string": False, "openai": True}
+"""Content format → whether contents are lists of parts; None: as the template needs them."""
 
 
 def _is_pattern(name: str) -> bool:

@@ -473,8 +473,10 @@ class NamedModel:
     @property
     def card(self) -> ModelCard:
         """See `Model`. Its defaults are those that requests really have."""
-        card, own = self._model.card, self._served.sampling
-        return replace(card, defaults={**card.defaults, **own}) if own else card
+        card, own, forced = self._model.card, self._served.sampling, self._served.force_sampling
+        if not (own or forced):
+            return card
+        return replace(card, defaults={**card.defaults, **own, **forced}, forced=frozenset(forced))
 
     @property
     def writing(self) -> WeakSet[GenerationRun]:
@@ -566,14 +568,15 @@ class NamedModel:
                 yield piece
 
     def _completed(self, turn: Turn) -> Turn:
-        """The turn with the model's defaults for parameters that are not set."""
+        """The turn with the model's defaults for parameters that are not set, and those that are forced."""
         served = self._served
-        if not served.sampling and not served.variables:
+        if not (served.sampling or served.variables or served.force_sampling or served.force_variables):
             return turn
         sampling: dict[str, Any] = {
             name: value
             for name, value in served.sampling.items()
             if getattr(turn.sampling, name) in (None, (), {})
         }
-        variables = {**served.variables, **turn.variables}
+        sampling |= served.force_sampling
+        variables = {**served.variables, **turn.variables, **served.force_variables}
         return replace(turn, sampling=replace(turn.sampling, **sampling), variables=variables)

@@ -74,7 +74,8 @@ class ResponseContext(Struct, frozen=True):
     oldest first, `referenced_items` those of the items that its input refers to, by id. `raw_reasoning` is
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
-    `read_messages` finds the messages of a text of the model, if it has messages.
+    The operator has `forced` some of it. `read_messages` finds the messages of a text of the model, if it has
+    messages.
     """
 
     id: str
@@ -88,6 +89,7 @@ class ResponseContext(Struct, frozen=True):
     presenters: Presenters = DEFAULT_PRESENTERS
     defaults: Mapping[str, float] = {}
     read_messages: ReadMessages | None = None
+    forced: frozenset[str] = frozenset()
 
 
 PARAMETERS = {
@@ -165,7 +167,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         context.id,
         turn,
         to_stored(conversation.items),
-        settings(request, context.defaults),
+        settings(request, context.defaults, context.forced),
         tools,
         context.presenters,
         include,

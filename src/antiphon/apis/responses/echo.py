@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.apis.responses.formats import echo_format
 from antiphon.apis.responses.resource import (
@@ -19,9 +20,21 @@ from antiphon.core.turn import CallMode
 
 T = TypeVar("T")
 
+_SHOWN = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
+"""The sampling parameters that a response shows."""
 
-def settings(request: CreateResponse, defaults: Mapping[str, float]) -> ResponseSettings:
-    """The settings of the request's response. `defaults` are the model's own; see `ModelCard`."""
+
+def settings(
+    request: CreateResponse, defaults: Mapping[str, float], forced: frozenset[str] = frozenset()
+) -> ResponseSettings:
+    """The settings of the request's response. `defaults` are the model's own, and `forced` hold in any case.
+
+    See `ModelCard`.
+    """
+    if forced:
+        names = dict.fromkeys(forced & _SHOWN)
+        most = int(defaults["max_tokens"]) if "max_tokens" in forced else request.max_output_tokens
+        request = replace(request, **names, max_output_tokens=most)
     text, reasoning = request.text, request.reasoning or ReasoningOptions()
     conversation = request.conversation_id
     choice = request.tool_choice

@@ -111,6 +111,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         app.presenters,
         model.card.defaults,
         model.read_messages,
+        model.card.forced,
     )
 
 
