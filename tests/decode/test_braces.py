@@ -106,3 +106,20 @@ def test_strings_stream() -> None:
 
 def test_an_object_is_written_as_it_comes_even_under_the_name_of_a_wrapper() -> None:
     assert arguments("{input:{s:1}}") == ('{"input": {"s": 1}}', "completed")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("<|tool_call>call:f<tool_call|>Hi", "{}"),
+        ("<|tool_call>f{i:1}<tool_call|>Hi", '{"i": 1}'),
+        ("<|tool_call>call: f {i:1}<tool_call|>Hi", '{"i": 1}'),
+        ("<|tool_call>call:f(i=1) .<tool_call|>Hi", '{"i": 1}'),
+        ('<|tool_call>call:f{s:<|"|>x<|"|>}} and so on<tool_call|>Hi', '{"s": "x"}'),
+    ],
+)
+def test_only_the_closing_token_ends_a_call(text: str, wanted: str) -> None:
+    output = fold(check(gemma4, text, tools=TOOLS))
+
+    assert [call.arguments for call in output.calls] == [wanted]
+    assert output.text == "Hi"

@@ -10,6 +10,8 @@ from antiphon.core.grammar import CallHeader, Route
 from antiphon.decode.decoder import Decoder, state_after
 from antiphon.decode.headers import MAX_HEADER, harmony_router
 from antiphon.decode.table import Table
+from antiphon.dialects.inkling import INKLING
+from antiphon.dialects.muse_glimmer import MUSE_GLIMMER
 from antiphon.dialects.openai import OPENAI
 from tests.laws import check, cuts, decode, fold, model_text
 from tests.search import examples
@@ -143,3 +145,87 @@ def test_a_table_without_calls_takes_a_call_for_text() -> None:
     text = "<|channel|>commentary to=functions.f<|message|>{}"
 
     assert fold(check(Table(OPENAI.grammar.without_calls()), text)).text == "{}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|channel|>analysis<|message|>Hm.<|end|>assistant<|channel|>final<|message|>Hi",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|start|>assistant<|channel|>final<|message|>Hi",
+        "<|start|>assistant<|channel|>analysis? <|message|>Hm.<|end|>final<|message|>Hi",
+        "<|channel|>analysis<|message|>Hm.<|end|><|message|>Hi",
+    ],
+)
+def test_headers_without_their_start_or_with_two(text: str) -> None:
+    output = fold(check(table, text))
+
+    assert (output.reasoning, output.text) == ("Hm.", "Hi")
+
+
+def test_a_namespace_is_that_of_a_tool_and_words_glued_to_a_name_are_not_part_of_it() -> None:
+    text = "<|channel|>commentary to={}<|message|>{{}}<|call|>"
+    names = {
+        "repo.list": "repo.list",
+        "functions.fjson": "f",
+        "fcode": "f",
+        "functions.g": "g",
+        "functions.f": "f",
+    }
+
+    for recipient, name in names.items():
+        assert [call.name for call in fold(check(table, text.format(recipient), tools=TOOLS)).calls] == [name]
+    assert not fold(check(table, text.format("nobody"), tools=TOOLS)).calls
+
+
+muse = Table(MUSE_GLIMMER.grammar)
+CALL = '<|message|><atem:function_calls>\n<atem:invoke name="f"></atem:invoke>\n</atem:function_calls>'
+
+
+@pytest.mark.parametrize(
+    "between", ["<|eom|> ", "<|eom|>", "<|eom|><|start|>assistant ", "\n", " ", "<|eom|>assistant "]
+)
+@pytest.mark.parametrize("last", [f"to=f{CALL}", "to=user<|message|>Hi"])
+def test_muse_begins_messages_in_many_ways(between: str, last: str) -> None:
+    output = fold(check(muse, f" to=self<|message|>Hm.{between}{last}", tools=TOOLS))
+
+    assert output.reasoning == "Hm."
+    assert (output.text, len(output.calls)) == (("Hi", 0) if "user" in last else ("", 1))
+
+
+@pytest.mark.parametrize("text", ["set x to=5 and", "Hello you", "to=5, or not"])
+def test_muse_does_not_take_prose_for_a_header(text: str) -> None:
+    assert fold(check(muse, text)).text == text
+    assert fold(check(muse, f" to=self<|message|>{text}<|eom|>")).reasoning == text
+
+
+@given(
+    text=model_text(
+        [*MUSE_GLIMMER.grammar.markers, "assistant", " to=", "\nto=f", "to=user", "x", " ", "\n"]
+    ),
+    at=cuts,
+)
+@settings(max_examples=examples(200))
+def test_muse_keeps_the_laws(text: str, at: list[int]) -> None:
+    check(muse, text, at, tools=TOOLS)
+
+
+INKLING_CALL = '<|content_invoke_tool_json|>{{"name":"{0}","args":{{}}}}<|end_message|>'
+
+
+@pytest.mark.parametrize(
+    "before", ["", "<|message_model|>", "<|content_text|>Hi<|end_message|><|message_model|>"]
+)
+def test_a_name_before_the_marker_of_a_call_is_not_content(before: str) -> None:
+    table = Table(INKLING.grammar)
+    output = fold(
+        check(table, f"{before}f{INKLING_CALL.format('f')}<|message_model|>g{INKLING_CALL.format('g')}")
+    )
+
+    assert [call.name for call in output.calls] == ["f", "g"]
+    assert output.text == ("Hi" if "Hi" in before else "")
+    entities = (
+        "f<|content_invoke_tool_json|>{&quot;name&quot;:&quot;f&quot;,&quot;args&quot;:{&quot;a&quot;:1}}"
+    )
+    assert [call.arguments for call in fold(check(table, entities)).calls] == ['{"a":1}']
+    assert fold(check(table, "The <|content_invoke_tool_json|> token")).text.startswith("The <|")
+    assert fold(check(table, "Hello")).text == "Hello"

@@ -1,7 +1,7 @@
 """The `JsonScanner` for models that write `&quot;` for a quote around a string.
 
-An entity is such a quote where a string may begin; and in a string, if what follows it can only follow the
-end of one. There it is held back until that is known. Any other is text of the string.
+An entity is such a quote where a string may begin; and in a string of an object or array, if what follows it
+can only follow the end of one. There it is held back until that is known. Any other is text of the string.
 """
 
 import re
@@ -52,7 +52,7 @@ class EntityScanner(JsonScanner):
         entity, after = text[at : at + len(_QUOTE)], at + len(_QUOTE)
         if entity != _QUOTE:
             return None if _QUOTE.startswith(text[at:]) else False
-        if not self.in_string:
+        if not self.in_string or self.outermost:  # a name has no entities, and nothing after it may be read
             return True
         if (_AFTER_KEY if self.in_key else _AFTER_VALUE).match(text, after):
             return True

@@ -95,6 +95,11 @@ class JsonScanner:
         return self._expect is _STRING
 
     @property
+    def outermost(self) -> bool:
+        """Whether no container is open."""
+        return not self._stack
+
+    @property
     def in_key(self) -> bool:
         """Whether the latest string is a key."""
         return self._in_key

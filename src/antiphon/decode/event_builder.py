@@ -268,6 +268,10 @@ class EventBuilder:
         """Whether the tool's schema says that the argument is a string."""
         return self._writer.takes_text(key)
 
+    def may_be_text(self, key: str) -> bool:
+        """Whether the argument may be a string, for all that the tool's schema says."""
+        return self._writer.may_be_text(key)
+
     def names_of(self, name: str) -> Set[str]:
         """The arguments that the function of this name declares, if the request offers one."""
         return argument_names(self._tools.get(name, {}))

@@ -84,6 +84,7 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
     """
 
     def route(text: str) -> Route | None:
+        text = _STARTED_AGAIN.sub("", text)
         recipient = _RECIPIENT.search(text)
         outside = _RECIPIENT.sub(" ", text)
         tokens = set(_TOKEN.findall(outside))
@@ -177,7 +178,7 @@ def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | N
     """
 
     def route(text: str) -> Route | None:
-        words = text.split()
+        words = _STARTED_AGAIN.sub("", text).split()
         if words[:1] == ["assistant"]:
             del words[0]
         if not words and nobody is not None:
@@ -193,9 +194,10 @@ def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | N
 
 def begins_recipient(text: str) -> bool:
     """Whether text may be the start of `assistant to=RECIPIENT`."""
-    recipient = text.lstrip().removeprefix("assistant").lstrip()
-    begun = "to=".startswith(recipient) or "assistant".startswith(text.strip())
-    return begun or _TO_RECIPIENT.fullmatch(recipient) is not None
+    text = _STARTED_AGAIN.sub("", text).lstrip()
+    recipient = text.removeprefix("assistant").lstrip()
+    begun = any(word.startswith(recipient) for word in ("<|start|>", "to="))
+    return begun or "assistant".startswith(text.rstrip()) or _TO_RECIPIENT.fullmatch(recipient) is not None
 
 
 def is_cut_recipient(text: str) -> bool:
@@ -279,6 +281,8 @@ def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
 
 
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
+_STARTED_AGAIN = re.compile(r"\A(?:\s*+(?:assistant)?\s*+<\|start\|>)++")
+"""The prompt has the start of a header, and models may write it again."""
 _TOKEN = re.compile(r"<\|\w+\|>")
 _WORD = re.compile(r"[^\W\d_]*")
 _HEADER_TEXT = re.compile(r"(?:\s*+<\|\w+\|>)*+((?:[^<]|<(?!\||\Z))*+)")

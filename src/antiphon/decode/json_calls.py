@@ -41,6 +41,7 @@ class JsonCallsReader:
 
     def _begin_object(self) -> None:
         self._scanner = self._make_scanner()
+        self._scanned = False  # whether the scanner has got any text
         self._collected: list[str] = []  # text of the key, or of a value that is read as a whole
         self._key = ""
         self._name: str | None = None
@@ -87,12 +88,12 @@ class JsonCallsReader:
 
     def _read_key(self, text: str) -> Step | str | None:
         """After `{` or `,`: a key, or the end of the object."""
-        if not self._collected:
+        if not self._scanned:
             char, text = self._next(text)
             if char == "}":
                 self._builder.markup(char)
                 return self._end_object(text)
-            if char != '"':
+            if char not in ('"', "&"):  # the scanner knows whether it is an entity
                 return self._malformed(char + text) if char else None
             text = char + text
         rest = self._collect(text)
@@ -187,9 +188,10 @@ class JsonCallsReader:
         self._begin_text()
 
     def _begin_text(self) -> None:
-        self._scanner, self._collected = self._make_scanner(), []
+        self._scanner, self._scanned, self._collected = self._make_scanner(), False, []
 
     def _collect(self, text: str) -> str:
+        self._scanned = True
         end = self._scanner.feed(text, 0, self._collected)
         self._builder.markup(text[:end])
         return text[end:]

@@ -133,9 +133,10 @@ class SpanReader:
         return step
 
     def drop_begun_marker(self) -> None:
-        """Report the beginning of a marker that is held back as markup: the answer was cut there."""
+        """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""
         found = self._lexer.find(self._held)
-        if found and found.end - found.start >= MIN_BEGUN and not self._lexer.find_final(self._held):
+        begun = found and found.end - found.start >= MIN_BEGUN and not self._lexer.find_final(self._held)
+        if begun or (self._begins and self._is_name(self._held, "")):
             self._builder.markup(self._held)
             self._held = ""
 

@@ -17,7 +17,7 @@ Sunny.
 </response>
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, JsonCalls, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
@@ -25,7 +25,12 @@ ERNIE45 = Dialect(
     names=("ernie45",),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on={"<tool_call>": "call"}, first={"<response>": "response"}),
+            "text": Span(
+                SpanKind.TEXT,
+                on={"<tool_call>": "call"},
+                first={"<response>": "response"},
+                habits=Habits(on={"</response>": "text"}),
+            ),
             "response": Span(SpanKind.TEXT, on={"</response>": "text", "<tool_call>": "call"}),
             "call": JsonCalls(then="called"),
             "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", "<tool_call>": "call"}),

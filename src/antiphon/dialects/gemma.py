@@ -11,16 +11,16 @@ in the schema, or else the one it looks like. FunctionGemma puts every value bet
 schema states the type of those, too. If the engine drops `<|channel>`, the answer begins with `thought`.
 Channels come in any place: the template removes each from an earlier answer.
 
-Models leave out `call` before the colon, the label `thought`, commas and delimiters, and write `f(key=value)`
-and quotes of JSON or Python (`decode/arguments/braces.py`). So only the closing token ends a call: what is
-between its arguments and that is no text.
+Models leave out `call:`, the braces of a call without arguments, the label `thought`, commas and delimiters,
+and write `f(key=value)` and quotes of JSON or Python (`decode/arguments/braces.py`). So only the closing
+token ends a call: what is between its arguments and that is no text.
 """
 
 from antiphon.core.grammar import BraceArguments, Grammar, Name, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.headers import prefixed_name
 from antiphon.dialects.dialect import Dialect
 
-_CALL = r"\s*(?:call\s*)?:"
+_CALL = r"\s*(?:(?:call\s*)?:|(?=[\w.-]+\s*\Z))"
 
 _CLOSERS = {"<tool_call|>": "called", "<|tool_call>": "name", "<|tool_response>": "text"}
 
@@ -29,8 +29,14 @@ FUNCTIONGEMMA = Dialect(
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<start_function_call>": "name"}),
-            "name": Name(on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME")),
+            "name": Name(
+                on={"{": "arguments"},
+                parse=prefixed_name(_CALL, "call:NAME"),
+                words=2,
+                habits={"(": "parameters", "<end_function_call>": "text"},
+            ),
             "arguments": BraceArguments(then="closing", quote="<escape>"),
+            "parameters": BraceArguments(then="closing", quote="<escape>", close=")"),
             "closing": Span(
                 SpanKind.MARKUP,
                 on={"<end_function_call>": "text", "<start_function_call>": "name"},
@@ -47,7 +53,10 @@ GEMMA4 = Dialect(
         {
             "text": Span(SpanKind.TEXT, on={"<|tool_call>": "name"}),
             "name": Name(
-                on={"{": "arguments"}, parse=prefixed_name(_CALL, "call:NAME"), habits={"(": "parameters"}
+                on={"{": "arguments"},
+                parse=prefixed_name(_CALL, "call:NAME"),
+                words=2,
+                habits={"(": "parameters", "<tool_call|>": "called"},
             ),
             "arguments": BraceArguments(then="closing", quote='<|"|>', quoted="string"),
             "parameters": BraceArguments(then="closing", quote='<|"|>', quoted="string", close=")"),

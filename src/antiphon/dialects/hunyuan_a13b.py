@@ -9,10 +9,10 @@
     </answer>
 
 The model writes tentative calls in its reasoning, so a call there is not a call. The
-word for "Assistant:", in Chinese, before the answer is markup.
+word for "Assistant:", in Chinese, before the answer is markup, and so is `</answer>` without its opening tag.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, ReasoningMarkers, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, JsonCalls, ReasoningMarkers, Span, SpanKind
 from antiphon.dialects.dialect import Dialect
 
 _SPEAKER = "助手\uff1a"
@@ -23,7 +23,10 @@ HUNYUAN_A13B = Dialect(
     calls=Grammar(
         {
             "text": Span(
-                SpanKind.TEXT, on={"<tool_calls>": "call"}, first={"<answer>": "answer", _SPEAKER: "text"}
+                SpanKind.TEXT,
+                on={"<tool_calls>": "call"},
+                first={"<answer>": "answer", _SPEAKER: "text"},
+                habits=Habits(on={"</answer>": "text"}),
             ),
             "answer": Span(
                 SpanKind.TEXT, on={"</answer>": "text", "<tool_calls>": "call"}, first={_SPEAKER: "answer"}

@@ -108,9 +108,10 @@ _MARKED = frozenset({CallStarted, Malformed})
 class Interceptors(Struct, frozen=True):
     """The parts that may act between engine and client; most answers have none.
 
-    `ended` is called with the items of each answer that has ended; `content` returns events to be added at its
-    end. `hosted` names the functions that the server runs. `plan` is the source of the generation's constraint:
-    an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply to the answer.
+    `ended` is called with the items of each answer that has ended; `content` returns events to be added at
+    its end. `hosted` names the functions that the server runs. `plan` is the source of the generation's
+    constraint: an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply
+    to the answer.
     """
 
     replay: ReplayLog | None = None

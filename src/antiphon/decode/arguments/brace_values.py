@@ -46,13 +46,18 @@ class ValueEnds:
         self.assign = ""
         self.final = False
         self._opener = ""
+        self._is_text = True
         self._inside = ""  # the end of the innermost container; empty for an argument of the call
         self._names: Set[str] = frozenset()
         self._open = {"}": 0, ")": 0}  # brackets that are open in a bare value
 
-    def begin(self, opener: str, stack: Sequence[str], names: Set[str]) -> None:
-        """A value begins with this quote, or none, in these containers. `names` are the tool's arguments."""
+    def begin(self, opener: str, stack: Sequence[str], names: Set[str], is_text: bool) -> None:
+        """A value begins with this quote, or none, in these containers.
+
+        `names` are the tool's arguments. A value that cannot be a string ends at any comma or bracket.
+        """
         self._opener = opener
+        self._is_text = is_text
         self._inside = stack[-1] if len(stack) > 1 else ""
         self._names = names
         self._open = dict.fromkeys(self._open, 0)
@@ -145,6 +150,8 @@ class ValueEnds:
 
     def _at_bracket(self, text: str, at: int, start: int) -> Stop | int | None:
         """A comma or a bracket in a bare value of the call."""
+        if not self._is_text:
+            return Stop(at) if text[at] in ",})" else at + 1
         if text[at] == ",":
             follows = self._follows_key(text, at + 1)
         elif text[at] in "})":

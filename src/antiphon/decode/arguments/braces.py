@@ -120,7 +120,8 @@ class BraceArgumentsReader:
         elif opener:
             self._builder.arguments('"', "")
         self._word = ""
-        self._ends.begin(opener, self._stack, self._builder.argument_names)
+        is_text = bool(opener) or self._builder.may_be_text(self._argument)
+        self._ends.begin(opener, self._stack, self._builder.argument_names, is_text)
         self._phase = self._text_value if opener or outermost else self._bare
         self._builder.arguments("", opener)
         return text[len(opener) :]

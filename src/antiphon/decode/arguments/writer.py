@@ -93,6 +93,11 @@ class ObjectWriter:
         """Whether the schema says that the argument is a string."""
         return allowed(argument(self._schema, key), self._schema) == _STRING
 
+    def may_be_text(self, key: str) -> bool:
+        """Whether the argument may be a string, for all that the schema says."""
+        types = allowed(argument(self._schema, key), self._schema)
+        return not types or "string" in types
+
     def takes_list(self, key: str) -> bool:
         """Whether the schema says that the argument is an array, and its values are not."""
         return lists(argument(self._schema, key), self._schema)
