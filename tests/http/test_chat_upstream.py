@@ -10,6 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
+from antiphon.core.call_results import NO_RESULT
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.acting import ActingTool
 from tests.engines.canned import answer, canned
@@ -133,6 +134,36 @@ async def test_images_are_passed_on_where_they_stand(behind: Running, kind: str)
     places = [prompt.text.index(order[0])]
     for each in order[1:]:
         places.append(prompt.text.index(each, places[-1] + 1))
+
+
+@pytest.mark.parametrize("kind", ["chat", "anthropic"])
+async def test_results_are_passed_on_in_the_order_of_their_calls(behind: Running, kind: str) -> None:
+    """Also if some are missing, or had their calls cut off, which most servers refuse."""
+    engine = UpstreamEngine(Options(behind.url, upstream_kind=kind))
+    calls = [
+        {"id": f"call_{name}", "type": "function", "function": {"name": f"f_{name}", "arguments": "{}"}}
+        for name in "abc"
+    ]
+
+    def result(name: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": f"call_{name}", "content": f"value-{name}"}
+
+    messages = [
+        *({"role": "user", "content": "First"}, result("x")),
+        *({"role": "assistant", "content": None, "tool_calls": calls}, result("c"), result("a")),
+        {"role": "user", "content": "So?"},
+    ]
+    async with (
+        running(engine, dialect=None) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        answered = await http.post("/v1/chat/completions", json={"model": "scripted", "messages": messages})
+    assert answered.status_code == 200, answered.text
+    prompt = behind.engine.seen[-1].prompt.text
+    order = ["First", "unnamed", "value-x", "f_a", "f_b", "f_c", "value-a", NO_RESULT, "value-c", "So?"]
+    places = [prompt.find(each) for each in order]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 def said(text: str, image: bytes) -> list[Any]:

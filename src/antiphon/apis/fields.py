@@ -63,6 +63,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "stopping_strings": ("stop",),
     "temp_exponent": ("dynatemp_exponent",),
     "template_vars": _VARIABLES,
+    "thinking_budget": _BUDGET,
     "thinking_budget_tokens": _BUDGET,
     "typical": ("typical_p",),
     "verbosity": ("text.verbosity",),

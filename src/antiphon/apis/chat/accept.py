@@ -7,7 +7,13 @@ from msgspec.structs import replace
 
 from antiphon.apis.chat.errors import PARAMETERS
 from antiphon.apis.chat.history import History
-from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest, RequestMessage
+from antiphon.apis.chat.schema import (
+    BatchChatRequest,
+    ChatOptions,
+    ChatRequest,
+    RequestMessage,
+    ThinkingSwitch,
+)
 from antiphon.apis.chat.tools import NO_TOOLS, Tools, added_tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
@@ -113,7 +119,8 @@ def accept_messages(
         parameters=parameters,
     )
     rare = {field: value for field, name in _RARE.items() if (value := getattr(options, name)) is not None}
-    budget = options.thinking and options.thinking.budget_tokens
+    switch = options.thinking
+    budget = switch.budget_tokens if isinstance(switch, ThinkingSwitch) else None
     if budget is not None and "reasoning_limit" not in rare:
         parameters = {**parameters, "reasoning_limit": "thinking.budget_tokens"}
         rare |= {"reasoning_limit": budget, "parameters": parameters}
@@ -182,9 +189,10 @@ def _variables(options: ChatOptions) -> dict[str, Any]:
 
 def _switch(options: ChatOptions) -> bool | None:
     """Whether to reason, as the switches of other servers say."""
-    if options.thinking is not None and options.thinking.type in _SWITCHES:
-        return _SWITCHES[options.thinking.type]
-    return options.think if isinstance(options.think, bool) else None
+    if isinstance(options.thinking, ThinkingSwitch):
+        return _SWITCHES.get(options.thinking.type)
+    given = options.think if options.thinking is None else options.thinking
+    return given if isinstance(given, bool) else None
 
 
 def _presentation(
