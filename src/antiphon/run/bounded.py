@@ -82,10 +82,10 @@ class BoundedPool:
         try:
             await admitted
         except asyncio.CancelledError:
-            if admitted.cancelled():
-                queue.remove(admitted)
-            else:
+            if not admitted.cancelled():  # it was admitted in the turn in which it was cancelled
                 self._release(client)
+            elif admitted in queue:
+                queue.remove(admitted)
             raise
 
     def _may_run(self, client: str) -> bool:
@@ -99,6 +99,8 @@ class BoundedPool:
         if not self._running[client]:
             del self._running[client]
         for each, queue in [*self._waiting.items()]:
+            while queue and queue[0].done():  # cancelled, and its task has not run since
+                queue.popleft()
             if not queue:
                 del self._waiting[each]
             elif self._may_run(each):
