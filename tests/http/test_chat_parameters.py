@@ -301,10 +301,10 @@ async def test_an_answer_goes_by_the_id_of_its_request(api: ChatApi) -> None:
 
 
 @pytest.mark.parametrize("given", ["a" * 129, "a\tb"])
-async def test_a_bad_id_is_refused(api: ChatApi, given: str) -> None:
+async def test_a_bad_id_is_refused_or_replaced(api: ChatApi, given: str) -> None:
     assert (await api.refused("Hi", request_id=given))["param"] == "request_id"
-    body = await api.post(CHAT, chat("Hi"), 400, **{"x-request-id": given})
-    assert body["error"]["param"] == "x-request-id"
+    body = await api.post(CHAT, chat("Hi"), **{"x-request-id": given})
+    assert given not in body["id"]  # a proxy may have set it
 
 
 # Prompts

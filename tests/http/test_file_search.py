@@ -131,6 +131,17 @@ async def test_filters_keep_files_out(server: Running, alice: AsyncOpenAI, store
     assert "Nothing was found" in server.engine.prompt
 
 
+async def test_filters_have_another_name_and_none_is_ignored(server: Running, alice: AsyncOpenAI, store: str):
+    server.engine.says(CALL, "I do not know.")
+    only = {"type": "ne", "key": "kind", "value": "cat"}
+    await alice.responses.create(model="scripted", input="Cats?", tools=[tool(store, filter=only)])
+    assert CATS.decode() not in server.engine.prompt
+    for name in ("where", "file_ids", "score_threshold"):
+        with pytest.raises(BadRequestError) as caught:
+            await alice.responses.create(model="scripted", input="Cats?", tools=[tool(store, **{name: [1]})])
+        assert caught.value.param == f"tools[0].{name}"
+
+
 async def test_another_owners_vector_store(server: Running, alice: AsyncOpenAI, store: str):
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="eve", max_retries=0) as eve:
         with pytest.raises(NotFoundError) as caught:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.client.session import ClientSession
 from mcp.server import MCPServer
 from mcp_types import ToolAnnotations
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from antiphon.core.items import MediaKind
 from antiphon.core.limits import Limits
 from antiphon.engines.engine import Capabilities
 from antiphon.engines.scripted import CAPABILITIES
-from antiphon.tools.mcp.connection import Network, Target
+from antiphon.tools.mcp.connection import Connection, Network, Target
 from antiphon.tools.mcp.open import open_mcp
 from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.settings import Policy, ToolFilter
@@ -164,6 +165,35 @@ async def test_servers_are_asked_and_called_side_by_side() -> None:
 async def test_servers_without_sessions_or_streams(options: dict[str, bool]) -> None:
     async with serving(**options) as there, asking(*SUM) as (api, _):
         assert item(await api.create("2 + 3?", tools=[remote(there)]), "mcp_call")["output"] == "5"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+async def test_an_answer_has_one_session_and_one_listing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    opened, listed = Connection.open, ClientSession.list_tools
+
+    async def opening(connection: Connection) -> None:
+        done.append("session")
+        await opened(connection)
+
+    async def listing(session: ClientSession, **options: Any) -> Any:
+        done.append("listing")
+        return await listed(session, **options)
+
+    monkeypatch.setattr(Connection, "open", opening)
+    monkeypatch.setattr(ClientSession, "list_tools", listing)
+    async with serving(path=path) as there, asking(*SUM, *SUM) as (api, _):
+        assert item(await api.create("2 + 3?", tools=[remote(there)]), "mcp_call")["output"] == "5"
+        assert done == ["session", "listing"]
+        await api.create("2 + 3?", tools=[remote(there)])  # its listing is known
+        assert done.count("session") == 2
+
+
+@pytest.mark.parametrize("name", ["filter", "tool_filter", "blocked_tools"])
+async def test_what_would_leave_tools_out_is_not_ignored(name: str) -> None:
+    async with serving() as there, asking("Hi") as (api, _):
+        error = await api.refused("Hi", tools=[remote(there, **{name: ["add"]})])
+    assert error["param"] == f"tools[0].{name}"
 
 
 async def test_a_listing_in_the_conversation_is_not_made_again() -> None:

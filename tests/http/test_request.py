@@ -265,11 +265,68 @@ async def test_what_is_not_served_says_what_is(http: httpx.AsyncClient) -> None:
 
 async def test_names_that_an_endpoint_does_not_know_are_logged(http: httpx.AsyncClient) -> None:
     with capture_logs() as logs:
-        listed = await http.get("/v1/responses?limt=3&limit=1")
-        made = await http.post("/v1/vector_stores", json={"name": "a", "nmae": "b"})
+        listed = await http.get("/v1/responses?limit=1&include[]=usage&beta=true")
+        made = await http.post("/v1/vector_stores?limt=3", json={"name": "a", "nmae": "b"})
     assert (len(listed.json()["data"]) <= 1, made.json()["name"]) == (True, "a")
     ignored = [log["names"] for log in logs if log["event"] == "unknown parameters ignored"]
-    assert ignored == [["limt"], ["nmae"]]
+    assert ignored == [["beta", "include[]"], ["nmae"], ["limt"]]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/files?purpos=assistants", "/v1/responses?limt=3", "/v1/responses?model=m"),
+        *("/v1/chat/completions?metadata=x", "/v1/conversations/conv_1/items?type=message"),
+        *("/v1/vector_stores?name=x", "/v1/containers?user=x"),
+    ],
+)
+async def test_what_would_make_a_list_shorter_is_not_ignored(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(path)
+    name = path.partition("?")[2].partition("=")[0]
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+@pytest.mark.parametrize("tier", ["standard", "gold", 1])
+async def test_a_service_tier_that_there_is_not(http: httpx.AsyncClient, tier: object) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}),
+    ):
+        answer = await http.post(path, json=body | {"service_tier": tier})
+        assert answer.status_code == 400
+        assert "service_tier" in answer.text
+
+
+async def test_the_fingerprint_is_that_of_a_model(http: httpx.AsyncClient) -> None:
+    bodies = [
+        (await http.post("/v1/chat/completions", json={"messages": MESSAGES, "model": model})).json()
+        for model in ("first", "first", "second")
+    ]
+    first, again, other = (body["system_fingerprint"] for body in bodies)
+    assert first == again != other
+    completion = (await http.post("/v1/completions", json={"prompt": "Hi", "model": "first"})).json()
+    assert completion["system_fingerprint"] == first
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/chat/completions/render", "POST"),
+        ("GET", "/v1/chat/completions/batch", "POST"),
+        ("GET", "/v1/responses/compact", "POST"),
+        ("DELETE", "/v1/messages/batches", "GET, HEAD, POST"),
+        ("PUT", "/v1/chat/completions/x", "DELETE, GET, HEAD, POST"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
+        ("DELETE", "/v1/models/a/b", "GET, HEAD"),
+    ],
+)
+async def test_the_methods_of_a_path_are_named(
+    http: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    answer = await http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,9 @@ async def test_files_are_searched(alice: AsyncOpenAI, http: httpx.AsyncClient):
     assert set(await found(alice, store.id, "day")) == {"cats.md", "dogs"}
     assert await found(alice, store.id, "day", max_num_results=1) in (["cats.md"], ["dogs"])
     only: Any = {"type": "eq", "key": "kind", "value": "dog"}
+    alias = {"query": "day", "filter": only}
+    narrowed = (await http.post(f"/vector_stores/{store.id}/search", json=alias)).json()
+    assert [each["filename"] for each in narrowed["data"]] == ["dogs"]
     assert await found(alice, store.id, "day", filters=only) == ["dogs"]
     nested: Any = {"type": "or", "filters": [{"type": "gt", "key": "legs", "value": 3}, only]}
     assert set(await found(alice, store.id, "day morning", filters=nested)) == {"cats.md", "dogs"}
@@ -197,6 +200,24 @@ async def test_owners_have_nothing_in_common(server: Running, alice: AsyncOpenAI
             "ranking_options.hybrid_search",
         ),
         ("/search", {"query": "x", "filters": {"type": "like", "key": "k", "value": "v"}}, "filters.type"),
+        ("/search", {"query": "x", "filter": {"type": "like", "key": "k", "value": "v"}}, "filter.type"),
+        ("/search", {"query": "x", "where": {"k": "v"}}, "where"),
+        ("/search", {"query": "x", "file_ids": ["file_1"]}, "file_ids"),
+        ("/search", {"query": "x", "ranking_options": {"min_score": 1}}, "ranking_options.min_score"),
+        (
+            "/search",
+            {"query": "x", "filters": {"type": "eq", "key": "k", "value": "v", "filters": []}},
+            "filters.filters",
+        ),
+        (
+            "/search",
+            {
+                "query": "x",
+                "filters": {"type": "eq", "key": "k", "value": "v"},
+                "filter": {"type": "eq", "key": "k", "value": "w"},
+            },
+            "filter",
+        ),
         ("/search", {"query": "x", "filters": {"type": "and", "filters": [1]}}, "filters.filters[0]"),
         ("/search", {"query": "x", "filters": {"type": "in", "key": "k", "value": "v"}}, "filters.value"),
         ("/search", {"query": "x", "filters": {"type": "eq", "key": "k", "value": None}}, "filters.value"),

@@ -261,6 +261,17 @@ async def test_a_ranking(api: ChatApi, path: str, model: str) -> None:
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] > 0
 
 
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_ranking_in_the_form_of_tei(api: ChatApi, shown: bool) -> None:
+    body = {"query": "the cat", "texts": [TRADE, CAT, "my cat"], "return_text": shown, "truncate": True}
+    body |= {"model": "all"}
+    best, second, last = (await api.http.post("/rerank", json=body)).json()
+    assert [each["index"] for each in (best, second, last)] == [1, 2, 0]
+    assert best["score"] >= second["score"] >= last["score"]
+    assert best.get("text") == (CAT if shown else None)
+    assert len((await api.http.post("/rerank", json=body | {"top_n": 1})).json()) == 1
+
+
 async def test_the_best_documents_with_their_texts(api: ChatApi) -> None:
     body = await api.post(
         RERANK,
@@ -280,6 +291,9 @@ async def test_the_best_documents_with_their_texts(api: ChatApi) -> None:
         ({"query": "a", "documents": ["b"] * 41}, "documents"),
         ({"query": "a" * 3000, "documents": ["b"] * 7}, "documents"),
         ({"query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
+        ({"query": "a", "documents": ["b"], "texts": ["b"]}, "texts"),
+        ({"query": "a", "texts": ["b"], "raw_scores": True}, "raw_scores"),
+        ({"query": "a", "texts": []}, "texts"),
     ],
 )
 async def test_rankings_that_are_refused(api: ChatApi, fields: dict[str, Any], param: str) -> None:

@@ -172,6 +172,10 @@ class SamplingParams(SampledFields, kw_only=True):
     response_format: ResponseFormat | None = None
 
 
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
+"""OpenAI's tiers. All are the same here."""
+
+
 class Request(SamplingParams, kw_only=True):
     """The parameters that Chat Completions and Completions share beyond that."""
 
@@ -187,4 +191,4 @@ class Request(SamplingParams, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_prompt_text: bool | None = None
-    service_tier: str | None = None
+    service_tier: ServiceTier | None = None

@@ -52,13 +52,22 @@ Document = str | TextObject
 
 
 class RerankRequest(Struct, kw_only=True):
-    """POST /v1/rerank: which documents answer a query best."""
+    """POST /v1/rerank: which documents answer a query best.
+
+    TEI calls them `texts`, and answers with a list. `truncate` is its as well: a text that is too long is
+    refused anyway.
+    """
 
     model: str
     query: Document
-    documents: Annotated[list[Document], Meta(min_length=1)]
+    documents: Annotated[list[Document], Meta(min_length=1)] | None = None
+    texts: Annotated[list[str], Meta(min_length=1)] | None = None
     top_n: AtLeastOne | None = None
     return_documents: bool | None = None
+    return_text: bool | None = None
+    raw_scores: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
 
 class ScoreRequest(Struct, kw_only=True):
@@ -106,6 +115,14 @@ class Ranking(Struct, tag_field="object", tag="list"):
     model: str
     results: list[RankedDocument]
     usage: VectorUsage
+
+
+class RankedText(Struct):
+    """A text by its place in the request, as TEI has it; the body is a list of these, the best first."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
 
 
 class Score(Struct, tag_field="object", tag="score"):
@@ -178,11 +195,25 @@ def _truncation(request: EmbeddingsRequest) -> tuple[int | None, bool]:
 
 def accept_ranking(request: RerankRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
     """The pairs to be scored. Raises RequestError."""
-    query, documents = _text(request.query), tuple(map(_text, request.documents))
+    query, documents = _text(request.query), tuple(map(_text, ranked(request)))
+    if request.raw_scores:
+        message = "Scores are those that the engine gives. Leave it out, or send false."
+        raise RequestError(message, param="raw_scores")
     if not query:
         raise RequestError("'query' is empty. Send a text.", param="query")
     _check(limits, "documents", documents, len(documents) * _size(query))
     return tuple((query, document) for document in documents)
+
+
+def ranked(request: RerankRequest) -> Sequence[Document]:
+    """The documents of a request, by either name. Raises RequestError."""
+    if request.documents is not None and request.texts is not None:
+        raise RequestError("'documents' and 'texts' are one parameter. Send one of them.", param="texts")
+    found = request.texts if request.documents is None else request.documents
+    if found is None:
+        message = "Missing required parameter: 'documents'."
+        raise RequestError(message, param="documents", code="missing_required_parameter")
+    return found
 
 
 def accept_scores(request: ScoreRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
@@ -242,14 +273,15 @@ def _packed(vector: Sequence[float]) -> str:
 
 def ranking_body(id_: str, request: RerankRequest, found: Scores) -> bytes:
     """The documents, the best first."""
-    order = sorted(range(len(found.scores)), key=lambda index: (-found.scores[index], index))
+    documents, scores = ranked(request), found.scores
+    order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: request.top_n]
+    if request.texts is not None:
+        texts = request.texts if request.return_text else [UNSET] * len(scores)
+        return msgspec.json.encode([RankedText(index, scores[index], texts[index]) for index in order])
+    shown = bool(request.return_documents)
     results = [
-        RankedDocument(
-            index,
-            found.scores[index],
-            TextObject(_text(request.documents[index])) if request.return_documents else UNSET,
-        )
-        for index in order[: request.top_n]
+        RankedDocument(index, scores[index], TextObject(_text(documents[index])) if shown else UNSET)
+        for index in order
     ]
     return msgspec.json.encode(Ranking(id_, request.model, results, _usage(found.tokens)))
 

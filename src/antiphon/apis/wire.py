@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
+_SHOWN = 64
+"""The most characters of an unknown name that an error shows."""
 _LONG = b"0" * 19
 """As long as the largest 64-bit number, in a body where `_DIGITS` has turned all digits into zeros."""
 _UNNAMED = (Raw(b"null"), Raw(b'""'))
@@ -149,6 +152,9 @@ def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:
         return RequestError(
             f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter"
         )
+    if unknown := _UNKNOWN.match(what):
+        path = f"{path}.{unknown['field'][:_SHOWN]}".lstrip(".")
+        return RequestError(f"There is no parameter '{path}' here. Leave it out.", param=path)
     what = re.sub(r"`(\w+)", lambda match: "`" + _JSON_NAMES.get(match[1], match[1]), what)
     subject = f"Invalid value for '{path}'" if path else "The body is not what this path takes"
     return RequestError(f"{subject}: {what}.", param=path or None)

@@ -1,12 +1,15 @@
 """Chat Completions without HTTP: answers, batches, prompts, and completions that are stored."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
 from time import time
 
 import structlog
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from antiphon import __version__
 from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest
@@ -51,7 +54,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     own = answer_id(PREFIX, accepted.request_id, header_id)
     # Stored completions are found by their ids, so no client may choose them.
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own
-    envelope = Envelope(answer, turn.model, int(time()))
+    envelope = Envelope(answer, turn.model, int(time()), system_fingerprint=fingerprint(turn.model))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = None
@@ -71,7 +74,7 @@ async def create_batch(app: App, request: BatchChatRequest, owner: str, header_i
     _log_repairs(accepted.repairs)
     app.log_notes(accepted.presentation.notes)
     observed().answer = answer = answer_id(PREFIX, accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     turns = [await app.attached(model, turn) for turn in accepted.turns]
     return app.driver(AnswerSource(turns, model), projection, wanted=request.deadline_seconds)
@@ -107,6 +110,12 @@ def answer_id(prefix: str, given: str | None, header: str | None) -> str:
         message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
         raise RequestError(message, param="request_id" if given else "x-request-id")
     return own if own.startswith(prefix) else prefix + own
+
+
+@lru_cache(256)
+def fingerprint(model: str) -> str:
+    """The `system_fingerprint` of answers: that of a model name, and a version of this server."""
+    return f"fp_{sha256(f'{__version__} {model}'.encode(errors='replace')).hexdigest()[:10]}"
 
 
 def _log_repairs(repairs: tuple[str, ...]) -> None:

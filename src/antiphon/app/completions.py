@@ -20,7 +20,7 @@ from antiphon.apis.tokens import (
     TokenizeTextRequest,
 )
 from antiphon.app.app import App
-from antiphon.app.chat import answer_id, defaults
+from antiphon.app.chat import answer_id, defaults, fingerprint
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
@@ -37,7 +37,7 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
             "answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes"
         )
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     layout, presentation = accepted.layout, accepted.presentation
     projection: Projection = (
         CompletionStream(envelope, layout, presentation)
@@ -58,7 +58,7 @@ async def infill(app: App, request: InfillRequest, owner: str, header_id: str | 
     """Fill the gap between two texts. Raises RequestError."""
     accepted = accept(completion_of(request), owner, app.options.presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
-    envelope = Envelope(answer, request.model, int(time()))
+    envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     kind = InfillStream if request.stream else InfillBuilder
     turn = replace(accepted.turns[0], parameters=INFILL_PARAMETERS)
     model = await app.models.model(request.model)

@@ -36,7 +36,7 @@ from antiphon.apis.vector_stores.schema import (
 )
 from antiphon.app.app import App
 from antiphon.core.errors import RequestError, missing_extra
-from antiphon.core.file_search import FileQuery, check_most, check_queries, check_ranking, parse_filter
+from antiphon.core.file_search import FileQuery, check_filter, check_most, check_queries, check_ranking
 from antiphon.decode.ids import random_id
 from antiphon.store.records import (
     FileCounts,
@@ -129,7 +129,7 @@ async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest
         (vector_store_id,),
         queries,
         check_most(wire.max_num_results, "max_num_results", RESULTS),
-        None if wire.filters is None else parse_filter(wire.filters, "filters"),
+        check_filter(wire.filters, wire.filter),
         check_ranking(wire.ranking_options, "ranking_options"),
     )
     found = await app.searcher.search(owner, query)

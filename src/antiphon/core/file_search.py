@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ _COMPARISONS = ("eq", "ne", *_ORDER, *_LISTED)
 _DEPTH = 20
 _MOST_FILTERS = 500
 _MOST_VALUES = 5000
+_SHOWN = 64
 
 
 class Filter(Struct, frozen=True):
@@ -92,6 +93,15 @@ def parse_filter(value: Any, where: str) -> Filter:
     return _parsed(value, where, _DEPTH, _Room(where))
 
 
+def check_filter(given: Any, alias: Any, within: str = "") -> Filter | None:
+    """The filter `filters` of a request or tool, which is also called `filter`. Raises RequestError."""
+    if None not in (given, alias) and given != alias:
+        message = f"'{within}filters' and '{within}filter' are one parameter. Send one of them."
+        raise RequestError(message, param=f"{within}filter")
+    name, value = ("filter", alias) if given is None else ("filters", given)
+    return None if value is None else parse_filter(value, within + name)
+
+
 class _Room:
     """The number of conditions and values that a filter may still have."""
 
@@ -112,6 +122,7 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
     if not isinstance(value, Mapping) or depth == 0:
         raise _wrong(where, f"Expected a filter: an object, nested {_DEPTH} levels deep at most.")
     type_ = str(value.get("type"))
+    _check_members(value, where, ("type", "filters") if type_ in _JOINED else ("type", "key", "value"))
     if type_ in _JOINED:
         inner = value.get("filters")
         if not isinstance(inner, list) or not inner:
@@ -137,6 +148,13 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
     return Filter(type_, key, frozenset(map(_with_kind, values)) if several else operand)
 
 
+def _check_members(given: Mapping[str, Any], where: str, known: Container[str]) -> None:
+    """Raise RequestError for unknown members: they might say to find less."""
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise _wrong(f"{where}.{name[:_SHOWN]}", "There is no such member. Leave it out.")
+
+
 def _kind(value: Any) -> type | None:
     """The kind of a value: only texts, only numbers or only booleans can be compared."""
     if isinstance(value, bool):
@@ -156,6 +174,7 @@ def _wrong(param: str, remedy: str) -> RequestError:
 def check_ranking(options: Mapping[str, Any] | None, where: str) -> float:
     """The score that results need, of the ranking options at `where` in a request. Raises RequestError."""
     given = options or {}
+    _check_members(given, where, ("ranker", "score_threshold", "hybrid_search"))
     if given.get("ranker") not in (None, *RANKERS):
         raise _wrong(f"{where}.ranker", f"Use one of {', '.join(RANKERS)}.")
     if given.get("hybrid_search") is not None:

@@ -209,7 +209,8 @@ ROUTES = [
 ]
 
 
-_PATHS = [route.path for route in ROUTES if isinstance(route, Route)]
+_HTTP_ROUTES = [route for route in ROUTES if isinstance(route, Route)]
+_PATHS = [route.path for route in _HTTP_ROUTES]
 MIN_SIMILARITY = 0.8
 """The least similarity of a path to an existing one (1 is equal) for an error to suggest that."""
 LONGEST_PATH = 200
@@ -223,14 +224,17 @@ class _Routes(Router):
         super().__init__(ROUTES, redirect_slashes=False)  # paths end in none: see `ObservingMiddleware`
         self._fixed = {
             (method, route.path): route
-            for route in ROUTES
-            if isinstance(route, Route) and not route.param_convertors
+            for route in _HTTP_ROUTES
+            if not route.param_convertors
             for method in route.methods or ()
         }
+        self._fixed_paths = {path for _, path in self._fixed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to its handler, and return the response. Raises HTTPException if there is none."""
         route = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
+        if route is None and scope["type"] == "http" and scope["path"] in self._fixed_paths:
+            raise _not_allowed(scope["path"])  # not a path with an id that is called like this
         if route is None:
             await self._search(scope, receive, send)
             return
@@ -245,11 +249,8 @@ class _Routes(Router):
         except HTTPException as error:
             if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
                 raise
-            routes = [
-                each for each in ROUTES if isinstance(each, Route) and each.matches(scope)[0] != Match.NONE
-            ]
-            methods = sorted({method for each in routes for method in each.methods or ()})
-            raise HTTPException(error.status_code, headers={"Allow": ", ".join(methods)}) from error
+            matching = (each for each in _HTTP_ROUTES if each.matches(scope)[0] != Match.NONE)
+            raise _not_allowed(next(matching).path) from error
 
     async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError, which suggests a similar path if there is one."""
@@ -284,6 +285,12 @@ _NOT_STORED = frozenset(
     }
 )
 """The paths that begin so, and are of something else."""
+
+
+def _not_allowed(path: str) -> HTTPException:
+    """The error for a method that a path of the table does not have; it names those that it has."""
+    methods = sorted({method for each in _HTTP_ROUTES if each.path == path for method in each.methods or ()})
+    return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(methods)})
 
 
 class _Cors(CORSMiddleware):

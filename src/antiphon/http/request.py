@@ -42,6 +42,8 @@ LONG_BODY = 64 * 1024
 """Bodies of at least this number of bytes are decoded in a thread."""
 MOST_NAMES, LONGEST_NAME = 20, 100
 """The most unknown names in a log line, and characters of each."""
+WIDENING = frozenset({"include", "beta", "api-version", "_"})
+"""Query parameters of lists that clients send, and that do not leave anything out of them."""
 MOST_DIGITS = 18
 """Digits of a number that every database holds."""
 
@@ -95,12 +97,24 @@ def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Hand
 
     async def handle(request: Request) -> Response:
         read = [await reader(request) for reader in readers]
-        _log_ignored(sorted(request.query_params.keys() - query_names(request)))
+        _check_ignored(sorted(request.query_params.keys() - query_names(request)), read)
         ids = request.path_params.values()
         return json_response(await use_case(app_of(request), owner_of(request), *ids, *read))
 
     handle.__doc__ = use_case.__doc__
     return handle
+
+
+def _check_ignored(names: Sequence[str], read: Sequence[object]) -> None:
+    """Log query parameters that nobody reads. Raises RequestError for those of a list: it would be longer."""
+    if any(isinstance(each, Paging) for each in read) and (others := [*filter(_may_narrow, names)]):
+        message = f"This list has no parameter '{others[0][:LONGEST_NAME]}'. Leave it out."
+        raise RequestError(message, param=others[0][:LONGEST_NAME])
+    _log_ignored(names)
+
+
+def _may_narrow(name: str) -> bool:
+    return name.removesuffix("[]") not in WIDENING
 
 
 def body(type_: type[object], limit: str = "body_bytes") -> Reader:

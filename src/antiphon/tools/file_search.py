@@ -14,16 +14,15 @@ from antiphon.core.errors import AntiphonError, NotFoundError, RequestError, mis
 from antiphon.core.file_search import (
     FileQuery,
     FileResult,
+    check_filter,
     check_most,
     check_queries,
     check_ranking,
     file_citation,
-    parse_filter,
 )
-from antiphon.core.hosts import unread
 from antiphon.core.tool_result import FileSearchDetails, OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.settings import invalid_setting, parse_settings
+from antiphon.tools.settings import invalid_setting, parse_settings, unread_settings
 from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "file_search"
@@ -36,7 +35,7 @@ MOST_QUERIES = 5
 SHOWN_CHARACTERS = 30_000
 """The most characters of the results of one search that a model is shown."""
 
-_READ = ("type", "vector_store_ids", "max_num_results", "filters", "ranking_options")
+_READ = ("type", "vector_store_ids", "max_num_results", "filters", "filter", "ranking_options")
 
 FUNCTION = Function(
     "file_search",
@@ -76,6 +75,7 @@ class _RequestSettings(Struct, frozen=True):
     vector_store_ids: list[str]
     max_num_results: int | None = None
     filters: dict[str, Any] | None = None
+    filter: dict[str, Any] | None = None
     ranking_options: dict[str, Any] | None = None
 
 
@@ -98,7 +98,7 @@ class FileSearch:
         except NotFoundError as error:
             error.param = f"{wanted.where}.vector_store_ids"
             raise
-        return ToolOffer((FUNCTION,), unread(wanted.settings, wanted.where, _READ))
+        return ToolOffer((FUNCTION,), unread_settings(wanted, _READ))
 
     def open(self, wanted: WantedTool) -> "FileSearchSession":
         """See `ServerTool`."""
@@ -155,7 +155,7 @@ def _query(settings: Mapping[str, Any], where: str) -> FileQuery:
         tuple(given.vector_store_ids),
         (),
         check_most(given.max_num_results, f"{where}.max_num_results", RESULTS),
-        None if given.filters is None else parse_filter(given.filters, f"{where}.filters"),
+        check_filter(given.filters, given.filter, f"{where}."),
         check_ranking(given.ranking_options, f"{where}.ranking_options"),
     )
 

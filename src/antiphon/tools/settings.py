@@ -4,7 +4,7 @@ Most sandboxes last for one answer and start empty. Settings for files or a netw
 sandbox does not have them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note, unread
+from antiphon.tools.tool import WantedTool
 
 T = TypeVar("T", bound=Struct)
 
@@ -19,6 +20,15 @@ MEMORY_LIMITS = ("1g", "4g", "16g", "64g")
 """The values that clients may set. They have no effect: sandboxes have their own limit."""
 
 NO_NETWORK = "disabled"
+
+NARROWING = frozenset(
+    {
+        *("filter", "filters", "metadata_filter", "where", "file_ids", "vector_store_ids", "score_threshold"),
+        *("allowed_domains", "blocked_domains", "include_domains", "exclude_domains", "excluded_domains"),
+        *("allowed_tools", "blocked_tools", "disallowed_tools", "excluded_tools", "tool_filter"),
+    }
+)
+"""Settings that say what a tool must not find or do: a tool that does not know them refuses them."""
 
 
 class _Policy(Struct, frozen=True):
@@ -48,6 +58,15 @@ def check_container(container: Mapping[str, Any], where: str, *, files: bool = F
     if given.skills:
         raise invalid_setting(f"{where}.skills", "There are no skills here. Leave it out.")
     return unread(container, where, ("type", "file_ids", "network_policy", "skills"))
+
+
+def unread_settings(wanted: WantedTool, read: Iterable[str]) -> tuple[Note, ...]:
+    """Notes on settings of a tool that are not `read`. Raises RequestError for those of `NARROWING`."""
+    notes = unread(wanted.settings, wanted.where, read)
+    for note in notes:
+        if note.param.removeprefix(f"{wanted.where}.") in NARROWING:
+            raise invalid_setting(note.param, "The tool has no such setting, and would find more without it.")
+    return notes
 
 
 def parse_settings(settings: Mapping[str, Any], type_: type[T], where: str) -> T:

@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import ToolError
-from antiphon.core.hosts import unread
 from antiphon.core.tool_result import (
     FindDetails,
     OpenDetails,
@@ -28,6 +27,7 @@ from antiphon.core.tool_result import (
     ignore_output,
 )
 from antiphon.core.turn import Function, Hosted
+from antiphon.tools.settings import unread_settings
 from antiphon.tools.tool import Checkable, ToolOffer, WantedTool
 from antiphon.tools.web.arguments import Find, Open, Search, parse_call
 from antiphon.tools.web.display import display, shown_lines
@@ -120,7 +120,7 @@ class WebSearch:
         if wanted.settings.get("external_web_access") is False:
             return ToolOffer()
         parse_web_settings(wanted.settings, wanted.where)
-        return ToolOffer(FUNCTIONS, unread(wanted.settings, wanted.where, READ))
+        return ToolOffer(FUNCTIONS, unread_settings(wanted, READ))
 
     def open(self, wanted: WantedTool) -> "Browser":
         """See `ServerTool`."""

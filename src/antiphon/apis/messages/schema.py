@@ -74,7 +74,7 @@ class CountTokens(SamplingParams, kw_only=True):
     cache_control: Any = None
     inference_geo: Any = None
     metadata: Any = None
-    service_tier: Any = None
+    service_tier: Literal["auto", "standard_only"] | None = None
     speed: Any = None
 
     # Refused: see `accept.REFUSED`

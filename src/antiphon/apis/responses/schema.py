@@ -18,6 +18,7 @@ from antiphon.apis.request import (
     Metadata,
     NonEmptyStr,
     SamplingParams,
+    ServiceTier,
     TokenLimit,
     Verbosity,
 )
@@ -107,7 +108,7 @@ class CreateResponse(PromptParams, kw_only=True):
     context_management: list[ContextManagement] | None = None
 
     # Hints, returned and otherwise ignored
-    service_tier: str | None = None
+    service_tier: ServiceTier | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None

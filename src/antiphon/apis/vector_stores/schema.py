@@ -80,13 +80,14 @@ class CreateFileBatch(Struct):
     attributes: Attributes | None = None
 
 
-class SearchRequest(Struct):
-    """POST /v1/vector_stores/{id}/search."""
+class SearchRequest(Struct, forbid_unknown_fields=True):
+    """POST /v1/vector_stores/{id}/search. An unknown field might narrow the search, so none is ignored."""
 
     query: str | list[str]
     rewrite_query: bool | None = None
     max_num_results: int | None = None
     filters: dict[str, Any] | None = None
+    filter: dict[str, Any] | None = None
     ranking_options: dict[str, Any] | None = None
 
 

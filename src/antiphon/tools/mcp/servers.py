@@ -1,6 +1,7 @@
 """Connections to MCP servers: those that requests name, and those of the operator.
 
-A connection to a server that a request names is for one answer, and is closed with it. Those of the operator
+A connection to a server that a request names is for one answer, and is closed with it; the one that its tools
+are listed on is kept for the calls for some time. Those of the operator
 are opened at the start and shared by all answers (by those of one owner, if the server is stateful). They
 are checked, and reopened after failures, with increasing delays.
 """
@@ -24,6 +25,9 @@ from antiphon.tools.mcp.settings import Policy
 LISTED = 60.0
 """Seconds for which a listing is good."""
 MAX_LISTINGS = 256
+SPARE = 30.0
+"""Seconds for which the connection of a listing is kept for the calls of its answer."""
+MAX_SPARE = 64
 UNUSED = 600.0
 """Seconds after which an owner's own connection to a server of the operator's is closed."""
 HEALTH = 30.0
@@ -76,7 +80,9 @@ class McpConnections:
         self._limits = limits
         self._kept: dict[tuple[str, str], _KeptConnection] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
-        self._changed_at: dict[str, float] = {}  # by key, as the listings
+        self._spare: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}  # by key, as the listings
+        self._closing: set[asyncio.Task[None]] = set()
+        self._changed_at: dict[str, float] = {}  # by key
         self._maintenance: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -89,7 +95,11 @@ class McpConnections:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
         kept = [each.connection for each in self._kept.values() if each.connection is not None]
-        await asyncio.gather(*(connection.close() for connection in kept), return_exceptions=True)
+        for key in [*self._spare]:
+            self._close_spare(key)
+        await asyncio.gather(
+            *self._closing, *(connection.close() for connection in kept), return_exceptions=True
+        )
         await self._network.close()
 
     @asynccontextmanager
@@ -108,12 +118,16 @@ class McpConnections:
         if known is not None and time.monotonic() < until:
             return known
         try:
-            async with self.lease(target, owner) as lease:
-                connection = await lease.connection()
+            connection = await self.take(target, owner)
+            try:
                 asked = time.monotonic()
                 found = Listing(target.label, await connection.tools())
+            except BaseException:
+                await self.give(connection)
+                raise
         except FailureError as error:
             return Listing(target.label, error=error.failure.message)
+        self._keep(key, connection)
         if self._changed_at.get(key, 0.0) < asked:  # else it may be the list from before
             self._listings[key] = time.monotonic() + LISTED, found
         while len(self._listings) > MAX_LISTINGS:
@@ -124,6 +138,11 @@ class McpConnections:
         """A connection that works. Raises FailureError."""
         if (server := self._operators(target)) is not None:
             return await self._shared(server, owner if server.stateful else "")
+        connection, timer = self._spare.pop(self._key(target, owner), (None, None))
+        if timer is not None:
+            timer.cancel()
+        if connection is not None and connection.alive:
+            return connection
         connection = Connection(target, self._network, self._limits, self._forgetting(target, owner))
         await connection.open()
         return connection
@@ -132,6 +151,24 @@ class McpConnections:
         """An answer does not need it any more."""
         if self._operators(connection.target) is None:
             await connection.close()
+
+    def _keep(self, key: str, connection: Connection) -> None:
+        """Keep the connection of a listing for the calls: a session for each would cost twice as much."""
+        if self._operators(connection.target) is not None:
+            return
+        self._close_spare(key)
+        timer = asyncio.get_running_loop().call_later(SPARE, self._close_spare, key)
+        self._spare[key] = connection, timer
+        if len(self._spare) > MAX_SPARE:
+            self._close_spare(next(iter(self._spare)))
+
+    def _close_spare(self, key: str) -> None:
+        connection, timer = self._spare.pop(key, (None, None))
+        if connection is not None and timer is not None:
+            timer.cancel()
+            closing = asyncio.ensure_future(connection.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _forgetting(self, target: Target, owner: str) -> Callable[[], None]:
         """A function that drops the listing of a server, which has changed."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import TRAINED_LABELS, ListedTool, Note, unread
+from antiphon.core.hosts import TRAINED_LABELS, ListedTool, Note
 from antiphon.core.limits import DEFAULTS, Limits, check_body
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
@@ -20,6 +20,7 @@ from antiphon.tools.mcp.connection import FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
 from antiphon.tools.mcp.servers import ConnectionLease, McpConnections, OperatorServer, labels
 from antiphon.tools.mcp.settings import READ, Policy, RequestedServer, missing, parse
+from antiphon.tools.settings import unread_settings
 from antiphon.tools.tool import ToolOffer, WantedTool
 
 TYPE = "mcp"
@@ -73,7 +74,7 @@ class Mcp:
         asked = parse(wanted.settings, wanted.where, self._hosts)
         target, policies, description = self._resolved(asked, wanted)
         listing = wanted.listing or await self._connections.listing(target, wanted.owner)
-        notes = [*unread(wanted.settings, wanted.where, READ)]
+        notes = [*unread_settings(wanted, READ)]
         functions = []
         allowed = tuple(tool for tool in listing.tools if all(policy.allows(tool) for policy in policies))
         for tool in allowed:
