@@ -1,6 +1,6 @@
 """One request for an answer, the same type for every API."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any
 
@@ -62,6 +62,42 @@ class Function(Struct, frozen=True):
 def role_parameter(role: str) -> str:
     """The neutral name of a parameter that holds a role which only a chat template may know."""
     return f"role {role}"
+
+
+UNKNOWN = "unknown"
+"""The type of the tool of a function that nobody offers."""
+
+
+def unknown_function(name: str) -> Function:
+    """A function of this name that nobody offers: the server answers its calls."""
+    return Function(name, hosted=Hosted(UNKNOWN, name, parallel=True, idempotent=True))
+
+
+class HostedNames:
+    """The names of functions whose calls the server answers.
+
+    They are those of its own tools that it runs without asking the client; and names that nobody offers, if
+    all tools are the server's, or if the name begins like those of a tool: its label, or a namespace that
+    models were trained with.
+    """
+
+    def __init__(self, tools: Iterable[Function]) -> None:
+        self._offered: dict[str, bool] = {}  # whether the server runs it
+        self._beginnings: set[str] = set()
+        self._all_hosted = True
+        for tool in tools:
+            hosted = tool.hosted
+            self._offered[tool.name] = hosted is not None and not hosted.approval
+            self._all_hosted = self._all_hosted and hosted is not None
+            if hosted is not None and hosted.native and "." in tool.name:
+                self._beginnings.add(tool.name.partition(".")[0] + ".")
+            if hosted is not None and hosted.label:
+                self._beginnings.add(f"{hosted.label}__")
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._offered:
+            return self._offered[str(name)]
+        return (self._all_hosted and bool(self._offered)) or str(name).startswith((*self._beginnings,))
 
 
 class CallMode(StrEnum):

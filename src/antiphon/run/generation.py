@@ -6,7 +6,7 @@ Reasoning that has become too long is closed, and the engine continues after it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -118,7 +118,7 @@ class Interceptors(Struct, frozen=True):
     calls: CallFilter | None = None
     reasoning: ReasoningLimit | None = None
     check: OutputCheck | None = None
-    hosted: frozenset[str] = frozenset()
+    hosted: Container[str] = frozenset()
     plan: ConstraintPlan = ConstraintPlan()
     pool: BoundedPool | None = None
     ended: Callable[[Sequence[Item]], None] | None = None

@@ -22,7 +22,7 @@ from antiphon.core.call_results import is_answer, pair_results
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Function, PromptEnding, ToolChoice, Turn
+from antiphon.core.turn import Function, HostedNames, PromptEnding, ToolChoice, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import (
@@ -178,7 +178,7 @@ class Prepared(Struct, frozen=True):
             None if self.turn.tool_choice == _FREE else CallFilter(self.turn.tool_choice),
             self.reasoning,
             OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
-            _hosted(self.turn) if self.turn.tools else frozenset(),
+            HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
             self.plan,
             self.pool,
             self.ended,
@@ -215,11 +215,6 @@ def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
         what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
         limits.refuse("answer_bytes", "max_tokens", what)
     return most
-
-
-def _hosted(turn: Turn) -> frozenset[str]:
-    """The names of the functions that the server runs without asking the client."""
-    return frozenset([tool.name for tool in turn.tools if tool.hosted and not tool.hosted.approval])
 
 
 def check_turn(turn: Turn, limits: Limits, context: int) -> int:

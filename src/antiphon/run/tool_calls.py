@@ -23,7 +23,7 @@ from antiphon.core.events import ToolPrinted, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
-from antiphon.core.turn import Hosted, Turn
+from antiphon.core.turn import UNKNOWN, Hosted, Turn
 from antiphon.run.documents import read_document
 from antiphon.run.drive import Driver
 from antiphon.run.media import NOTES, format_of, read_media
@@ -37,6 +37,9 @@ _MEDIA = "tool result"
 """The parameter in errors for unreadable media: the model gets them."""
 NO_MORE_CALLS = "No more tools can be called for this answer. Answer with what you know."
 _NO_MORE_CALLS_OF_TOOL = "This tool cannot be called any more for this answer. Continue without it."
+_NOT_OFFERED = Hosted(UNKNOWN, "", parallel=True, idempotent=True)
+MAX_NAMED = 64
+"""Characters of an unknown function's name in the answer to its call."""
 _UNKNOWN = (
     "The outcome of this call is unknown: the server stopped while it ran. It may have had its effect, or a "
     "part of it. Check that before you call it again."
@@ -124,7 +127,7 @@ class ToolCalls:
 
     def hosted(self, call: FunctionCall) -> Hosted:
         """The tool and action of the call."""
-        return self._hosted[call.name]
+        return self._hosted.get(call.name) or _NOT_OFFERED
 
     def _groups(self, calls: Iterable[FunctionCall]) -> Iterator[list[FunctionCall]]:
         """The calls, grouped into those that run in parallel."""
@@ -177,7 +180,7 @@ class ToolCalls:
         log = self._context.log
         recorded = log.result_of(number) if log else None
         if recorded is not None:
-            if seconds is not None:  # a call that was not run has not changed its session
+            if seconds is not None and call.name in self._hosted:  # others have not changed a session
                 await self._sessions.recall(call, recorded.result)
             return recorded
         entry = ToolResultEntry(*await self._result(call, number, seconds, on_output), number)
@@ -193,6 +196,10 @@ class ToolCalls:
             return ToolResult(
                 NO_MORE_CALLS if self._budget.is_used_up else _NO_MORE_CALLS_OF_TOOL, failed=True
             ), 0.0
+        if call.name not in self._hosted:
+            offered = ", ".join(self._hosted)
+            text = f"There is no function '{call.name[:MAX_NAMED]}'. You may call: {offered}."
+            return ToolResult(text, failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
         return await self._sessions.run(call, seconds, on_output)

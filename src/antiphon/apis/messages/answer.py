@@ -31,7 +31,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
 from antiphon.core.items import object_in
 from antiphon.core.json_scanner import JsonScanner
-from antiphon.core.turn import Function
+from antiphon.core.turn import Function, unknown_function
 
 REFUSAL = "refusal"
 _TOKEN = re.compile(
@@ -75,7 +75,7 @@ class Blocks:
         if not call.hosted:
             self.calls += 1
             return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
-        function = self._running[call.call_id] = self._functions[call.name]
+        function = self._running[call.call_id] = self._functions.get(call.name) or unknown_function(call.name)
         return shown_call(self._server_id(function, call.call_id), function, call)
 
     def result(self, event: ToolResultReceived) -> Block:

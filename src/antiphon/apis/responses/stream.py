@@ -50,7 +50,7 @@ from antiphon.apis.responses.resource import (
     usage_of,
 )
 from antiphon.apis.responses.stored import StoredItem, pack
-from antiphon.apis.responses.tools import CUSTOM
+from antiphon.apis.responses.tools import CUSTOM, Tool
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.chunks import FinishReason, Token
 from antiphon.core.citations import Citations
@@ -76,6 +76,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.hosts import Listing
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.turn import UNKNOWN, unknown_function
 
 
 class ResponseProjection:
@@ -250,6 +251,8 @@ class ResponseProjection:
     def _new_call(self, event: CallStarted) -> OpenItem:
         accepted, numbers = self._accepted, self._numbers
         tool = accepted.tools.find(event.name)
+        if event.hosted and tool.function.hosted is None:  # nobody offers it
+            tool = Tool(UNKNOWN, event.name, UNSET, unknown_function(event.name))
         hosted = tool.function.hosted
         if hosted is not None and not event.hosted:
             return OpenApproval(numbers, self._position(REQUEST), hosted, self._created_at, accepted.signer)
