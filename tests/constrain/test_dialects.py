@@ -1,9 +1,11 @@
 """The dialect's decoder reads every text that a constraint allows, with the demanded result."""
 
 import json
+from itertools import product
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
@@ -151,6 +153,22 @@ def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> 
     assert compiled.grammar_ir is not None
     for text in samples(compiled.grammar_ir, 4):
         check(table_of(named(dialect)), text, [3, 10, 40, 41], tools=SCHEMAS)
+
+
+@pytest.mark.parametrize("dialect", CALLING, ids=named)
+def test_the_end_of_a_thought_that_was_cut_leads_to_what_is_demanded(dialect: Dialect) -> None:
+    """The server writes it after a number of tokens."""
+    either = OutputRequirements(TOOLS, ToolChoice(), FORMAT)
+    demands = [
+        (dialect.reasoning_end_before_call, OutputRequirements(TOOLS, REQUIRED)),
+        (dialect.reasoning_end, OutputRequirements(format=FORMAT)),
+        (dialect.reasoning_end, either),
+    ]
+    thoughts = [state for state in states(dialect) if state not in (None, dialect.grammar.text)]
+    for (end, required), state in product(demands, thoughts):
+        if end is not None:
+            compiled = compile_constraint(msgspec.structs.replace(required, state=state), dialect.grammar)
+            assert compiled.after(f"Hm.{end}") is not None, (end, required)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)

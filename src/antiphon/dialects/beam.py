@@ -39,6 +39,7 @@ _HIDDEN = Habits(hidden=("<|message|>", "<|constrain|>"))
 BEAM = Dialect(
     names=("beam",),
     answer_start="<|end|><|start|>assistant<|channel|>final<|message|>",
+    call_start="<|end|><|start|>assistant",
     calls=Grammar(
         {
             "header": Header(

@@ -29,8 +29,9 @@ class Dialect(Struct, frozen=True):
     `names` are the option's values; the first is the canonical one. `calls` is the grammar of everything but
     reasoning between tags, which are `reasoning`. A family whose reasoning is part of its grammar has None
     here. `answer_start` is the text that ends reasoning and starts the answer, if a closing tag alone is not
-    enough. `suffix` is a pattern whose group finds, in rendered text, the suffix that a checkpoint adds to
-    each of its tags. `renderer` makes the renderer of a family whose prompts need more than a chat template.
+    enough; `call_start` is the part of it that may also begin a call. `suffix` is a pattern whose group
+    finds, in rendered text, the suffix that a checkpoint adds to each of its tags. `renderer` makes the
+    renderer of a family whose prompts need more than a chat template.
     """
 
     names: tuple[str, ...]
@@ -39,6 +40,7 @@ class Dialect(Struct, frozen=True):
     ids: IdRule = openai_call_id
     tool_prompt: ToolPrompt | None = None
     answer_start: str | None = None
+    call_start: str | None = None
     suffix: str | None = None
     renderer: RendererMaker | None = None
 
@@ -51,6 +53,11 @@ class Dialect(Struct, frozen=True):
     def reasoning_end(self) -> str | None:
         """The text that ends reasoning and starts the answer; None if the family has no reasoning."""
         return self.answer_start or (f"\n{self.reasoning.closes[0]}\n\n" if self.reasoning else None)
+
+    @property
+    def reasoning_end_before_call(self) -> str | None:
+        """The same where a call has to follow."""
+        return self.call_start or self.reasoning_end
 
     def with_tag_suffix(self, rendered: str) -> "Dialect":
         """This dialect with the suffix that its tags have in `rendered`, if they have one."""

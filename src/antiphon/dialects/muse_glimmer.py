@@ -78,12 +78,14 @@ def _grammar(more: Mapping[str, str], nobody: str | None = None, **states: Span)
 MUSE_GLIMMER = Dialect(
     names=("muse_glimmer",),
     answer_start="<|eom|><|start|>assistant to=user<|message|>",
+    call_start="<|eom|><|start|>assistant",
     calls=_grammar({}),
 )
 
 MUSE = Dialect(
     names=("muse", "musespark1x"),
     answer_start="<|eom|><|start|>assistant to=user<|message|>",
+    call_start="<|eom|><|start|>assistant",
     calls=_grammar(
         {"commentary": "commentary"},
         nobody="reasoning",

@@ -47,6 +47,7 @@ _HIDDEN = Habits(hidden=("<|message|>", "<|constrain|>"))
 OPENAI = Dialect(
     names=("openai", "gpt_oss", "gpt-oss", "openai_gptoss", "harmony"),
     answer_start="<|end|><|start|>assistant<|channel|>final<|message|>",
+    call_start="<|end|><|start|>assistant",
     calls=Grammar(
         {
             "header": Header(

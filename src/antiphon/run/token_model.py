@@ -20,7 +20,7 @@ from antiphon.core.grammar import Grammar, Span, SpanKind, State
 from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import CallMode, Function, Turn
+from antiphon.core.turn import CallMode, Function, ToolChoice, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
@@ -170,7 +170,7 @@ class TokenModel:
             constraint=plan.constraint,
         )
         limit = turn.reasoning_limit
-        closing = None if limit is None else await self.reasoning_end()
+        closing = None if limit is None else await self.reasoning_end(turn.tool_choice)
         reasoning = ReasoningLimit(limit, closing) if limit is not None and closing else None
 
         def decoder(rng: Random | None) -> Decoder:
@@ -444,12 +444,15 @@ class TokenModel:
             {tool.name: tool.parameters for tool in turn.tools},
         )
 
-    async def reasoning_end(self) -> Chunk | None:
+    async def reasoning_end(self, choice: ToolChoice) -> Chunk | None:
         """The text that ends reasoning and begins the answer; None for a model without reasoning.
+
+        If the choice demands a call, it begins no other answer.
 
         Raises RequestError if the end of reasoning is not known for the dialect.
         """
-        text = self.dialect.reasoning_end
+        must_call = choice.calling is CallMode.REQUIRED
+        text = self.dialect.reasoning_end_before_call if must_call else self.dialect.reasoning_end
         if text is None:
             if not any(map(_is_reasoning, self.dialect.grammar.states.values())):
                 return None
