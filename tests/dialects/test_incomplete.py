@@ -11,6 +11,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.grammar import Span, SpanKind
 from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, Status
 from antiphon.decode.decoder import Decoder
+from antiphon.decode.event_builder import MAX_SKIPPED
 from antiphon.decode.readers import MIN_BEGUN
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS
@@ -28,7 +29,7 @@ SAMPLES = (
     "reasoning_then_call",
 )
 
-MOST_HELD = 64
+MOST_HELD = MAX_SKIPPED + 8
 """Characters of prose after a marker that may be held back because a call could still follow."""
 PROSE = (
     " tag opens a block, and the reader waits until a closing one follows. Then it goes on as before." * 4,
@@ -75,7 +76,7 @@ def openers(dialect: Dialect) -> Iterator[str]:
     """The markers that end plain text."""
     for state in dialect.grammar.states.values():
         if isinstance(state, Span) and state.kind in (SpanKind.TEXT, SpanKind.REASONING):
-            yield from (*state.on, *state.peek)
+            yield from (*state.on, *state.peek, *state.habits.on)
 
 
 @each_dialect

@@ -137,7 +137,8 @@ class AnswerGrammar:
             span = self._states[name]
             assert isinstance(span, Span)
             ways = ((m, self._after_marker(m, to, False, frozenset({name}))) for m, to in span.on.items())
-            return Until(tuple((marker, None if then == NOTHING else then) for marker, then in ways))
+            on = tuple((marker, None if then == NOTHING else then) for marker, then in ways)
+            return Until((*on, *_forbidden(span)))
 
         return rule(self._rules, f"reasoning {name}", make)
 
@@ -167,7 +168,12 @@ class AnswerGrammar:
         text = self._states[self._grammar.text]
         assert isinstance(text, Span)
         markers = {**text.on, **span.on} if span.kind is SpanKind.MARKUP else span.on
-        expr = rule(self._rules, f"free {name}", lambda: Until(self._endings(dict(markers)), open=True))
+        forbidden = _forbidden(text if span.kind is SpanKind.MARKUP else span)
+
+        def make() -> Expr:
+            return Until((*self._endings(dict(markers)), *forbidden), open=True)
+
+        expr = rule(self._rules, f"free {name}", make)
         if not fresh:
             return expr
         first = {marker: to for marker, to in span.first.items() if to != name and not self._opens(to)}
@@ -225,3 +231,8 @@ class AnswerGrammar:
 
     def _name_of(self, header: Header) -> str:
         return next(name for name, state in self._states.items() if state is header)
+
+
+def _forbidden(span: Span) -> tuple[tuple[str, None], ...]:
+    """The markers that free text must not contain: no model should begin a call so."""
+    return tuple((marker, None) for marker in span.habits.on if marker not in span.on)

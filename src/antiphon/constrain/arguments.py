@@ -244,7 +244,8 @@ class ArgumentGrammar:
         json = spelling.type not in (None, "string")
         if not json and accepts_any_text(node, self._definitions):
             self._without_end(node, avoid, json)  # free text covers every type that the value may have
-            return Until(((end, EMPTY), *((each, None) for each in others)))
+            forbidden = dict.fromkeys((*others, *state.habits.keys() - state.on.keys()))
+            return Until(((end, EMPTY), *forbidden.items()))
         ways = [sequence(self._without_end(node, avoid, json), end)]
         if state.trim is Trim.NEWLINE:
             lines = sequence("\n", self._without_end(node, avoid, json), "\n", end)

@@ -136,7 +136,7 @@ class CallGrammar:
             if to != name and self._opens(to)
         ]
         ways += (self.opened(to, begins, only) for begins, to in span.peek.items())
-        if span.otherwise is not None and self._opens(span.otherwise):
+        if span.otherwise not in (None, name) and self._opens(span.otherwise):
             ways.append(self.opened(span.otherwise, "", only))
         return sequence(*loops, GAP, alternation(*ways))
 

@@ -15,7 +15,7 @@ inverse of rendering.
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,7 +71,8 @@ class Span(Struct, frozen=True):
     the state that they lead to. `again` holds markers that count as those in `on` do, but
     only in an answer that has had reasoning. `closes` are the markers that close reasoning: in such an
     answer they are hidden in text, unless one of `quotes` opens them, an opening marker that is text there.
-    `otherwise` is the state that reads any other text of an opening or of markup.
+    `otherwise` is the state that reads any other text of an opening or of markup, or instead of a marker in a
+    call; a span whose own name it is skips such text.
     `phase` is the phase of a message, in families that distinguish phases. `space` says what space around
     the text belongs to. `entry_text` is emitted as text on entry: the prompt or a marker contains it.
     """
@@ -175,7 +176,9 @@ class Name(Struct, frozen=True):
 
     `peek` also ends the header, but is read by the state that it leads to. Text of more than `words` is
     no header: it need not be held back until a marker comes. `habits` are markers like those in `on` which
-    models write against their format.
+    models write against their format. Two kinds of them end only names of functions that the request offers:
+    `unclosed` are other markers of a call, before which its name should have been closed; `glued` end the
+    name of the first argument, where no marker is between the two names.
     """
 
     on: Markers
@@ -184,6 +187,20 @@ class Name(Struct, frozen=True):
     names: AcceptedNames = AcceptedNames.ANY
     words: int = 1
     habits: Markers = {}
+    unclosed: Markers = {}
+    glued: Markers = {}
+
+
+class Lookahead(Struct, frozen=True):
+    """Before a marker that means what the marker after it says.
+
+    A word and then a marker of `on` may follow: that leads to the state that reads the word, and any other
+    text to `otherwise`.
+    """
+
+    marker: str
+    on: Markers
+    otherwise: str
 
 
 class Route(NamedTuple):
@@ -252,10 +269,15 @@ class Trim(Enum):
 
 
 class Value(Struct, frozen=True):
-    """The value of an argument, up to a marker. The tool's schema states its type."""
+    """The value of an argument, up to a marker. The tool's schema states its type.
+
+    A marker that leads to a state between arguments may also be part of the value. It is if the next marker
+    is one of these again, and not one of that state.
+    """
 
     on: Markers
     trim: Trim = Trim.NOTHING
+    habits: Markers = {}
 
 
 class TextArguments(Struct, frozen=True):
@@ -346,7 +368,7 @@ class PythonCalls(Struct, frozen=True):
 
 CallStart = Header | Name | JsonCalls | KeyedCalls | PythonCalls
 """States in which a call may begin."""
-CallBody = Key | Value | ElementArgument | TextArguments | JsonArguments | BraceArguments
+CallBody = Lookahead | Key | Value | ElementArgument | TextArguments | JsonArguments | BraceArguments
 """States inside a call."""
 State = Span | CallStart | CallBody
 
@@ -399,8 +421,11 @@ class Grammar(Struct, frozen=True):
             for name, state in {**self.states, self.text: shown}.items()
             if isinstance(state, Span) and state.kind is SpanKind.TEXT
         }
-        calls = {marker: to for marker, to in text.on.items() if not _is_outside_calls(self.states[to])}
-        reasoning = Span(SpanKind.REASONING, {**(calls if markers.calls else {}), **closes}, opens)
+        calls, habits = (
+            {m: to for m, to in each.items() if markers.calls and not _is_outside_calls(self.states[to])}
+            for each in (text.on, text.habits.on)
+        )
+        reasoning = Span(SpanKind.REASONING, {**calls, **closes}, opens, habits=Habits(habits))
         return replace(self, states={**self.states, **visible, "reasoning": reasoning})
 
     def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
@@ -457,17 +482,18 @@ def _markers(state: State) -> set[str]:
         return set(state.ends)
     if isinstance(state, BraceArguments):
         return {state.quote}
-    if isinstance(state, Name):
-        return {*state.on, *state.habits}
-    return set(state.on) if isinstance(state, Key | Value | TextArguments) else set()
+    fields = ("on", "habits", "unclosed", "glued")
+    return {marker for field in fields for marker in getattr(state, field, ())}
 
 
 def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
-    fields = {
-        field: {rename(marker): to for marker, to in getattr(state, field).items()}
-        for field in ("on", "first", "again")
-        if hasattr(state, field)
+    fields: dict[str, Any] = {
+        field: {rename(marker): to for marker, to in markers.items()}
+        for field in ("on", "first", "again", "habits", "unclosed", "glued")
+        if isinstance(markers := getattr(state, field, None), Mapping)
     }
+    if isinstance(state, Lookahead):
+        return replace(state, **fields, marker=rename(state.marker))
     if isinstance(state, Span):
         habits = state.habits
         on = {rename(marker): to for marker, to in habits.on.items()}

@@ -13,6 +13,7 @@ The depth of nesting is limited by `MAX_DEPTH`.
 
 import re
 from enum import Enum, auto
+from typing import Self
 
 MAX_DEPTH = 256
 """Containers that may be open at once; deeper values are rejected."""
@@ -83,6 +84,14 @@ class JsonScanner:
         self._high = ""  # the escape of a first half, as long as the second may follow
         self._number = "start"
         self.broken: str | None = None
+
+    def __copy__(self) -> Self:
+        """A scanner in the same state, to try what may follow."""
+        copied = type(self)()
+        for name in self.__slots__:
+            setattr(copied, name, getattr(self, name))
+        copied._stack = self._stack[:]
+        return copied
 
     @property
     def done(self) -> bool:

@@ -1,22 +1,29 @@
-"""Readers of the parts of calls: headers, keys, values, and all arguments as one JSON object.
+"""Readers of the parts of calls: headers, keys, and all arguments as one JSON object.
 
 See `readers.py` for the protocol of readers.
 """
 
+import re
 from collections.abc import Callable
+from copy import copy
 
 import msgspec
 
-from antiphon.core.grammar import ArgumentKey, Key, Name, TextArguments, Trim, Value
+from antiphon.core.grammar import AcceptedNames, ArgumentKey, Key, Lookahead, Name
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.headers import MAX_NAME
+from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import RETRACT, Step
-from antiphon.decode.until_marker import ShortTextReader, UntilMarkerReader
+from antiphon.decode.until_marker import ShortTextReader
 
 MAX_COLLECTED = 256 * 1024
 """Characters of arguments that must be complete before they can be parsed."""
+MAX_DOUBTFUL = 512
+"""Characters after a marker inside JSON within which the JSON is malformed if another call has begun."""
 NO_OBJECT = "the arguments are not an object"
+
+_WORD = re.compile(r"\s*[^\s<]*\s*")
 
 
 class NameReader(ShortTextReader):
@@ -25,17 +32,71 @@ class NameReader(ShortTextReader):
     def __init__(self, state: Name, lexer: Lexer, builder: EventBuilder) -> None:
         super().__init__(lexer, builder, state.words)
         self._state = state
-        self._to = {**state.habits, **state.on}
 
     def _parse(self, header: str, marker: str, rest: str) -> Step | None:
-        named = self._state.parse(header)
-        if named is None or not self._builder.accepts(named.name, self._state.names):
-            return None
+        state = self._state
+        if marker in state.glued:
+            return self._parse_glued(header, state.glued[marker], marker, rest)
+        named = state.parse(header)
+        if named is not None:
+            names = AcceptedNames.DECLARED if marker in state.unclosed else state.names
+            if not self._builder.accepts(named.name, names):
+                return None
+            self._builder.name_call(named.name, named.call_id)
+        elif header.strip() or marker not in state.unclosed:
+            return None  # the same marker again, without a name between, is a habit
         self._builder.markup(header)
-        self._builder.name_call(named.name, named.call_id)
-        if marker in self._state.peek:
-            return Step(self._state.peek[marker], marker + rest)
-        return Step(self._to[marker], rest, marker)
+        if marker in state.peek:
+            return Step(state.peek[marker], marker + rest)
+        return Step(state.on[marker], rest, marker)
+
+    def _parse_glued(self, header: str, to: str, marker: str, rest: str) -> Step | None:
+        """The names of the function and of its first argument, without a marker between them."""
+        names = header.lstrip()
+        found = self._builder.split_name(names)
+        if found is None:
+            return None
+        name, key = found
+        self._builder.markup(header[: len(header) - len(key)])
+        self._builder.name_call(name)
+        self._builder.key(ArgumentKey(key.strip()), key)
+        return Step(to, rest, marker)
+
+
+class LookaheadReader:
+    """Reads a marker, and looks at the word and the marker after it."""
+
+    def __init__(self, state: Lookahead, builder: EventBuilder) -> None:
+        self._state = state
+        self._builder = builder
+        self._held = ""
+
+    def feed(self, text: str) -> Step | None:
+        """Hold the text back until it shows what the marker means."""
+        self._held += text
+        return self._decide(self._may_continue)
+
+    def finish(self, text: str) -> Step | None:
+        """The same for the last text."""
+        self._held += text
+        return self._decide(lambda rest: False) if self._held else None
+
+    def _decide(self, waits: Callable[[str], bool]) -> Step | None:
+        marker = self._state.marker
+        word = _WORD.match(self._held, len(marker))
+        if word is None:  # not all of the marker has come
+            return None
+        rest = self._held[word.end() :]
+        to = next((to for after, to in self._state.on.items() if rest.startswith(after)), None)
+        if to is None and waits(rest) and word.end() <= MAX_NAME:
+            return None
+        if self._builder.over_limit:
+            return Step(RETRACT, self._held)
+        held, self._held = self._held, ""
+        return Step(to or self._state.otherwise, held[len(marker) :], marker)
+
+    def _may_continue(self, rest: str) -> bool:
+        return any(after.startswith(rest) for after in self._state.on)
 
 
 class KeyReader(ShortTextReader):
@@ -61,63 +122,26 @@ class KeyReader(ShortTextReader):
         return None
 
 
-class ValueReader(UntilMarkerReader):
-    """Reads the value of an argument, and streams it."""
-
-    def __init__(self, state: Value, lexer: Lexer, builder: EventBuilder) -> None:
-        super().__init__(lexer, builder)
-        self._state = state
-        self._trims = state.trim is Trim.NEWLINE
-        self._begun = not self._trims
-
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        body = text[: found.start]
-        if not self._begun and body:
-            self._begun = True
-            if body[0] == "\n":
-                self._builder.value("", "\n")
-                body = body[1:]
-        value = body.removesuffix("\n") if self._trims else body
-        self._builder.value(value, value)
-        if not found.marker:
-            self._held = body[len(value) :] + text[found.start :]
-            return None
-        self._builder.end_value(body[len(value) :])
-        return Step(self._state.on[found.marker], text[found.end :], found.marker)
-
-    def _end_of_input(self) -> Step | None:
-        self._builder.value("", self._held)  # the value was truncated, maybe in the marker after it
-        return None
-
-
-class TextArgumentsReader(ValueReader):
-    """Reads all arguments of a call as one text."""
-
-    def __init__(self, state: TextArguments, lexer: Lexer, builder: EventBuilder) -> None:
-        super().__init__(Value(state.on), lexer, builder)
-        builder.key(ArgumentKey(state.key, "string"), "")
-
-    def _end_of_input(self) -> Step | None:
-        self._builder.value(self._held, self._held)  # the end of the answer is that of the text
-        return None
-
-
 class JsonArgumentsReader:
     """Reads the arguments of a call as one JSON object, and streams them verbatim.
 
     `closers` find the markers that may follow. If the JSON is malformed, all text up
-    to one of them becomes arguments of an incomplete call, so no text is lost.
+    to one of them becomes arguments of an incomplete call, so no text is lost. `openers` are
+    those of them that begin another call. One inside the JSON is text, unless the JSON is malformed
+    soon after it: then the call ended there, and another one began.
     """
 
     def __init__(
         self,
         then: str,
         closers: Lexer,
+        openers: Lexer,
         builder: EventBuilder,
         scanner: Callable[[], JsonScanner] = JsonScanner,
     ) -> None:
         self._then = then
         self._closers = closers
+        self._openers = openers
         self._builder = builder
         self._scanner = scanner()
         self._phase = self._begin
@@ -140,8 +164,11 @@ class JsonArgumentsReader:
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
         step = self.feed(text)
+        if step is None and self._phase == self._doubt:
+            return self._end_before(self._held)
         if step is None:
-            shown = "" if self._phase == self._begin else "".join(self._collected) + self._held
+            hidden = self._phase in (self._begin, self._stream)  # maybe the beginning of a marker
+            shown = "" if hidden else "".join(self._collected) + self._held
             self._builder.broken_arguments(shown, self._held, self._broken)
             self._builder.fail_call(self._broken)
         return step
@@ -162,10 +189,44 @@ class JsonArgumentsReader:
         return None, body
 
     def _stream(self, text: str) -> tuple[Step | None, str]:
+        found = self._openers.find(text)
+        if found is None:
+            return self._scan(text)
+        step, left = self._scan(text[: found.start])
+        rest = left + text[found.start :]
+        if step is not None:
+            return step._replace(rest=step.rest + rest), ""
+        if self._phase == self._stream and not found.marker:
+            self._held, rest = rest, ""
+        elif self._phase == self._stream:
+            self._phase = self._doubt
+        return None, rest
+
+    def _scan(self, text: str) -> tuple[Step | None, str]:
         out: list[str] = []
         end = self._scanner.feed(text, 0, out)
         self._builder.arguments("".join(out), text[:end])
         return self._after(text[end:])
+
+    def _doubt(self, text: str) -> tuple[Step | None, str]:
+        """From a marker of another call on: hold text back, until it shows whether it is in the JSON."""
+        ahead, begun = copy(self._scanner), text[:MAX_DOUBTFUL]
+        ahead.feed(begun, 0, [])
+        if ahead.broken:
+            return self._end_before(text), ""
+        if len(text) < MAX_DOUBTFUL and not ahead.done:
+            self._held = text
+            return None, ""
+        self._phase = self._stream
+        if ahead.done:
+            return self._scan(text)
+        self._scan(begun)
+        return None, text[MAX_DOUBTFUL:]
+
+    def _end_before(self, text: str) -> Step:
+        """Another call began inside the arguments."""
+        self._builder.fail_call("another call began inside the arguments")
+        return Step(self._then, text)
 
     def _collect(self, text: str) -> tuple[Step | None, str]:
         """Not an object: models write a string that contains one, or null for no arguments."""

@@ -35,6 +35,8 @@ from antiphon.decode.token_map import TokenMap
 
 MAX_PROVISIONAL = 64 * 1024
 """Characters that are held back until a call has an argument; beyond that they are text."""
+MAX_SKIPPED = 64
+"""Those of them that belong to no part of the call: prose may quote the markers that begin one."""
 
 _TEXT, _REASONING, _CALL = SpanKind.TEXT, SpanKind.REASONING, SpanKind.CALL
 """Looked up once: in Python 3.11 the attribute of an enumeration takes as long as a call."""
@@ -62,6 +64,7 @@ class EventBuilder:
         "_phase",
         "_provisional",
         "_provisional_size",
+        "_skipped",
         "_stop",
         "_token_map",
         "_tools",
@@ -92,7 +95,7 @@ class EventBuilder:
         self._broken = False  # the arguments of the open call are no JSON any more
         self._provisional: list[str] | None = None
         self._named: CallHeader | None = None  # the call that the provisional text begins
-        self._provisional_size = 0
+        self._provisional_size = self._skipped = 0
         self._events: list[Event] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
@@ -138,6 +141,11 @@ class EventBuilder:
                 self._release()
             self._events.append(Markup(raw, self._take(raw)))
 
+    def skip(self, raw: str) -> None:
+        """Text inside a call that belongs to none of its parts."""
+        self._skipped += len(raw)
+        self.markup(raw)
+
     def malformed(self, why: str) -> None:
         """The markup is malformed; its text is reported separately."""
         self._events.append(Malformed(why))
@@ -166,7 +174,7 @@ class EventBuilder:
     def begin_provisional(self, marker: str | None) -> None:
         """Hold text back until the call starts or is retracted. `marker` is None later in a list."""
         self.marker = marker
-        self._provisional, self._provisional_size = [], 0
+        self._provisional, self._provisional_size, self._skipped = [], 0, 0
 
     @property
     def provisional(self) -> bool:
@@ -186,7 +194,8 @@ class EventBuilder:
     @property
     def over_limit(self) -> bool:
         """Whether more text is provisional than the opening of a call may have."""
-        return self._provisional is not None and self._provisional_size > MAX_PROVISIONAL
+        over = self._provisional_size > MAX_PROVISIONAL or self._skipped > MAX_SKIPPED
+        return over and self._provisional is not None
 
     def retract(self) -> tuple[str | None, str]:
         """There is no call: return the marker and the text after it, to be read again."""
@@ -206,6 +215,14 @@ class EventBuilder:
     def declares(self, name: str) -> bool:
         """Whether the request offers a function of this name."""
         return name in self._tools
+
+    def split_name(self, text: str) -> tuple[str, str] | None:
+        """The names of a declared function and of one of its arguments, with nothing but space between."""
+        for name in sorted(self._tools, key=len, reverse=True):
+            key = text.removeprefix(name)
+            if len(key) < len(text) and key.strip() in argument_names(self._tools[name]):
+                return name, key
+        return None
 
     def name_call(self, name: str, call_id: str | None = None) -> None:
         """The call's name is known: it starts with its first argument, or its end."""

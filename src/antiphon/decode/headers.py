@@ -227,6 +227,12 @@ def plain_key(text: str) -> ArgumentKey | None:
     return ArgumentKey(key) if key and len(key) <= MAX_NAME else None
 
 
+@spelled((KeySpelling("KEY"),))
+def innermost_key(text: str) -> ArgumentKey | None:
+    """The text is the key; of one with a tag in it, the part after the tag: the key before it has no end."""
+    return plain_key(_TAG.split(text)[-1])
+
+
 @spelled((KeySpelling('"KEY"'),))
 def quoted_key(text: str) -> ArgumentKey | None:
     """The key, in quotes of either kind or none."""
@@ -283,6 +289,7 @@ def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 _STARTED_AGAIN = re.compile(r"\A(?:\s*+(?:assistant)?\s*+<\|start\|>)++")
 """The prompt has the start of a header, and models may write it again."""
+_TAG = re.compile(r"<[^<>]*>")
 _TOKEN = re.compile(r"<\|\w+\|>")
 _WORD = re.compile(r"[^\W\d_]*")
 _HEADER_TEXT = re.compile(r"(?:\s*+<\|\w+\|>)*+((?:[^<]|<(?!\||\Z))*+)")

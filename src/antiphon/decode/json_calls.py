@@ -27,11 +27,12 @@ _OTHER_KEYS = frozenset({"id", "type", "index", "tool_call_id"})
 
 
 class JsonCallsReader:
-    """Reads one JSON value made of calls. `closers` find the markers that may follow it."""
+    """Reads one JSON value made of calls. `closers` and `openers` are those of `JsonArgumentsReader`."""
 
-    def __init__(self, state: JsonCalls, closers: Lexer, builder: EventBuilder) -> None:
+    def __init__(self, state: JsonCalls, closers: Lexer, openers: Lexer, builder: EventBuilder) -> None:
         self._state = state
         self._closers = closers
+        self._openers = openers
         self._builder = builder
         self._make_scanner = _SCANNERS[state.quotes]
         self._phase: Callable[[str], Step | str | None] = self._open
@@ -128,9 +129,8 @@ class JsonCallsReader:
     def _stream_value(self, text: str) -> Step | str | None:
         """The arguments, streamed."""
         if self._arguments is None:
-            self._arguments = JsonArgumentsReader(
-                self._state.then, self._closers, self._builder, self._make_scanner
-            )
+            then, closers, openers = self._state.then, self._closers, self._openers
+            self._arguments = JsonArgumentsReader(then, closers, openers, self._builder, self._make_scanner)
         step = self._arguments.feed(text)
         if step is None:
             return None
@@ -268,8 +268,8 @@ def _string(pieces: list[str]) -> str | None:
 class KeyedCallsReader(JsonCallsReader):
     """Reads one JSON value made of calls; each key is a call, and its value the arguments."""
 
-    def __init__(self, state: KeyedCalls, closers: Lexer, builder: EventBuilder) -> None:
-        super().__init__(JsonCalls(state.then, names=state.names), closers, builder)
+    def __init__(self, state: KeyedCalls, closers: Lexer, openers: Lexer, builder: EventBuilder) -> None:
+        super().__init__(JsonCalls(state.then, names=state.names), closers, openers, builder)
 
     def _take_key(self, key: str) -> bool:
         if not key or not self._builder.accepts(key, self._state.names):

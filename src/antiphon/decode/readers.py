@@ -22,7 +22,7 @@ MIN_BEGUN = 2
 _NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
 """A name before a marker."""
 _OPENING, _CALL = SpanKind.OPENING, SpanKind.CALL
-_HIDDEN = SpanKind.CALL, SpanKind.MARKUP
+_TEXT, _MARKUP = SpanKind.TEXT, SpanKind.MARKUP
 
 
 class Step(NamedTuple):
@@ -53,7 +53,7 @@ class SpanTable:
 
     `reasoned`: for an answer that has had reasoning. `otherwise` is the state for text that the span does
     not allow. None: it allows text, or skips it, because it is called `name` and its own `otherwise` is that
-    name.
+    name. `quoting` finds the markers after one that was text: what is hidden elsewhere belongs to it there.
     """
 
     __slots__ = (
@@ -66,15 +66,16 @@ class SpanTable:
         "otherwise",
         "peek",
         "quotes",
+        "quoting",
         "to",
     )
 
     def __init__(self, span: Span, name: str, reasoned: bool = False) -> None:
-        only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) and span.otherwise != name
+        only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) or span.otherwise is not None
         habits, closes = span.habits, span.closes if reasoned else ()
         on = {**habits.on, **span.on, **(span.again if reasoned else {})}
         self.kind = span.kind
-        self.otherwise = span.otherwise or RETRACT if only_space else None
+        self.otherwise = span.otherwise or RETRACT if only_space and span.otherwise != name else None
         self.peek = frozenset((*span.peek, *habits.peek))
         self.names = frozenset(habits.names)
         self.to = {**on, **span.first, **span.peek, **habits.peek}
@@ -82,6 +83,7 @@ class SpanTable:
         self.hidden = frozenset((*habits.hidden, *closes)) - on.keys()
         self.quotes = frozenset(span.quotes if closes else ()) - on.keys()
         self.lexer = Lexer((*on, *self.hidden, *self.quotes))
+        self.quoting = Lexer((*on, *self.closes, *self.quotes)) if habits.hidden else self.lexer
         self.begin = Lexer((*self.to, *self.hidden))
 
 
@@ -134,8 +136,8 @@ class SpanReader:
 
     def drop_begun_marker(self) -> None:
         """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""
-        found = self._lexer.find(self._held)
-        begun = found and found.end - found.start >= MIN_BEGUN and not self._lexer.find_final(self._held)
+        found, least = self._lexer.find(self._held), MIN_BEGUN if self._table.kind is _TEXT else 1
+        begun = found and found.end - found.start >= least and not self._lexer.find_final(self._held)
         if begun or (self._begins and self._is_name(self._held, "")):
             self._builder.markup(self._held)
             self._held = ""
@@ -149,7 +151,7 @@ class SpanReader:
     @property
     def _begins(self) -> bool:
         """Whether only space was read, and hidden markers."""
-        return self._lexer is not self._table.lexer
+        return self._lexer is self._table.begin
 
     def keep_space(self) -> None:
         """No marker precedes this text, so space at its start is text."""
@@ -158,7 +160,7 @@ class SpanReader:
     def take_as_text(self, marker: str) -> None:
         """Report a marker as text."""
         self.at_start = False
-        self._lexer = self._table.lexer
+        self._lexer = self._table.quoting
         self._report(marker)
 
     def _passes(self, marker: str) -> bool:
@@ -198,12 +200,14 @@ class SpanReader:
         space = body[len(content) :]
         surplus = max(0, len(space) - MAX_SPACE)
         self._report(content + space[:surplus])
-        if found.marker in self._table.peek:
-            return Step(self._table.to[found.marker], rest, space[surplus:])
+        if content and self._builder.over_limit:
+            return Step(RETRACT, space[surplus:] + rest)
         if found.marker:
-            return Step(self._table.to[found.marker], text[found.end :], space[surplus:] + found.marker)
+            to, space = self._table.to[found.marker], space[surplus:]
+            peeks = found.marker in self._table.peek
+            return Step(to, rest, space) if peeks else Step(to, text[found.end :], space + found.marker)
         self._held = space[surplus:] + rest
-        return Step(RETRACT, self._held) if self._builder.over_limit else None
+        return None
 
     def _read_name(self, name: str, text: str, found: MarkerMatch) -> Step | None:
         """Hold a name back until the marker after it comes."""
@@ -233,7 +237,10 @@ class SpanReader:
         return body
 
     def _report(self, text: str) -> None:
-        if self._table.kind in _HIDDEN:
+        kind = self._table.kind
+        if kind is _MARKUP:
             self._builder.markup(text)
+        elif kind is _CALL or kind is _OPENING:
+            self._builder.skip(text)
         elif text:
-            self._builder.text(self._table.kind, text)
+            self._builder.text(kind, text)

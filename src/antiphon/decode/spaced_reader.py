@@ -17,7 +17,7 @@ class SpacedSpanReader(SpanReader):
             self._held = text
             return None
         self.at_start = False
-        if body.strip() and self._lexer is not self._table.lexer:
+        if body.strip() and self._lexer is self._table.begin:
             return self._begin(body, rest)
         self._report(body)
         if found.marker in self._table.peek:

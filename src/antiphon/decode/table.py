@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.grammar import (
     BraceArguments,
@@ -15,6 +17,7 @@ from antiphon.core.grammar import (
     JsonCalls,
     Key,
     KeyedCalls,
+    Lookahead,
     Name,
     PythonCalls,
     Space,
@@ -28,9 +31,8 @@ from antiphon.decode.arguments.braces import BraceArgumentsReader
 from antiphon.decode.call_readers import (
     JsonArgumentsReader,
     KeyReader,
+    LookaheadReader,
     NameReader,
-    TextArgumentsReader,
-    ValueReader,
 )
 from antiphon.decode.element_reader import ElementReader
 from antiphon.decode.event_builder import EventBuilder
@@ -40,6 +42,7 @@ from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import SpanReader, SpanTable, StateReader
 from antiphon.decode.spaced_reader import SpacedSpanReader
+from antiphon.decode.value_reader import NextMarkers, TextArgumentsReader, ValueReader
 
 
 class CompiledState:
@@ -52,7 +55,7 @@ class CompiledState:
         kind = None if span is None else span.kind
         self.state = state
         self.make = make
-        self.starts_call = kind is SpanKind.OPENING or isinstance(state, CallStart)
+        self.starts_call = _starts_call(state)
         """A call may start here."""
         self.visible = kind in (SpanKind.TEXT, SpanKind.REASONING)
         """The text is content or reasoning."""
@@ -60,6 +63,10 @@ class CompiledState:
         self.delta = ReasoningDelta if kind is SpanKind.REASONING else TextDelta
         self.outside_calls = span if self.visible or kind is SpanKind.MARKUP else None
         """The span, if no call is open here."""
+
+
+def _starts_call(state: State) -> bool:
+    return isinstance(state, CallStart) or (isinstance(state, Span) and state.kind is SpanKind.OPENING)
 
 
 class Table(dict[str, CompiledState]):
@@ -91,6 +98,7 @@ class Table(dict[str, CompiledState]):
         return self
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
+        state = _decoded(state, self.grammar.states)
         if isinstance(state, Span):
             first, reader = SpanTable(state, name), _SPAN_READERS[state.space]
             again = SpanTable(state, name, reasoned=True) if state.again or state.closes else first
@@ -98,6 +106,11 @@ class Table(dict[str, CompiledState]):
         lexer = Lexer(_markers(state, self.grammar.states))
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar)
+        if isinstance(state, Value):
+            return partial(ValueReader, state, lexer, _next_markers(state, self.grammar.states))
+        if isinstance(state, JsonCalls | KeyedCalls | JsonArguments):
+            openers = Lexer(_openers(state.then, self.grammar.states))
+            return partial(_JSON_READERS[type(state)], state, lexer, openers)
         return partial(_READERS[type(state)], state, lexer)
 
 
@@ -105,29 +118,62 @@ _SPAN_READERS = {Space.MARKUP: SpanReader, Space.TEXT: SpacedSpanReader}
 
 _READERS: dict[type[State], Callable[[Any, Lexer, EventBuilder], StateReader]] = {
     BraceArguments: BraceArgumentsReader,
-    JsonArguments: lambda state, lexer, builder: JsonArgumentsReader(state.then, lexer, builder),
-    JsonCalls: JsonCallsReader,
     Key: KeyReader,
-    KeyedCalls: KeyedCallsReader,
     Name: NameReader,
     PythonCalls: PythonCallsReader,
     TextArguments: TextArgumentsReader,
     ElementArgument: ElementReader,
-    Value: ValueReader,
+    Lookahead: lambda state, lexer, builder: LookaheadReader(state, builder),
 }
 """The readers of states other than spans and headers."""
+
+_JSON_READERS: dict[type[State], Callable[[Any, Lexer, Lexer, EventBuilder], StateReader]] = {
+    JsonArguments: lambda state, closers, openers, builder: JsonArgumentsReader(
+        state.then, closers, openers, builder
+    ),
+    JsonCalls: JsonCallsReader,
+    KeyedCalls: KeyedCallsReader,
+}
+"""Those of states with JSON."""
+
+
+def _decoded(state: State, states: Mapping[str, State]) -> State:
+    """The state with its habits; a marker with a `Lookahead` is left to that."""
+    if isinstance(state, Value):
+        return replace(state, on={**state.on, **state.habits})
+    if not isinstance(state, Span | Name):
+        return state
+    habits = state.habits.on if isinstance(state, Span) else {**state.habits, **state.unclosed}
+    on = {**state.on, **habits}
+    ahead = {marker: to for marker, to in on.items() if isinstance(states[to], Lookahead)}
+    return replace(state, on=on, peek={**state.peek, **ahead})
+
+
+def _openers(then: str, states: Mapping[str, State]) -> set[str]:
+    """The markers that begin another call after a call that leads to that state."""
+    span = _decoded(states[then], states)
+    assert isinstance(span, Span)
+    return {marker for marker, to in span.on.items() if _starts_call(states[to])}
+
+
+def _next_markers(value: Value, states: Mapping[str, State]) -> NextMarkers:
+    """What decides whether a marker after that value is its end."""
+    ends = {marker: state for marker, to in value.on.items() if isinstance(state := states[to], Span)}
+    between = [state for state in ends.values() if state.kind is SpanKind.CALL]
+    following = {marker for state in between for marker in (*state.on, *state.habits.on)}
+    return NextMarkers(frozenset(m for m, s in ends.items() if s.kind is SpanKind.CALL), following)
 
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:
     """The markers that end the text of a state, or that may follow it, for JSON and the like."""
     if isinstance(state, JsonCalls | KeyedCalls | JsonArguments | PythonCalls | BraceArguments):
-        state = states[state.then]
+        state = _decoded(states[state.then], states)
     if isinstance(state, Span):
-        return {*state.on, *state.first, *state.habits.on}
+        return {*state.on, *state.first}
     if isinstance(state, Header):
         return state.ends
     if isinstance(state, ElementArgument):
         return (f"{state.prefix}<",)
     if isinstance(state, Name):
-        return {*state.on, *state.peek, *state.habits}
+        return {*state.on, *state.peek, *state.glued}
     return state.on if isinstance(state, Key | Value | TextArguments) else ()

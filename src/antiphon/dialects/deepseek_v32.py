@@ -10,87 +10,72 @@
     </｜DSML｜function_calls>
 
 `string="true"` marks verbatim text; any other value is JSON, or text if it does not
-parse. Version 4 calls the block `tool_calls`, and in practice also `toolcalls` or
-`tool`; version 4.1 calls it `calls`, with a space before each tag's name.
+parse. Version 4 calls the block `tool_calls`; version 4.1 calls it `calls`, with a space before each tag's
+name. Models also write the block of another version, `toolcalls` or `tool`, the bars in ASCII or twice, and a
+space before `>`. Without the block's tag it is a call only of a function that the request offers.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Habits, Key, Markers, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_name, typed_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
-_NAME = Name(on={">": "arguments"}, parse=quoted_name)
-_KEY = Key(on={">": "value"}, parse=typed_key("name", "string", texts="true"))
-_VALUE = Value(on={"</｜DSML｜parameter>": "arguments"})
-_PARAMETER = {"<｜DSML｜parameter ": "key", "</｜DSML｜invoke>": "called", "<｜DSML｜invoke name=": "name"}
+_BLOCKS = ("function_calls", "tool_calls", "toolcalls", "tool")
+_MARK = "｜DSML｜"
 
-_V4_OPEN = {
-    "<｜DSML｜tool_calls>": "opening",
-    "<｜DSML｜toolcalls>": "opening",
-    "<｜DSML｜tool>": "opening",
-}
-_V4_CLOSE = {"</｜DSML｜tool_calls>": "text", "</｜DSML｜toolcalls>": "text", "</｜DSML｜tool>": "text"}
+
+def _grammar(block: str, space: str = "") -> Grammar:
+    """The grammar of calls in a block of this name, with space before the name of each tag."""
+    mark = _MARK + space
+    marks = (mark, f"|DSML|{space}", f"｜｜DSML｜｜{space}")
+
+    def variants(on: Markers) -> Markers:
+        """The same markers as models also spell them."""
+        spaced = {f"{marker[:-1]} >": to for marker, to in on.items() if marker.endswith(">")}
+        return {marker.replace(mark, each): to for each in marks for marker, to in {**on, **spaced}.items()}
+
+    def blocks(begin: str, to: str) -> Markers:
+        return variants({f"{begin}{mark}{name}>": to for name in (block, *_BLOCKS)})
+
+    opens, closes = {f"<{mark}{block}>": "opening"}, {f"</{mark}{block}>": "text"}
+    invoke, bare = {f"<{mark}invoke name=": "name"}, {f"<{mark}invoke name=": "bare"}
+    inside = {f"<{mark}parameter ": "key", f"</{mark}invoke>": "called", **invoke}
+    value_ends = {f"</{mark}parameter>": "arguments"}
+    other_opens, other_closes = blocks("<", "opening"), blocks("</", "text")
+    return Grammar(
+        {
+            "text": Span(
+                SpanKind.TEXT,
+                on=opens,
+                habits=Habits({**other_opens, **variants(bare)}, hidden=tuple(other_closes)),
+            ),
+            "opening": Span(
+                SpanKind.OPENING,
+                on={**invoke, **closes},
+                habits=Habits({**variants(invoke), **other_opens, **other_closes}),
+            ),
+            "name": Name(on={">": "arguments"}, parse=quoted_name),
+            "bare": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
+            "arguments": Span(
+                SpanKind.CALL, on={**inside, **closes}, habits=Habits({**variants(inside), **other_closes})
+            ),
+            "key": Key(on={">": "value"}, parse=typed_key("name", "string", texts="true")),
+            "value": Value(on=value_ends, habits=variants(value_ends)),
+            "called": Span(
+                SpanKind.MARKUP, on={**invoke, **closes}, habits=Habits({**variants(invoke), **other_closes})
+            ),
+        }
+    )
+
 
 DEEPSEEK_V32 = Dialect(
-    names=("deepseek_v32", "deepseekv32"),
-    calls=Grammar(
-        {
-            "text": Span(SpanKind.TEXT, on={"<｜DSML｜function_calls>": "opening"}),
-            "opening": Span(
-                SpanKind.OPENING, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
-            ),
-            "name": _NAME,
-            "arguments": Span(SpanKind.CALL, on={**_PARAMETER, "</｜DSML｜function_calls>": "text"}),
-            "key": _KEY,
-            "value": _VALUE,
-            "called": Span(
-                SpanKind.MARKUP, on={"<｜DSML｜invoke name=": "name", "</｜DSML｜function_calls>": "text"}
-            ),
-        }
-    ),
-    reasoning=THINK_TOKENS,
+    names=("deepseek_v32", "deepseekv32"), calls=_grammar("function_calls"), reasoning=THINK_TOKENS
 )
-
 DEEPSEEK_V4 = Dialect(
-    names=("deepseek_v4", "deepseek-v4", "deepseekv4"),
-    calls=Grammar(
-        {
-            "text": Span(SpanKind.TEXT, on=_V4_OPEN),
-            "opening": Span(SpanKind.OPENING, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
-            "name": _NAME,
-            "arguments": Span(SpanKind.CALL, on={**_PARAMETER, **_V4_CLOSE}),
-            "key": _KEY,
-            "value": _VALUE,
-            "called": Span(SpanKind.MARKUP, on={"<｜DSML｜invoke name=": "name", **_V4_CLOSE}),
-        }
-    ),
-    reasoning=THINK_TOKENS,
+    names=("deepseek_v4", "deepseek-v4", "deepseekv4"), calls=_grammar("tool_calls"), reasoning=THINK_TOKENS
 )
-
 DEEPSEEK_V41 = Dialect(
     names=("deepseek_v41", "deepseek-v41", "deepseekv41"),
-    calls=Grammar(
-        {
-            "text": Span(SpanKind.TEXT, on={"<｜DSML｜ calls>": "opening"}),
-            "opening": Span(
-                SpanKind.OPENING, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}
-            ),
-            "name": _NAME,
-            "arguments": Span(
-                SpanKind.CALL,
-                on={
-                    "<｜DSML｜ parameter ": "key",
-                    "<｜DSML｜ invoke name=": "name",
-                    "</｜DSML｜ invoke>": "called",
-                    "</｜DSML｜ calls>": "text",
-                },
-            ),
-            "key": _KEY,
-            "value": Value(on={"</｜DSML｜ parameter>": "arguments"}),
-            "called": Span(
-                SpanKind.MARKUP, on={"<｜DSML｜ invoke name=": "name", "</｜DSML｜ calls>": "text"}
-            ),
-        }
-    ),
+    calls=_grammar("calls", " "),
     reasoning=THINK_TOKENS,
 )

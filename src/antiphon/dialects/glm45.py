@@ -6,11 +6,13 @@
     <arg_value>Rome</arg_value>
     </tool_call>
 
-One block per call; GLM 4.7 writes it without line breaks. Values are verbatim.
+One block per call; GLM 4.7 writes it without line breaks. Values are verbatim. Models leave out
+`<arg_value>`, or the `<arg_key>` after the name; they write `<tool_call>` for `<arg_key>`, or `</arg_value>`
+after a name without arguments.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
-from antiphon.decode.headers import plain_key, plain_name
+from antiphon.core.grammar import Grammar, Habits, Key, Lookahead, Name, Span, SpanKind, Value
+from antiphon.decode.headers import innermost_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
@@ -19,14 +21,25 @@ GLM45 = Dialect(
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={"<tool_call>": "name"}),
-            "name": Name(on={"<arg_key>": "key", "</tool_call>": "text"}, parse=plain_name),
-            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=plain_key),
+            "name": Name(
+                on={"<arg_key>": "key", "</tool_call>": "text"},
+                parse=plain_name,
+                words=2,
+                unclosed={"</arg_value>": "arguments", "<tool_call>": "again"},
+                glued={"</arg_key>": "keyed"},
+            ),
+            "again": Lookahead("<tool_call>", on={"</arg_key>": "key"}, otherwise="name"),
+            "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=innermost_key),
             "keyed": Span(
-                SpanKind.CALL, on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"}
+                SpanKind.CALL,
+                on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"},
+                otherwise="value",
             ),
             "value": Value(on={"</arg_value>": "arguments"}),
             "arguments": Span(
-                SpanKind.CALL, on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"}
+                SpanKind.CALL,
+                on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"},
+                habits=Habits({"<tool_call>": "again"}),
             ),
         }
     ),

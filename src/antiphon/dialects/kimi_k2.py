@@ -4,10 +4,11 @@
     {"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>
 
 There are no line breaks between them. The number counts the calls of the whole
-conversation. The section's tokens also come in the singular.
+conversation. The section's tokens also come in the singular. Some text between a section and its call is
+skipped.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, Name, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, JsonArguments, Name, Span, SpanKind
 from antiphon.decode.headers import kimi_name
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
@@ -21,8 +22,8 @@ KIMI_K2 = Dialect(
     names=("kimi_k2",),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on=_SECTION),
-            "section": Span(SpanKind.OPENING, on={**_CALL, **_END}),
+            "text": Span(SpanKind.TEXT, on=_SECTION, habits=Habits(hidden=("<|tool_call_end|>", *_END))),
+            "section": Span(SpanKind.OPENING, on={**_CALL, **_END}, otherwise="section"),
             "name": Name(on={"<|tool_call_argument_begin|>": "arguments"}, parse=kimi_name),
             "arguments": JsonArguments(then="called"),
             "called": Span(SpanKind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),

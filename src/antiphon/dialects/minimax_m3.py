@@ -13,7 +13,7 @@ complete only when another argument begins. A block may have several calls, and 
 closing tags of a call may be missing.
 """
 
-from antiphon.core.grammar import ElementArgument, Grammar, Name, ReasoningMarkers, Span, SpanKind
+from antiphon.core.grammar import ElementArgument, Grammar, Habits, Name, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.headers import quoted_name
 from antiphon.dialects.dialect import Dialect
 
@@ -24,7 +24,11 @@ MINIMAX_M3 = Dialect(
     names=("minimax_m3", "minimax-m3"),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on={"]<]minimax[>[<tool_call>": "opening"}),
+            "text": Span(
+                SpanKind.TEXT,
+                on={"]<]minimax[>[<tool_call>": "opening"},
+                habits=Habits(hidden=tuple(_END)),
+            ),
             "opening": Span(
                 SpanKind.OPENING,
                 on={"]<]minimax[>[<invoke name=": "name", "]<]minimax[>[</tool_call>": "text"},

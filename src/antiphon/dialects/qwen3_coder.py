@@ -16,7 +16,19 @@ new line, and where the function ends and its block with it. The closing tags of
 a call alone are text in a value.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Key, Name, Space, Span, SpanKind, State, Trim, Value
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    Habits,
+    Key,
+    Name,
+    Space,
+    Span,
+    SpanKind,
+    State,
+    Trim,
+    Value,
+)
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -24,6 +36,7 @@ from antiphon.dialects.think import THINK_TOKENS
 _NAMED = {">": "arguments", "</function>": "called"}
 _END = {"</function>": "called", "</tool_call>": "text"}
 _NEXT = {"<function=": "name", "<tool_call>": "opening"}
+_UNCLOSED = {"<parameter=": "key", "</tool_call>": "text", **_NEXT}
 _VALUE_END = {
     "</parameter>": "arguments",
     "\n<parameter=": "key",
@@ -31,12 +44,13 @@ _VALUE_END = {
     "</function></tool_call>": "text",
     "</function>\n<function=": "name",
 }
+_VALUE_UNCLOSED = {"</parameter\n": "arguments"}
 
 _CALLS: dict[str, State] = {
     "text": Span(SpanKind.TEXT, on={**_NEXT, "<function=": "bare"}),
-    "opening": Span(SpanKind.OPENING, on={"<function=": "name"}),
-    "name": Name(on=_NAMED, parse=plain_name),
-    "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
+    "opening": Span(SpanKind.OPENING, on={"<function=": "name"}, habits=Habits({"<tool_call>": "opening"})),
+    "name": Name(on=_NAMED, parse=plain_name, unclosed=_UNCLOSED),
+    "bare": Name(on=_NAMED, parse=plain_name, unclosed=_UNCLOSED, names=AcceptedNames.DECLARED),
     "arguments": Span(SpanKind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
     "key": Key(on={">": "value"}, parse=plain_key),
     "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", **_NEXT}),
@@ -44,13 +58,13 @@ _CALLS: dict[str, State] = {
 
 QWEN3_CODER = Dialect(
     names=("qwen3_coder", "qwen3_xml", "step3p5", "minicpmv", "nanbeige", "berrylm"),
-    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE)}),
+    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, trim=Trim.NEWLINE, habits=_VALUE_UNCLOSED)}),
     reasoning=THINK_TOKENS,
 )
 
 MIMO = Dialect(
     names=("mimo",),
-    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END)}),
+    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, habits=_VALUE_UNCLOSED)}),
     reasoning=THINK_TOKENS,
 )
 

@@ -16,6 +16,7 @@ One newline on each side of a value is not part of it. Each tag may be missing; 
 from antiphon.core.grammar import (
     AcceptedNames,
     Grammar,
+    Habits,
     Key,
     Name,
     ReasoningMarkers,
@@ -30,15 +31,18 @@ from antiphon.dialects.dialect import Dialect
 _NAMED = {">": "arguments", "</function>": "called"}
 _END = {"</function>": "called", "</seed:tool_call>": "text"}
 _NEXT = {"<function=": "name", "<seed:tool_call>": "opening"}
+_UNCLOSED = {"<parameter=": "key", "</seed:tool_call>": "text", **_NEXT}
 
 SEED_OSS = Dialect(
     names=("seed_oss",),
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on={**_NEXT, "<function=": "bare"}),
-            "opening": Span(SpanKind.OPENING, on={"<function=": "name"}),
-            "name": Name(on=_NAMED, parse=plain_name),
-            "bare": Name(on=_NAMED, parse=plain_name, names=AcceptedNames.DECLARED),
+            "opening": Span(
+                SpanKind.OPENING, on={"<function=": "name"}, habits=Habits({"<seed:tool_call>": "opening"})
+            ),
+            "name": Name(on=_NAMED, parse=plain_name, unclosed=_UNCLOSED),
+            "bare": Name(on=_NAMED, parse=plain_name, unclosed=_UNCLOSED, names=AcceptedNames.DECLARED),
             "arguments": Span(SpanKind.CALL, on={"<parameter=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=plain_key),
             "value": Value(
@@ -50,6 +54,7 @@ SEED_OSS = Dialect(
                     "</function>\n<function=": "name",
                 },
                 trim=Trim.NEWLINE,
+                habits={"</parameter\n": "arguments"},
             ),
             "called": Span(SpanKind.MARKUP, on={"</seed:tool_call>": "text", **_NEXT}),
         }

@@ -7,7 +7,7 @@
 Values are verbatim. Each closing marker of a call may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Habits, Key, Name, Span, SpanKind, Value
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -20,7 +20,7 @@ STEP3 = Dialect(
     names=("step3",),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on=_BEGIN),
+            "text": Span(SpanKind.TEXT, on=_BEGIN, habits=Habits(hidden=tuple(_END))),
             "group": Span(
                 SpanKind.OPENING,
                 on={"<｜tool_call_begin｜>": "opening", "<｜tool_calls_end｜>": "text", **_INVOKE},

@@ -24,11 +24,16 @@ TELECHAT4 = Dialect(
             "opening": Span(SpanKind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
             "json": JsonCalls(then="called"),
             "name": Name(
-                on={"<param_key>": "key", "</tool_call>": "text"}, peek={"{": "object"}, parse=plain_name
+                on={"<param_key>": "key", "</tool_call>": "text"},
+                peek={"{": "object"},
+                parse=plain_name,
+                words=2,
+                unclosed={"</param_value>": "arguments"},
+                glued={"</param_key>": "keyed"},
             ),
             "object": JsonArguments(then="called"),
             "key": Key(on={"</param_key>": "keyed", "<param_value>": "value"}, parse=plain_key),
-            "keyed": Span(SpanKind.CALL, on={"<param_value>": "value", **_NEXT}),
+            "keyed": Span(SpanKind.CALL, on={"<param_value>": "value", **_NEXT}, otherwise="value"),
             "value": Value(on={"</param_value>": "arguments"}),
             "arguments": Span(SpanKind.CALL, on=_NEXT),
             "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", **_CALL}),

@@ -1,0 +1,131 @@
+"""Readers of text that is an argument: of one value up to a marker, or of all arguments as one text.
+
+A marker that ends a value may also be part of it: a file that is written may contain the same tags. Which of
+the two it is shows in the marker after it. If that begins the next argument, or ends the call, the value has
+ended, and text between them is skipped. If it is again one that ends a value, the first was text.
+"""
+
+from collections.abc import Collection
+
+from antiphon.core.grammar import ArgumentKey, TextArguments, Trim, Value
+from antiphon.decode.event_builder import EventBuilder
+from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.readers import Step
+
+MAX_UNDECIDED = 64 * 1024
+"""Characters after a marker within which the next one decides what it is; without one it ends the value."""
+
+
+class NextMarkers:
+    """`ends` are the markers that end a value and may also be text; `lexer` finds those that decide it."""
+
+    __slots__ = ("ends", "lexer")
+
+    def __init__(self, ends: Collection[str], following: Collection[str]) -> None:
+        self.ends = ends
+        self.lexer = Lexer({*ends, *following})
+
+
+NO_MARKERS = NextMarkers((), ())
+
+
+class ValueReader:
+    """Reads the value of an argument, and streams it."""
+
+    def __init__(self, state: Value, lexer: Lexer, following: NextMarkers, builder: EventBuilder) -> None:
+        self._state = state
+        self._lexer = lexer
+        self._next = following
+        self._builder = builder
+        self._trims = state.trim is Trim.NEWLINE
+        self._begun = not self._trims
+        self._held = ""
+        self._final = False
+        self._end: str | None = None  # the marker that may be the value's end
+        self._before_end = ""  # space before it that is not part of the value then
+        self._after: list[str] = []  # the text after it
+        self._size = 0
+
+    def feed(self, text: str) -> Step | None:
+        """Read the value, and what follows a marker that may end it."""
+        text, self._held = self._held + text, ""
+        step: Step | str | None = text
+        while isinstance(step, str):
+            step = self._read(step) if self._end is None else self._decide(step)
+        return step
+
+    def finish(self, text: str) -> Step | None:
+        """The model stopped inside the value, or after its end."""
+        self._final = True
+        step = self.feed(text)
+        if step is None and self._end is not None:
+            return self._end_value(self._end, self._held)
+        if step is None:
+            self._end_of_input()
+        return step
+
+    def _find(self, lexer: Lexer, text: str) -> MarkerMatch:
+        """The first marker, or the beginning of one at the end, or that end."""
+        last = lexer.find_final(text) if self._final else None
+        return last or lexer.find(text) or MarkerMatch(len(text), len(text), "")
+
+    # These two return a step, or the text to read next, None if it was read or is held back.
+
+    def _read(self, text: str) -> Step | str | None:
+        """Read the value, up to a marker."""
+        found = self._find(self._lexer, text)
+        body = text[: found.start]
+        if not self._begun and body:
+            self._begun = True
+            if body[0] == "\n":
+                self._builder.value("", "\n")
+                body = body[1:]
+        value = body.removesuffix("\n") if self._trims else body
+        self._builder.value(value, value)
+        space, rest = body[len(value) :], text[found.end :]
+        if not found.marker:
+            self._held = space + text[found.start :]
+            return None
+        self._before_end = space
+        if found.marker not in self._next.ends:
+            return self._end_value(found.marker, rest)
+        self._end = found.marker
+        return rest
+
+    def _decide(self, text: str) -> Step | str | None:
+        """Read what follows a marker, up to the one that decides whether it was the value's end."""
+        found = self._find(self._next.lexer, text)
+        self._after.append(text[: found.start])
+        self._size += found.start
+        rest, end = text[found.start :], self._end
+        assert end is not None
+        if self._size > MAX_UNDECIDED or (found.marker and found.marker not in self._next.ends):
+            return self._end_value(end, rest)
+        if not found.marker:
+            self._held = rest
+            return None
+        # It was text, and what follows is more of it.
+        body = "".join((self._before_end, end, *self._after))
+        value = body.removesuffix("\n") if self._trims else body
+        self._builder.value(value, value)
+        self._begun, self._end, self._size = True, None, 0
+        self._after.clear()
+        return body[len(value) :] + rest
+
+    def _end_value(self, marker: str, rest: str) -> Step:
+        self._builder.end_value(self._before_end)
+        return Step(self._state.on[marker], "".join(self._after) + rest, marker)
+
+    def _end_of_input(self) -> None:
+        self._builder.value("", self._held)  # the value was truncated, maybe in the marker after it
+
+
+class TextArgumentsReader(ValueReader):
+    """Reads all arguments of a call as one text."""
+
+    def __init__(self, state: TextArguments, lexer: Lexer, builder: EventBuilder) -> None:
+        super().__init__(Value(state.on), lexer, NO_MARKERS, builder)
+        builder.key(ArgumentKey(state.key, "string"), "")
+
+    def _end_of_input(self) -> None:
+        self._builder.value(self._held, self._held)  # the end of the answer is that of the text
