@@ -166,6 +166,7 @@ class AsyncEngineArgs:
         parser.add_argument("--dtype", choices=["auto", "bfloat16"], default="auto")
         parser.add_argument("--max-model-len", type=int)
         parser.add_argument("--max-num-seqs", type=int)
+        parser.add_argument("--max-logprobs", type=int, default=20)
         parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
         parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, default=False)
         parser.add_argument("--disable-log-stats", action="store_true")
@@ -194,7 +195,7 @@ class AsyncLLM:
         self.model_config = SimpleNamespace(
             model=args.model,  # type: ignore[attr-defined]
             max_model_len=args.max_model_len or 2048,  # type: ignore[attr-defined]
-            max_logprobs=20,
+            max_logprobs=args.max_logprobs,  # type: ignore[attr-defined]
             runner_type="pooling" if args.model in POOLING else "generate",  # type: ignore[attr-defined]
             score_type="bi-encoder" if args.model == "org/embeds" else "cross-encoder",  # type: ignore[attr-defined]
             is_multimodal_model=args.model == "org/images",  # type: ignore[attr-defined]

@@ -420,6 +420,14 @@ async def test_the_trace_of_a_request_goes_on(engine):
 # Prompts and beams
 
 
+@pytest.mark.parametrize(("most", "alternatives"), [(None, 20), (50, 50), (-1, 258)])
+async def test_it_gives_as_many_alternatives_as_it_was_started_for(most, alternatives):
+    engine = made(*([] if most is None else [f"max_logprobs={most}"]))
+    await engine.start()
+    assert engine.card.capabilities.alternatives == alternatives
+    await engine.stop()
+
+
 async def test_the_tokens_of_a_prompt_are_scored_with_their_bytes(engine):
     request = await request_of(engine, "a<|im_end|>é", 3, sampling=Sampling(prompt_logprobs=1))
     tokens = await engine.score_prompt(request)
@@ -746,6 +754,14 @@ def test_special_tokens_are_hidden_unless_preserved():
     start, end = reading.ids("<|im_start|><|im_end|>")
     assert reading.read(start) == Chunk("<|im_start|>", (Token(start, "<|im_start|>"),))
     assert reading.read(end) == Chunk("", (Token(end, ""),))
+
+
+def test_all_special_tokens_are_shown_if_they_are_wanted_but_the_end():
+    reading = Reading(sampling=Sampling(skip_special_tokens=False))
+    start, end = reading.ids("<|im_start|><|im_end|>")
+    assert reading.read(start) == Chunk("<|im_start|>", (Token(start, "<|im_start|>"),))
+    assert reading.read(start, end).text == "<|im_start|><|im_end|>"
+    assert reading.read(end, finish_reason="stop").text == ""
 
 
 @pytest.mark.parametrize(("preserve", "shown"), [((), ""), (("<|im_end|>",), "<|im_end|>")])
