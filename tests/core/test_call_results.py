@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.call_results import NO_RESULT, is_answer, pair_results
+from antiphon.core.call_results import NO_RESULT, _is_paired, _paired, is_answer, pair_results
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 
 
@@ -100,7 +100,9 @@ def test_nothing_is_lost_and_a_second_time_changes_nothing(items: tuple[Item, ..
     assert len(made) == len(items) + added - orphans
     assert not {*map(short, items)} - {*map(short, made)}
     again: list[str] = []
-    assert (pair_results(made, again), again) == (made, [])
+    assert _is_paired(made)
+    assert (_paired(made, again), again) == (made, [])
+    assert _is_paired(items) == (made == items)
 
 
 @given(items=HISTORIES)

@@ -26,8 +26,30 @@ NO_RESULT = "There is no result of this call."
 
 def pair_results(items: tuple[Item, ...], repairs: list[str]) -> tuple[Item, ...]:
     """The conversation with each result after its call. What was added is noted in `repairs`."""
-    if not any(isinstance(item, (FunctionCall, FunctionOutput)) for item in items):
-        return items
+    return items if _is_paired(items) else _paired(items, repairs)
+
+
+def _is_paired(items: Sequence[Item]) -> bool:
+    """Whether results are in their places already, as in most conversations. Quick: they may be long."""
+    waiting: deque[str] = deque()  # ids of calls
+    answering = False
+    for item in items:
+        kind = type(item)
+        if kind is FunctionCall:
+            if waiting and answering:
+                return False
+            answering = False
+            waiting.append(item.call_id)  # type: ignore[union-attr]
+        elif kind is FunctionOutput:
+            answering = True
+            if not waiting or waiting.popleft() != item.call_id:  # type: ignore[union-attr]
+                return False
+        elif waiting:
+            return False
+    return not waiting
+
+
+def _paired(items: Sequence[Item], repairs: list[str]) -> tuple[Item, ...]:
     paired: list[Item] = []
     called: dict[str, FunctionCall] = {}  # the calls so far, by their ids
     for answer, following in _exchanges(items):
