@@ -105,7 +105,7 @@ HINTS: Mapping[str, str] = {
     "provider": _ONE_SERVER,
     "route": _ONE_SERVER,
     "safety_identifier": "users are not tracked",
-    "service_tier": "there is one tier; an answer to a request that named one has `default`; names that OpenAI does not have are refused",
+    "service_tier": "there is one tier; an answer to a request that named one of OpenAI's has `default`",
     "session_id": "sessions are not tracked",
     "spaces_between_special_tokens": "special tokens are shown as they are",
     "speculative_ngram": "it would only make the same answer faster",

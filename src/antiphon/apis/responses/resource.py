@@ -194,8 +194,11 @@ class RawMessage(Struct, tag_field="type", tag="raw_message_tokens"):
     tokens: Sequence[int]
 
 
-RawMessages = list[RawMessage] | list[Mapping[str, Any]]
-"""What the model read or wrote: each text, or the messages of all."""
+RawMessages = Sequence[Any]
+"""What the model read or wrote: each text, a `RawMessage`, or the messages of all, which are objects.
+
+A union of both would have no schema.
+"""
 
 
 class ReasoningSettings(Struct, frozen=True):
