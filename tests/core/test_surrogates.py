@@ -28,3 +28,10 @@ def test_every_half_becomes_a_replacement_and_nothing_else_changes(text: str, as
 )
 def test_an_escaped_backslash_begins_no_escape(written: str, read: str) -> None:
     assert json.loads(with_whole_characters(written.encode())) == read
+
+
+@given(text=TEXTS)
+def test_halves_that_are_not_escaped_are_replaced_too(text: str) -> None:
+    written = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    whole = "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
+    assert json.loads(with_whole_characters(written)) == whole

@@ -11,6 +11,8 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 """An escape, or two for one character; the group is half of one."""
+_ENCODED = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""Half of a character in UTF-8, which has none."""
 
 
 def with_whole_characters_in(text: str) -> str:
@@ -19,7 +21,9 @@ def with_whole_characters_in(text: str) -> str:
 
 
 def with_whole_characters(body: bytes) -> bytes:
-    """The JSON with U+FFFD in place of each half."""
+    """The JSON with U+FFFD in place of each half, escaped or not."""
+    if b"\xed" in body:  # also in Korean
+        body = _ENCODED.sub("\ufffd".encode(), body)
     if not any(sign in body for sign in _SIGNS):
         return body
     return _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], body)
