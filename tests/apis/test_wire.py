@@ -121,7 +121,7 @@ def test_a_body_that_is_no_object_has_no_parameter(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b'{"model": }', b"{'model': 'm'}", b'{"model": "m", "messages": [{"role": "user"}]} x', b'{"model": "\xff"}',
-     b'{"model": "m", "wibble": ' + b"[" * 100_000, b'{"model": "\\ud800"}'],
+     b'{"model": "m", "wibble": ' + b"[" * 100_000],
 )  # fmt: skip
 def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
     error = refusal(body)

@@ -71,7 +71,7 @@ def test_no_message_has_an_empty_list_of_calls() -> None:
         ('{"a": ', ArgumentFormat.OBJECT, {}),
         ("[1]", ArgumentFormat.ANY, "[1]"),
         ("[" * 100_000, ArgumentFormat.OBJECT, {}),
-        (r'{"a": "\ud800"}', ArgumentFormat.ANY, r'{"a": "\ud800"}'),
+        (r'{"a": "\ud800"}', ArgumentFormat.ANY, {"a": "\ufffd"}),
         (r'{"a": "\u003c|end|>"}', ArgumentFormat.ANY, {"a": f"<|{SEPARATOR}end|>"}),
     ],
 )

@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role
+from antiphon.core.surrogates import with_whole_characters_in
 from antiphon.render.capabilities import ArgumentFormat, TemplateCapabilities
 from antiphon.render.media import Marks
 from antiphon.render.special_tokens import GENERIC_ESCAPER, SpecialTokenEscaper
@@ -310,8 +311,8 @@ def parse_arguments(
     text they become an empty object, because an old mistake must not fail the request.
     """
     try:
-        # A lone surrogate, `"\ud800"`, cannot be tokenized: encoding it raises ValueError here, too.
-        parsed = escaper.escape_json(json.loads(arguments) if arguments.strip() else {})
+        whole = with_whole_characters_in(arguments)  # half a character cannot be tokenized
+        parsed = escaper.escape_json(json.loads(whole) if whole.strip() else {})
     except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
