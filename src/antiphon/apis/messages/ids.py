@@ -1,20 +1,35 @@
-"""The ids of calls: clients get them with Anthropic's prefix, models with that of their family."""
+"""The ids of calls: clients get them with Anthropic's prefix, models with that of their family.
+
+Anthropic's have letters, digits, `_` and `-` only. Models may write others, such as Kimi K2's
+`functions.get_weather:0`: there, a character is written as its code between `-x` and `-`.
+"""
+
+import re
 
 TOOL_USE = "toolu_"
 SERVER_TOOL_USE = "srvtoolu_"
 MCP_TOOL_USE = "mcptoolu_"
 
 _PREFIXES = (TOOL_USE, SERVER_TOOL_USE, MCP_TOOL_USE)
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
+_WRITTEN = re.compile(r"-x([0-9a-f]{2,6})-")
 
 
 def wire_id(prefix: str, call_id: str) -> str:
     """The id of a call as clients get it."""
-    return prefix + call_id.removeprefix("call_")
+    return prefix + _NOT_IN_IDS.sub(lambda found: f"-x{ord(found[0]):02x}-", call_id.removeprefix("call_"))
 
 
 def core_id(given: str) -> str:
     """The id of the call in prompts, for any form of the id in requests."""
     for prefix in _PREFIXES:
         if given.startswith(prefix) and given != prefix:
-            return given.removeprefix(prefix)
+            return _WRITTEN.sub(_character, given.removeprefix(prefix))
     return given
+
+
+def _character(found: re.Match[str]) -> str:
+    """The character of a code; others stay as they are."""
+    code = int(found[1], 16)
+    is_written = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF and _NOT_IN_IDS.match(chr(code))
+    return chr(code) if is_written else found[0]
