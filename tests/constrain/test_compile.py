@@ -158,3 +158,11 @@ def test_a_request_that_takes_too_much_work_is_refused_by_its_part() -> None:
     with pytest.raises(RequestError, match="too complex") as refused:
         compiled(G, Function("h", None, huge, source="tools[1].parameters"), tool_choice=REQUIRED)
     assert refused.value.param == "tools[1].parameters"
+
+
+def test_a_text_that_the_prompt_has_begun_is_continued_without_space() -> None:
+    after_marker = compiled(format=Regex("yes"), state="text")
+    assert lets(after_marker, "\n\nyes")
+    mid_text = compiled(format=Regex("yes"), state="text", mid_text=True)
+    assert not lets(mid_text, "\n\nyes")
+    assert lets(mid_text, "yes")

@@ -202,6 +202,19 @@ def test_what_a_dialect_cannot_write_is_left_to_be_checked(name: str) -> None:
     assert [each.param for each in compiled.unenforced] == ["tool_choice"]
 
 
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("name", NO_CALLS)
+def test_where_there_are_no_calls_a_format_next_to_tools_is_what_is_said(
+    name: str, choice: ToolChoice
+) -> None:
+    dialect = next(dialect for dialect in DIALECTS if named(dialect) == name)
+    compiled = compile_constraint(OutputRequirements(TOOLS, choice, FORMAT), dialect.grammar)
+    assert compiled.grammar_ir is not None
+    assert bool(compiled.unenforced) == (choice.calling is CallMode.REQUIRED)
+    for text in samples(compiled.grammar_ir, SAMPLES):
+        assert json.loads(answer(dialect, text, None).items[-1].text)["answer"] in ("yes", "no")
+
+
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(parallel=False)], ids=["required", "auto"])
 def test_tools_that_a_family_was_trained_with_are_called_in_their_own_place(choice: ToolChoice) -> None:
     dialect = next(dialect for dialect in DIALECTS if named(dialect) == "openai")

@@ -87,7 +87,7 @@ def named(dialect: Dialect) -> str:
 def made(plan: ConstraintPlan) -> Any:
     """A plan that can be compared: pickles of equal demands need not be equal bytes."""
     demands = demands_of(plan)
-    return plan.constraint, plan.has_unenforced, demands.enforced, demands.schemas
+    return plan.constraint, plan.has_unenforced, demands.enforced, demands.schemas, demands.form
 
 
 def planned(required: OutputRequirements, grammar: Grammar, able: Capabilities) -> Any:
@@ -117,7 +117,7 @@ async def test_each_dialect_and_demand_is_planned_there_as_it_is_here(dialect: D
         plan = await pool.run("tools", plan_for, demand, grammar, able)
         assert made(plan) == expected
         assert await pool.run("tools", plan_after, plan, "") is not None
-        answer = CheckedParts((("tools", "get_weather", "{}"),), "a", "a", "format")
+        answer = CheckedParts((("tools", "get_weather", "{}"),), "a", "format")
         assert await pool.run("tools", violations, plan, answer) == violations(plan, answer)
 
 

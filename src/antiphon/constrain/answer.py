@@ -44,7 +44,7 @@ class AnswerGrammar:
         phases = [state.phase for state in self._states.values() if isinstance(state, Span)]
         self._phase = next((phase for phase in phases if phase and phase.startswith("final")), None)
 
-    def demanded(self, state: str | None) -> Expr:
+    def demanded(self, state: str | None, *, mid_text: bool = False) -> Expr:
         """An answer that is the body, or calls: one of them is required."""
         name = state or self._grammar.start
         begins = self._states[name]
@@ -53,7 +53,8 @@ class AnswerGrammar:
         assert isinstance(begins, Span)
         if begins.kind is SpanKind.REASONING:
             return self._reasoning(name)
-        lead = EMPTY if state is None else GAP  # space at the very beginning is part of the text
+        # Space at the very beginning is part of the text, after a marker it is not.
+        lead = EMPTY if state is None or mid_text else GAP
         return self._outside_calls(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
 
     def free(self, state: str | None) -> Expr:

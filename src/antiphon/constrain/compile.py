@@ -49,7 +49,8 @@ class OutputRequirements(Struct, frozen=True):
     """The demands on an answer: the part of a `Turn` that matters here.
 
     `state` is where the answer begins: None for the grammar's start, else the name of the state that the
-    prompt leads to (`decode.decoder.state_after`). It has at most `longest` characters.
+    prompt leads to (`decode.decoder.start_after`). With `mid_text` it continues text of the prompt there.
+    It has at most `longest` characters.
     """
 
     tools: tuple[Function, ...] = ()
@@ -57,6 +58,7 @@ class OutputRequirements(Struct, frozen=True):
     format: Format | None = None
     state: str | None = None
     longest: int = LONGEST_ANSWER
+    mid_text: bool = False
 
 
 class CompiledConstraint(Struct, frozen=True):
@@ -108,6 +110,12 @@ def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> Co
     return CompiledConstraint(grammar_ir, compiled.triggers, compiled.unenforced)
 
 
+def format_grammar(requirements: OutputRequirements, format_: Format) -> GrammarIR:
+    """The grammar of the visible text in the client's format. Raises RequestError."""
+    compiler = _Compiler(requirements, Grammar({}))
+    return GrammarIR(compiler.body(format_), compiler.rules)
+
+
 class _Compiler:
     """Compiles the demands of one request."""
 
@@ -115,7 +123,7 @@ class _Compiler:
         self._requirements = requirements
         self._grammar = grammar
         self._choice = requirements.tool_choice
-        self._rules: dict[str, Expr] = {}
+        self.rules: dict[str, Expr] = {}
         self._budget = WorkBudget(longest=requirements.longest)
         self.unenforced: list[Unenforced] = []
 
@@ -124,17 +132,19 @@ class _Compiler:
         must = self._choice.calling is CallMode.REQUIRED
         if must and not offered:
             raise RequestError("There is no function to call. Offer one.", param="tool_choice")
-        calls = (
-            self._calls(offered)
-            if offered and (must or self._requirements.format or self._constrains_calls(offered))
-            else None
-        )
-        if self._requirements.format is None and calls is None:
-            return CompiledConstraint()
-        body = None if must or self._requirements.format is None else self._body(self._requirements.format)
-        answer = AnswerGrammar(self._grammar, calls, body, self._rules)
+        if must and not self._writes_calls():
+            must, what = False, "this model's format has no calls"
+            self.unenforced.append(Unenforced("tool_choice", "", what))
+        format_, calls = self._requirements.format, None
+        if offered and self._writes_calls() and (must or format_ or self._constrains_calls(offered)):
+            calls = self._calls(offered)
+        body = None if must or format_ is None else self.body(format_)
+        if body is None and calls is None:
+            return CompiledConstraint(unenforced=(*self.unenforced,))
+        answer = AnswerGrammar(self._grammar, calls, body, self.rules)
         if must or body is not None:
-            return self._whole(answer.demanded(self._requirements.state), calls)
+            demanded = answer.demanded(self._requirements.state, mid_text=self._requirements.mid_text)
+            return self._whole(demanded, calls)
         triggers = answer.triggers()
         expr = answer.triggered(triggers) if triggers else answer.free(self._requirements.state)
         return self._whole(expr, calls, triggers)
@@ -148,7 +158,7 @@ class _Compiler:
                     tool.source, [("", what) for what in calls.unenforced(tool.name)], tool.strict
                 )
         unenforced = tuple(dict.fromkeys(self.unenforced))
-        return CompiledConstraint(GrammarIR(expr, self._rules), triggers, unenforced)
+        return CompiledConstraint(GrammarIR(expr, self.rules), triggers, unenforced)
 
     def _callable(self) -> list[Function]:
         """The functions that may be called."""
@@ -157,18 +167,20 @@ class _Compiler:
         names = self._choice.names
         return [tool for tool in self._requirements.tools if names is None or tool.name in names]
 
+    def _writes_calls(self) -> bool:
+        """Whether the model's format has calls at all."""
+        return any(self._grammar.states.keys() - self._grammar.without_calls().states.keys())
+
     def _constrains_calls(self, offered: Sequence[Function]) -> bool:
         """Whether optional calls have to be constrained."""
         return self._choice.names is not None or self._choice.most == 1 or any(f.strict for f in offered)
 
     def _calls(self, offered: Sequence[Function]) -> CallGrammar:
-        if not any(self._grammar.states.keys() - self._grammar.without_calls().states.keys()):
-            raise UnsupportedSyntaxError("how calls are written")
         functions = [
             CallableFunction(f.name, self._schema_ir(f), f.hosted is not None and f.hosted.native)
             for f in offered
         ]
-        return CallGrammar(self._grammar, functions, self._choice.most != 1, self._rules)
+        return CallGrammar(self._grammar, functions, self._choice.most != 1, self.rules)
 
     def _schema_ir(self, tool: Function) -> SchemaIR:
         """The schema of a function's arguments: any object, if it is not enforced."""
@@ -186,7 +198,7 @@ class _Compiler:
             raise RequestError(message, param=tool.source)
         return schema_ir
 
-    def _body(self, format_: Format) -> Expr:
+    def body(self, format_: Format) -> Expr:
         """The visible text of an answer in the client's format."""
         try:
             expr, unenforced, strict = self._format(format_)
@@ -197,7 +209,7 @@ class _Compiler:
 
     def _format(self, format_: Format) -> tuple[Expr, list[tuple[str, str]], bool]:
         """The text, the keywords that are not enforced, and whether these are errors."""
-        rules, budget = self._rules, self._budget
+        rules, budget = self.rules, self._budget
         match format_:
             case JsonSchema(schema, strict):
                 schema_ir, unenforced = compile_schema(schema, budget)

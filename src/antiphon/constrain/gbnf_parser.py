@@ -37,19 +37,25 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
     """The expression of the grammar's `root`; its rules are added to `rules`. Raises RequestError."""
-    found = _Parser(text, budget).read()
-    if "root" not in found:
+    found = read_gbnf(text, budget)
+    if counts_too_much_of_nothing(found):
+        _refuse("it has a high count of what may be empty")
+    rules.update(found.rules)
+    rules.update(_unambiguous(found.rules, budget))
+    return found.start
+
+
+def read_gbnf(text: str, budget: WorkBudget) -> GrammarIR:
+    """The grammar as it is written, however ambiguous. Raises RequestError."""
+    rules = {_name(name): expr for name, expr in _Parser(text, budget).read().items()}
+    if _name("root") not in rules:
         _refuse("it has no rule 'root'")
-    rules.update((_name(name), expr) for name, expr in found.items())
-    missing = [ref for expr in found.values() for ref in references(expr) if ref not in rules]
+    missing = [ref for expr in rules.values() for ref in references(expr) if ref not in rules]
     if missing:
         _refuse(f"it has no rule '{missing[0].removeprefix(_PREFIX)}'")
-    whole = GrammarIR(RuleReference(_name("root")), rules)
-    validate(whole, "format")
-    if counts_too_much_of_nothing(whole):
-        _refuse("it has a high count of what may be empty")
-    rules.update(_unambiguous({_name(name): expr for name, expr in found.items()}, budget))
-    return RuleReference(_name("root"))
+    grammar_ir = GrammarIR(RuleReference(_name("root")), rules)
+    validate(grammar_ir, "format")
+    return grammar_ir
 
 
 def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Expr]:

@@ -22,11 +22,13 @@ COMMENTARY = "commentary"
 
 
 class CheckedParts(Struct, frozen=True):
-    """The parts of an answer that are checked: calls as (source of the schema, name, arguments)."""
+    """The parts of an answer that are checked: calls as (source of the schema, name, arguments).
+
+    `text` is what the client sees, if it has to be in a format, which is that of the parameter `source`.
+    """
 
     calls: tuple[tuple[str, str, str], ...] = ()
     text: str | None = None
-    raw: str = ""
     source: str = ""
 
 
@@ -38,13 +40,11 @@ class OutputCheck:
         self._plan = plan
         self._pool = pool
         self._items: list[Item] = []
-        self._raw: list[str] = []
         self._end: Finished | None = None
 
     def push(self, events: list[Event]) -> list[Event]:
         """The same events, without the last one if it has to wait for the check."""
         for event in events:
-            self._raw.append(event.raw)
             if isinstance(event, TextEnded | CallEnded) and event.item is not None:
                 self._items.append(event.item)
         if events and isinstance(end := events[-1], Finished) and end.reason is FinishReason.STOP:
@@ -86,7 +86,6 @@ class OutputCheck:
         return CheckedParts(
             tuple((sources.get(call.name, "tools"), call.name, call.arguments) for call in calls),
             text,
-            "".join(self._raw),
             "tools" if self._turn.format is None else self._turn.parameter("format"),
         )
 
@@ -104,10 +103,9 @@ def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:
         for fault in Schema(demands.schemas.tools[name], source).faults(arguments)
     ]
     if answer.text is not None:
-        grammar_ir = demands.enforced.grammar_ir
         if demands.schemas.format is not None:
             faults = Schema(demands.schemas.format, "format").faults(answer.text)
             found += [f"{answer.source}: the answer{fault}" for fault in faults]
-        elif grammar_ir is not None and not matches(grammar_ir, answer.raw):
+        elif demands.form is not None and not matches(demands.form, answer.text):
             found.append(f"{answer.source}: the answer does not have the requested form.")
     return tuple(found)

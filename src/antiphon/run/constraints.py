@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from antiphon.constrain import gbnf, structural_tag
 from antiphon.constrain.budget import LONGEST_ANSWER
-from antiphon.constrain.compile import CompiledConstraint, OutputRequirements, compile_constraint
+from antiphon.constrain.compile import (
+    CompiledConstraint,
+    OutputRequirements,
+    compile_constraint,
+    format_grammar,
+)
+from antiphon.constrain.grammar_ir import GrammarIR
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
@@ -72,10 +78,14 @@ class ConstraintPlan(Struct, frozen=True):
 
 
 class Demands(Struct, frozen=True):
-    """The demands on an answer; `schemas` are those that are left to check."""
+    """The demands on an answer: for the engine, and those that are left to check.
+
+    `form` is that of the visible text if it has no schema.
+    """
 
     enforced: CompiledConstraint = CompiledConstraint()
     schemas: Schemas = Schemas()
+    form: GrammarIR | None = None
 
 
 def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
@@ -127,7 +137,9 @@ def is_free(turn: Turn) -> bool:
     return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.tools)
 
 
-def requirements_of(turn: Turn, state: str | None = None, context: int = 0) -> OutputRequirements:
+def requirements_of(
+    turn: Turn, state: str | None = None, context: int = 0, *, mid_text: bool = False
+) -> OutputRequirements:
     """The demands of the turn on an answer that begins in `state`, in a context of so many tokens.
 
     Its length is rounded up, so that few lengths occur: plans are kept. A client may have begun it.
@@ -136,7 +148,8 @@ def requirements_of(turn: Turn, state: str | None = None, context: int = 0) -> O
     begun = turn.prefix or turn.ending is PromptEnding.CONTINUED
     tokens = min(filter(None, (context, None if begun else turn.sampling.max_tokens)), default=0)
     longest = MAX_CHARACTERS_PER_TOKEN << tokens.bit_length() if tokens else LONGEST_ANSWER
-    return OutputRequirements(turn.tools if may_call else (), turn.tool_choice, turn.format, state, longest)
+    tools = turn.tools if may_call else ()
+    return OutputRequirements(tools, turn.tool_choice, turn.format, state, longest, mid_text)
 
 
 # The functions below may not end: they run in separate processes, see `bounded.py`
@@ -147,7 +160,12 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
     enforced = compile_constraint(required, grammar)
     notation = capabilities.constraints[0] if capabilities.constraints else None
     plan = plan_of(Demands(enforced), notation)
-    return plan if not plan.has_unenforced else plan_of(Demands(enforced, schemas_of(required)), notation)
+    if not plan.has_unenforced:
+        return plan
+    schemas, form = schemas_of(required), None
+    if required.format is not None and schemas.format is None:
+        form = format_grammar(required, required.format)
+    return plan_of(Demands(enforced, schemas, form), notation)
 
 
 def plan_to_check(required: OutputRequirements) -> ConstraintPlan:

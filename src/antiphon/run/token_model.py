@@ -381,7 +381,7 @@ class TokenModel:
         """The constraint plan for the answer to this prompt, which is not free. Raises RequestError."""
         table = self.table(turn)
         start = self.begun(table, prompt.text)
-        plan = await self._plan(turn, table, start.state)
+        plan = await self._plan(turn, table, start)
         if not start.call_prefix:
             return plan
         param = "prefix" if turn.prefix else "conversation"
@@ -390,9 +390,9 @@ class TokenModel:
             raise _unfitting(turn)
         return rest
 
-    async def _plan(self, turn: Turn, table: Table, state: str | None) -> ConstraintPlan:
-        """How an answer is held that begins in this state."""
-        required = requirements_of(turn, state, self.card.context)
+    async def _plan(self, turn: Turn, table: Table, start: Start) -> ConstraintPlan:
+        """How an answer is held that begins there."""
+        required = requirements_of(turn, start.state, self.card.context, mid_text=start.mid_text)
         key = sha256(msgspec.msgpack.encode((required, turn.prompt is None))).digest()
         plan = self._plans.get(key)
         if plan is None:
