@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.core.accumulator import Output
-from antiphon.core.constraint import JsonSchema
+from antiphon.core.constraint import JsonSchema, Regex
 from antiphon.core.grammar import Header, Span, SpanKind
 from antiphon.core.items import Message, Status
 from antiphon.core.turn import CallMode, Function, ToolChoice
@@ -180,6 +180,16 @@ def test_a_format_is_what_is_said(dialect: Dialect) -> None:
             said = [item for item in answer(dialect, text, state).items if isinstance(item, Message)]
             shown = "".join(part.text for item in said for part in item.parts)
             assert json.loads(shown.removeprefix("<think>"))["answer"] in ("yes", "no")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+def test_nothing_else_is_said_than_the_format_not_even_space(dialect: Dialect) -> None:
+    for state in states(dialect):
+        compiled = compile_constraint(OutputRequirements(format=Regex("yes"), state=state), dialect.grammar)
+        assert compiled.grammar_ir is not None
+        for text in samples(compiled.grammar_ir, 4 * SAMPLES):
+            said = [item for item in answer(dialect, text, state).items if isinstance(item, Message)]
+            assert "".join(item.text for item in said).removeprefix("<think>") == "yes", text
 
 
 @pytest.mark.parametrize("dialect", CALLING, ids=named)

@@ -20,7 +20,7 @@ from antiphon.constrain.grammar_ir import (
     sequence,
     without,
 )
-from antiphon.core.grammar import Grammar, Header, Span, SpanKind
+from antiphon.core.grammar import Grammar, Header, Space, Span, SpanKind
 
 _SHOWN = (SpanKind.TEXT, SpanKind.REASONING)
 _OUTSIDE = (SpanKind.TEXT, SpanKind.MARKUP)
@@ -54,7 +54,7 @@ class AnswerGrammar:
         if begins.kind is SpanKind.REASONING:
             return self._reasoning(name)
         # Space at the very beginning is part of the text, after a marker it is not.
-        lead = EMPTY if state is None or mid_text else GAP
+        lead = EMPTY if state is None or mid_text else _space(begins)
         return self._outside_calls(name, may_reason=state is None, seen=frozenset({name}), lead=lead)
 
     def free(self, state: str | None) -> Expr:
@@ -85,22 +85,29 @@ class AnswerGrammar:
 
     # Where something is demanded
 
-    def _outside_calls(self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr = GAP) -> Expr:
+    def _outside_calls(
+        self, name: str, may_reason: bool, seen: frozenset[str], lead: Expr | None = None
+    ) -> Expr:
         """From a state outside of calls, with no text yet."""
         span = self._states[name]
         assert isinstance(span, Span)
         loops: list[Expr] = []
-        ways: list[Expr] = []
+        ways: dict[Expr, list[Expr]] = {GAP: [], _space(span): []}  # by the space before them
         for marker, to in {**span.first, **span.on}.items():
             if to == name:
                 wanted = span.kind is SpanKind.MARKUP or self._body is not None
-                loops += [optional(sequence(GAP, marker))] if wanted else []
+                loops += [optional(sequence(_space(span), marker))] if wanted else []
             else:
-                ways.append(sequence(marker, self._after_marker(marker, to, may_reason, seen)))
+                space = GAP if self._opens(to) else _space(span)
+                ways[space].append(sequence(marker, self._after_marker(marker, to, may_reason, seen)))
         if self._calls is not None:
-            ways += (self._calls.opened(to, begins) for begins, to in span.peek.items() if self._opens(to))
-        text = sequence(lead, self._text(name, span))
-        return sequence(*loops, alternation(text, sequence(GAP, alternation(*ways))))
+            ways[GAP] += (
+                self._calls.opened(to, begins) for begins, to in span.peek.items() if self._opens(to)
+            )
+        text = sequence(_space(span) if lead is None else lead, self._text(name, span))
+        return sequence(
+            *loops, alternation(text, *(sequence(space, alternation(*each)) for space, each in ways.items()))
+        )
 
     def _after_marker(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
         """After a marker that leads to that state."""
@@ -125,7 +132,7 @@ class AnswerGrammar:
         ):
             return NOTHING
         closers = [
-            optional(sequence(GAP, marker))
+            optional(sequence(_space(span), marker))
             for marker, to in span.on.items()
             if isinstance(state := self._states[to], Span) and state.kind in _OUTSIDE
         ]
@@ -158,7 +165,7 @@ class AnswerGrammar:
             if state.kind is SpanKind.REASONING and may_reason:
                 ways.append(sequence(lead, self._reasoning(to)))
             elif state.kind is SpanKind.TEXT:
-                ways.append(sequence(lead, GAP, self._text(to, state)))
+                ways.append(sequence(lead, _space(state), self._text(to, state)))
         return alternation(*ways)
 
     # Where text is free
@@ -237,3 +244,8 @@ class AnswerGrammar:
 def _forbidden(span: Span) -> tuple[tuple[str, None], ...]:
     """The markers that free text must not contain: no model should begin a call so."""
     return tuple((marker, None) for marker in span.habits.on if marker not in span.on)
+
+
+def _space(span: Span) -> Expr:
+    """The space that may be around text in a span without being part of it. Alone it never is."""
+    return EMPTY if span.space is Space.TEXT else GAP
