@@ -22,7 +22,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ test: $(VENV)/.test  ## Run every test, a process for each core (ARGS="-k chat";
 
 test-all: $(VENV)/.test  ## Run every test, also those that download chat templates
 	ANTIPHON_TEST_TEMPLATES=1 $(PYTEST) $(ARGS)
+
+test-matrix: $(VENV)/.test  ## Combine every dialect, API and demand, in about five minutes (ARGS="-k glm45")
+	ANTIPHON_TEST_MATRIX=1 $(PYTEST) tests/matrix $(ARGS)
 
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
 	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)

@@ -1,0 +1,41 @@
+"""Every dialect, API and demand, combined: see `case.py` for what is combined, and `laws.py` for what must hold.
+
+`make test-matrix` plays all cases, every test run some of each dialect.
+"""
+
+import os
+from itertools import combinations, product
+
+import pytest
+
+from tests.matrix.apis import APIS
+from tests.matrix.case import NAMES, PARAMETERS, TRIPLES, Case, cases
+from tests.matrix.play import faults_of
+
+WHOLE = bool(os.environ.get("ANTIPHON_TEST_MATRIX"))
+SOME = 6
+"""The cases of each dialect where not all are played."""
+
+
+@pytest.mark.timeout(600 if WHOLE else 120)
+@pytest.mark.parametrize("dialect", NAMES)
+async def test_every_answer_is_right(dialect: str) -> None:
+    found = await faults_of(dialect, cases(dialect, None if WHOLE else SOME))
+    assert not found, "\n".join(map(str, found))
+
+
+def test_all_pairs_of_values_are_covered() -> None:
+    every = cases("hermes")
+    for names in (*combinations(PARAMETERS, 2), *(tuple(triple["fields"]) for triple in TRIPLES)):
+        wanted = {*product(*(PARAMETERS[name] for name in names))}
+        assert {tuple(getattr(case, name) for name in names) for case in every} == wanted
+
+
+def test_some_cases_are_of_every_kind() -> None:
+    """Over all dialects, every test run meets each value of a parameter, in every API."""
+    some = [case for name in NAMES for case in cases(name, SOME)]
+    for api in APIS.values():
+        asked = [case for case in some if api.body(case) is not None]
+        for name, values in PARAMETERS.items():
+            able = {value for value in values if api.body(Case("hermes", **{name: value})) is not None}
+            assert {getattr(case, name) for case in asked} >= able, (api.name, name)
