@@ -131,6 +131,7 @@ SAMPLES = {
     "port": ("81", 81),
     "model_name": ("a b", ("a", "b")),
     "dialect": ("hermes", "hermes"),
+    "reasoning_tags": ("<a> </a>", ("<a>", "</a>")),
     "chat_template": ("/t.jinja", Path("/t.jinja")),
     "api_key": ("one two", ("one", "two")),
     "date": ("2026-11-21", "2026-11-21"),

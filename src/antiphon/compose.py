@@ -124,6 +124,7 @@ def _models(settings: Settings, tools: Tools) -> Models:
         (settings.engine,),
         settings.dialect,
         None if settings.chat_template is None else str(settings.chat_template),
+        reasoning_tags=settings.reasoning_tags,
     )
     served = [_served(model, settings, tools) for model in settings.models or (single,)]
     most, memory = (None, None) if settings.keep_loaded is None else read_keep_loaded(settings.keep_loaded)
@@ -145,6 +146,7 @@ def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedMod
             _engine(model, settings),
             names=model.names,
             dialect=model.dialect,
+            reasoning_tags=model.reasoning_tags,
             chat_template=template,
             date=settings.date,
             content_format=model.content_format or settings.chat_template_content_format,

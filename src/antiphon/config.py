@@ -21,7 +21,7 @@ from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
 from antiphon.core.limits import read_limits
-from antiphon.core.located import Located, file_or_name, key_file, sqlite_file
+from antiphon.core.located import Located, file_or_name, key_file, sqlite_file, toml_file
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import options_of
@@ -128,6 +128,12 @@ _SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
+def are_tags(_type: object, given: tuple[str, str] | None) -> None:
+    """Raise ValueError if a tag is empty."""
+    if given is not None and not all(each.strip() for each in given):
+        raise ValueError("a tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
+
+
 def read_keep_loaded(value: str) -> tuple[int | None, int | None]:
     """A number of models, or else a number of bytes. Raises ValueError."""
     found = _SIZE.fullmatch(value)
@@ -213,9 +219,14 @@ class Settings:
     Others are loaded on demand, in place of the one that was not used for the longest time. Without
     it, all are loaded."""
 
-    dialect: str | None = None
-    """The format of the model's reasoning and tool calls. Without one, chosen from
-    the chat template."""
+    dialect: Annotated[str | None, Located(toml_file)] = None
+    """The format of the model's reasoning and tool calls: a name, or A+B, the reasoning of A with
+    the calls of B; FILE.toml; or the full name of a module (docs/dialects.md). Without one, chosen
+    from the chat template."""
+
+    reasoning_tags: Annotated[tuple[str, str] | None, Parameter(validator=are_tags)] = None
+    """The texts before and after the model's reasoning, START END, if these alone differ from the
+    dialect's."""
 
     chat_template: Annotated[Path | None, Located(file_or_name)] = None
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""

@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 from msgspec import Meta, Struct
 
-from antiphon.core.located import file, file_or_name, with_absolute_paths
+from antiphon.core.located import file, file_or_name, toml_file, with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import engine_for, options_of, owners_of
 
@@ -100,6 +100,7 @@ class ModelTable(Struct, forbid_unknown_fields=True):
     aliases: tuple[_Name, ...] = ()
     engine: str | None = None
     dialect: str | None = None
+    reasoning_tags: tuple[_Name, _Name] | None = None
     chat_template: str | None = None
     chat_template_content_format: ContentFormat | None = None
     sampling: SamplingTable = msgspec.field(default_factory=SamplingTable)
@@ -124,6 +125,7 @@ class ModelSettings:
     force_sampling: Mapping[str, Any] = field(default_factory=dict)
     force_variables: Mapping[str, Any] = field(default_factory=dict)
     content_format: ContentFormat | None = None
+    reasoning_tags: tuple[str, str] | None = None
 
 
 def read_tables(path: str, text: str, tables: Any) -> tuple[ModelSettings, ...]:
@@ -170,7 +172,7 @@ class _Table:
         return ModelSettings(
             (table.name, *table.aliases),
             tuple(engines),
-            table.dialect,
+            table.dialect and toml_file(table.dialect, self._folder),
             table.chat_template and file_or_name(table.chat_template, self._folder),
             _given(table.sampling),
             table.variables,
@@ -178,6 +180,7 @@ class _Table:
             _given(table.force_sampling),
             table.force_variables,
             table.chat_template_content_format,
+            table.reasoning_tags,
         )
 
     def _replica(self, table: ModelTable, replica: str | dict[str, Any]) -> EngineOptions:

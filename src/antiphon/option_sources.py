@@ -185,7 +185,7 @@ def _with_models(settings: Settings, engine: str) -> Settings:
     if tables is None:
         return settings
     default = Settings()
-    single = ["model_name", "dialect", "chat_template"]
+    single = ["model_name", "dialect", "reasoning_tags", "chat_template"]
     given = [
         f"--{name.replace('_', '-')}" for name in single if getattr(settings, name) != getattr(default, name)
     ]

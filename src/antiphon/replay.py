@@ -18,6 +18,7 @@ from antiphon.chat import WITHOUT_CONTROL_CHARACTERS, ChatClient
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import Event
+from antiphon.dialects.registry import load
 from antiphon.run.recording import DecoderSettings, decoded_again, name_of
 
 
@@ -125,7 +126,8 @@ def _decoded(generation: Generation, dialect: str | None) -> tuple[list[ShownEve
     reading = generation.reading
     if dialect is not None:
         reading = replace(reading, dialect=dialect)
-    steps, end = decoded_again(reading, map(_chunk, generation.steps))
+    chosen = None if dialect is None else load(dialect)
+    steps, end = decoded_again(reading, map(_chunk, generation.steps), chosen)
     events = [_shown(event) for event in (*(each for _, found in steps for each in found), *end)]
     named = reading.dialect or "text"
     if dialect is not None and dialect != generation.reading.dialect:

@@ -12,10 +12,12 @@ Space that touches a marker belongs to the marker: templates insert it when they
 inverse of rendering.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,30 +95,85 @@ class Span(Struct, frozen=True):
 
 _Parsed = TypeVar("_Parsed")
 _Spellings = TypeVar("_Spellings")
+_Arguments = ParamSpec("_Arguments")
+_Parser = TypeVar("_Parser", bound=Callable[[str], object])
 
 
-class SpelledParser(Struct, Generic[_Parsed, _Spellings], frozen=True):
+class ParserSource(Struct, frozen=True):
+    """The function of `decode/headers.py` that made a parser, and its arguments: how a file names it."""
+
+    name: str
+    arguments: Mapping[str, Any] = {}
+
+
+class Check(Struct, frozen=True, eq=False):
+    """A function of a text, with its source. Two with the same source are equal."""
+
+    parse: Callable[[str], Any]
+    source: ParserSource
+
+    def __call__(self, text: str) -> Any:
+        """What the function finds."""
+        return self.parse(text)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same function."""
+        return isinstance(other, Check) and self.source == other.source
+
+    def __hash__(self) -> int:
+        """By the name of what made it."""
+        return hash(self.source.name)
+
+
+class SpelledParser(Struct, Generic[_Parsed, _Spellings], frozen=True, eq=False):
     """Parses headers or keys, and lists how models write them, for constrained generation.
 
     `spellings` is a tuple of texts for a `NameParser`, of `KeySpelling`s for a `KeyParser`, and
     `HeaderSpellings` for a `Router`. In texts, NAME is a placeholder for the function, KEY for the argument,
     NUMBER for digits and ID for nine letters or digits. A parser that is a plain function can be used for
-    decoding, but its grammar cannot be a constraint.
+    decoding, but its grammar cannot be a constraint. Two parsers with the same source are equal.
     """
 
     parse: Callable[[str], _Parsed]
     spellings: _Spellings
+    source: ParserSource | None = None
 
     def __call__(self, text: str) -> _Parsed:
         """The parsed text."""
         return self.parse(text)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same parser."""
+        if not isinstance(other, SpelledParser) or self.spellings != other.spellings:
+            return False
+        return self.source == other.source if self.source else self.parse == other.parse
+
+    def __hash__(self) -> int:
+        """By what it parses."""
+        return hash(repr(self.spellings))
 
 
 def spelled(
     spellings: _Spellings,
 ) -> Callable[[Callable[[str], _Parsed]], SpelledParser[_Parsed, _Spellings]]:
     """A decorator that adds spellings to a parser."""
-    return lambda parse: SpelledParser(parse, spellings)
+    return lambda parse: SpelledParser(parse, spellings, ParserSource(parse.__name__))
+
+
+def with_source(make: Callable[_Arguments, _Parser]) -> Callable[_Arguments, _Parser]:
+    """A decorator that adds the name of the function, and its arguments, to the parsers that it makes."""
+    signature = inspect.signature(make)
+
+    @wraps(make)
+    def maker(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Parser:
+        made: Any = make(*args, **kwargs)
+        bound, known = signature.bind(*args, **kwargs).arguments, signature.parameters
+        given = {name: value for name, value in bound.items() if value != known[name].default}
+        source = ParserSource(make.__name__, given)
+        named: Any = replace(made, source=source) if isinstance(made, SpelledParser) else Check(made, source)
+        return cast("_Parser", named)
+
+    return maker
 
 
 class KeySpelling(NamedTuple):
@@ -487,6 +544,8 @@ def _markers(state: State) -> set[str]:
 
 
 def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
+    if isinstance(state, Header):
+        return replace(state, ends=tuple(map(rename, state.ends)))
     fields: dict[str, Any] = {
         field: {rename(marker): to for marker, to in markers.items()}
         for field in ("on", "first", "again", "habits", "unclosed", "glued")

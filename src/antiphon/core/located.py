@@ -35,6 +35,11 @@ def file_or_name(value: str, folder: Path) -> str:
     return value if _NAME.fullmatch(value) and not Path(path).exists() else path
 
 
+def toml_file(value: str, folder: Path) -> str:
+    """A file with the suffix `.toml`; anything else is a name, and stays."""
+    return "+".join(file(part, folder) if part.endswith(".toml") else part for part in value.split("+"))
+
+
 def key_file(value: str, folder: Path) -> str:
     """`@FILE`; anything else is a key, and stays."""
     return "@" + file(value[1:], folder) if value.startswith("@") else value

@@ -16,6 +16,7 @@ from antiphon.core.grammar import (
     Router,
     SpelledParser,
     spelled,
+    with_source,
 )
 
 MAX_NAME = 256
@@ -64,6 +65,7 @@ def mistral_name(text: str) -> CallHeader | None:
     )
 
 
+@with_source
 def attribute_name(name: str, more: str = "") -> NameParser:
     """The name is the value of an attribute: `tool="NAME" index="1"`; models write `more` after it."""
     find = _attribute(name)
@@ -75,6 +77,7 @@ def attribute_name(name: str, more: str = "") -> NameParser:
     return SpelledParser(parse, (f'{name}="NAME"{more}',))
 
 
+@with_source
 def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code: str) -> Router:
     """`assistant<|channel|>CHANNEL to=RECIPIENT <|constrain|>json`, in any order.
 
@@ -113,6 +116,7 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", (*known, *calls)))
 
 
+@with_source
 def called_recipient_router(channels: Mapping[str, str], guess: str, call: str, spelling: str) -> Router:
     """`assistant to=NAME<|channel|>CHANNEL`: a message with a recipient is a call of it, read by `call`.
 
@@ -135,6 +139,7 @@ def called_recipient_router(channels: Mapping[str, str], guess: str, call: str, 
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
 
 
+@with_source
 def begins_harmony_header(*channels: str) -> Callable[[str], bool]:
     """Whether text may be the start of a harmony header: a special token, or first a word of one."""
     known = ("assistant", "json", *channels)
@@ -151,6 +156,7 @@ def is_cut_harmony_header(text: str) -> bool:
     return _CUT.fullmatch(text) is not None
 
 
+@with_source
 def prefixed_name(pattern: str, spelling: str) -> NameParser:
     """The name is the text after a match of `pattern`; models write `spelling`."""
     prefix = re.compile(pattern)
@@ -162,15 +168,17 @@ def prefixed_name(pattern: str, spelling: str) -> NameParser:
     return SpelledParser(parse, (spelling,))
 
 
+@with_source
 def repetition_router(to: str) -> Router:
-    """Not a header, but a repeated `[f(a=1)]`, which is dropped. LFM2 writes one."""
+    """Not a header, but a repeated `[f(a=1)]`, which is dropped. LFM2 writes one, and is never made to."""
 
     def route(text: str) -> Route | None:
         return Route(to) if text.rstrip().endswith(")]") else None
 
-    return route
+    return SpelledParser(route, HeaderSpellings("", "", ()))
 
 
+@with_source
 def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | None = None) -> Router:
     """`assistant to=RECIPIENT`: `recipients` maps recipients to states, any other leads to `others`.
 
@@ -206,6 +214,7 @@ def is_cut_recipient(text: str) -> bool:
     return begins_recipient(header) and (header != text or "to=" in header)
 
 
+@with_source
 def bare_recipient_router(recipients: Mapping[str, str], others: str) -> Router:
     """The same after `to=`."""
 
@@ -252,6 +261,7 @@ def byte_level_key(text: str) -> ArgumentKey | None:
     return keyed and ArgumentKey(keyed.key, "byte_level")
 
 
+@with_source
 def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSON) -> KeyParser:
     """The key and its type are attributes. `type_="TEXTS"` means that the value is text, else it is JSON.
 
@@ -271,6 +281,7 @@ def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSO
     )
 
 
+@with_source
 def tagged_key(close: str, open_type: str, close_type: str) -> KeyParser:
     """The key, its closing tag, and an optional type in tags: `KEY</key><type>TYPE</type>`."""
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import EngineError
 from antiphon.core.grammar import Grammar, ReasoningMarkers, Span, SpanKind
 from antiphon.decode.ids import IdRule, openai_call_id
+from antiphon.dialects.own.call_formats import CallFormat
 from antiphon.render.renderer import Renderer
 from antiphon.render.tool_prompt import ToolPrompt
 
@@ -32,6 +33,7 @@ class Dialect(Struct, frozen=True):
     enough; `call_start` is the part of it that may also begin a call. `suffix` is a pattern whose group
     finds, in rendered text, the suffix that a checkpoint adds to each of its tags. `renderer` makes the
     renderer of a family whose prompts need more than a chat template.
+    `call_format` is the short form of `calls`, if they were made from one.
     """
 
     names: tuple[str, ...]
@@ -43,6 +45,7 @@ class Dialect(Struct, frozen=True):
     call_start: str | None = None
     suffix: str | None = None
     renderer: RendererMaker | None = None
+    call_format: CallFormat | None = None
 
     @property
     def grammar(self) -> Grammar:
@@ -68,8 +71,12 @@ class Dialect(Struct, frozen=True):
         def rename(marker: str) -> str:
             return f"{marker[:-1]}{found[1]}>"
 
+        return self.map_markers(rename)
+
+    def map_markers(self, rename: Callable[[str], str]) -> "Dialect":
+        """The same in other markers."""
         reasoning = self.reasoning and self.reasoning.map_markers(rename)
-        return replace(self, calls=self.calls.map_markers(rename), reasoning=reasoning)
+        return replace(self, calls=self.calls.map_markers(rename), reasoning=reasoning, call_format=None)
 
     def with_reasoning_of(self, other: "Dialect") -> "Dialect":
         """These calls with the reasoning of `other`: `qwen3+hermes`."""
@@ -78,3 +85,17 @@ class Dialect(Struct, frozen=True):
         if other.reasoning is None:
             raise EngineError(f"The dialect '{other.names[0]}' has no reasoning tags to combine with others.")
         return replace(self, names=(f"{other.names[0]}+{self.names[0]}",), reasoning=other.reasoning)
+
+    def with_reasoning_tags(self, start: str, end: str) -> "Dialect":
+        """The same with these tags around reasoning."""
+        if self.has_own_reasoning:
+            message = f"The dialect '{self.names[0]}' does not write its reasoning between tags."
+            raise EngineError(f"{message} Leave --reasoning-tags out.")
+        markers = ReasoningMarkers((start,), (end,), (start,), self.reasoning is None or self.reasoning.calls)
+        return replace(self, reasoning=markers, answer_start=None)
+
+    @property
+    def has_own_reasoning(self) -> bool:
+        """Reasoning is part of the grammar of calls, and not to be replaced."""
+        states = self.calls.states.values()
+        return any(isinstance(state, Span) and state.kind is SpanKind.REASONING for state in states)

@@ -12,6 +12,8 @@ from msgspec import Struct, structs
 from antiphon.core.errors import EngineError
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, detect
 from antiphon.dialects.detection.scorers import ScorerResult
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.own.writer import to_toml
 from antiphon.engines.gguf import Value, names, read_metadata, task_of
 from antiphon.engines.models import find_encoder, resolve, response_template
 
@@ -75,6 +77,8 @@ class Report(Struct, frozen=True):
     """The chat template's source, if it was requested and exists."""
     task: str | None = None
     """The purpose of the model, if there is one: `generate`, `embed`, `rank`."""
+    dialect_file: str | None = None
+    """A derived dialect as the text of a file for `--dialect`."""
     encoder: str | None = None
     """The file that encodes images for the model, if it is in the model's folder."""
 
@@ -122,7 +126,14 @@ def _report(source: str, detection: Detection, template: str | None) -> Report:
         detection.scorers,
         structs.asdict(detection.capabilities) if detection.capabilities else {},
         template=template,
+        dialect_file=_file(detection.dialect) if detection.dialect.call_format else None,
     )
+
+
+def _file(dialect: Dialect) -> str:
+    """A derived dialect as a file, which has its name from the file."""
+    text = to_toml(dialect)
+    return text.removeprefix(f'name = "{dialect.names[0]}"').lstrip()
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -136,6 +147,11 @@ def lines(report: Report) -> Iterator[str]:
     yield f"reason    {report.reason}"
     yield f"markers   {_few(report.markers)}"
     yield f"override  {report.override}"
+    if report.dialect_file is not None:
+        yield ""
+        yield "This dialect was derived. As a file, to be edited, for --dialect FILE.toml:"
+        yield ""
+        yield from report.dialect_file.splitlines()
     if report.template is not None:
         yield ""
         yield "The chat template:"

@@ -62,9 +62,9 @@ class ServedModel:
     """A model of the server: its engine, its names, and how its prompts are written and its answers read.
 
     `names` are the public names, the first is canonical; by default, the engine's own. Those with a `*` are
-    patterns for names that are not listed. `dialect` is a name from the registry, None to choose by the chat
-    template. `chat_template` replaces the model's own. `date` is the date in prompts, for families whose
-    prompts have one; by default, that of the start.
+    patterns for names that are not listed. `dialect` is a name that the registry loads, None to choose by the
+    chat template; `reasoning_tags` replace its own. `chat_template` replaces the model's own. `date` is the
+    date in prompts, for families whose prompts have one; by default, that of the start.
 
     `sampling` are fields of `Sampling` for requests that do not set them, with precedence over those that
     the model's makers recommend; `variables` are such variables of the chat template. `force_sampling` and
@@ -80,6 +80,7 @@ class ServedModel:
         *,
         names: tuple[str, ...] = (),
         dialect: str | None = None,
+        reasoning_tags: tuple[str, str] | None = None,
         chat_template: str | None = None,
         content_format: str = "auto",
         date: str | None = None,
@@ -114,6 +115,7 @@ class ServedModel:
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
         self._dialect = dialect
+        self._reasoning_tags = reasoning_tags
         self._chat_template = chat_template
         self._date = date
         self._exclude_tools = exclude_tools
@@ -241,6 +243,7 @@ class ServedModel:
         """The model of an engine that takes conversations. Raises EngineError for options without effect."""
         for option, value in (
             ("--dialect", self._dialect),
+            ("--reasoning-tags", self._reasoning_tags),
             ("--chat-template", self._chat_template),
             ("--chat-template-content-format", self._content_parts),
         ):
@@ -258,7 +261,7 @@ class ServedModel:
         card = engine.card
         template = self._chat_template or card.chat_template
         evidence = evidence_of(card, template)
-        detection = await asyncio.to_thread(choose, self._dialect, evidence)
+        detection = await asyncio.to_thread(choose, self._dialect, evidence, self._reasoning_tags)
         _report(detection)
         dialect = detection.dialect
         try:
@@ -266,7 +269,9 @@ class ServedModel:
                 engine,
                 self._renderer(dialect, card),
                 dialect,
-                reasons=self._dialect is not None or _reasons(dialect, template),
+                reasons=self._dialect is not None
+                or self._reasoning_tags is not None
+                or _reasons(dialect, template),
                 exclude_tools=self._exclude_tools,
                 tools=self.tools,
                 limits=self._limits,

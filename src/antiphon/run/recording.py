@@ -17,7 +17,7 @@ from antiphon.core.events import Event
 from antiphon.decode.decoder import Decoder, Start, start_after
 from antiphon.decode.lexer import NEVER_PLAIN
 from antiphon.decode.table import Table
-from antiphon.dialects.dialect import TEXT
+from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import GenerationRequest
 from antiphon.run.generation import AnswerDecoder
@@ -115,12 +115,15 @@ def record_of(choice: int, request: GenerationRequest, reading: DecoderSettings)
     return GenerationRecord(choice, replace(request, prompt=prompt), len(request.prompt.media), reading)
 
 
-def decoded_again(reading: DecoderSettings, chunks: Iterable[Chunk]) -> tuple[list[Step], tuple[Event, ...]]:
-    """The events of recorded chunks, decoded with a dialect: those of each chunk, and the last ones.
+def decoded_again(
+    reading: DecoderSettings, chunks: Iterable[Chunk], dialect: Dialect | None = None
+) -> tuple[list[Step], tuple[Event, ...]]:
+    """The events of recorded chunks: those of each chunk, and the last ones.
 
-    Raises EngineError if there is no such dialect.
+    They are decoded with this dialect, or that of the record. Raises EngineError if there is no such dialect.
     """
-    grammar = TEXT if reading.dialect is None else find(reading.dialect).grammar
+    named = None if reading.dialect is None else dialect or find(reading.dialect)
+    grammar = TEXT if named is None else named.grammar
     table = Table(grammar if reading.calls else grammar.without_calls())
     start = start_after(table, reading.tail) if reading.tail else Start()
     decoder = Decoder(

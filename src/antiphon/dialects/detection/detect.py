@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.grammar import Span, SpanKind
 from antiphon.core.items import Reasoning
 from antiphon.dialects.detection import generic
 from antiphon.dialects.detection.samples import ProbeSamples, collect_samples
@@ -31,7 +30,7 @@ from antiphon.dialects.detection.scorers import (
 )
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.dialects.hermes import HERMES
-from antiphon.dialects.registry import DIALECTS, find
+from antiphon.dialects.registry import DIALECTS, load
 from antiphon.dialects.response_template import builder as hf
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer
@@ -81,14 +80,20 @@ class Detection(Struct, frozen=True):
         return self.unmatched or bool(self.tied)
 
 
-def choose(name: str | None, evidence: Evidence) -> Detection:
-    """The dialect that a user named, or else the one that fits the evidence best.
+def choose(name: str | None, evidence: Evidence, reasoning_tags: tuple[str, str] | None = None) -> Detection:
+    """The dialect that a user named, or else the one that fits the evidence best; with these tags, if given.
 
     Raises EngineError if there is no dialect of that name, or if a template cannot be used.
     """
-    if name is None:
-        return detect(evidence)
-    dialect = _with_tag_suffix(find(name, evidence.response_template), evidence)
+    found = detect(evidence) if name is None else _named(name, evidence)
+    if reasoning_tags is None:
+        return found
+    return replace(found, dialect=found.dialect.with_reasoning_tags(*reasoning_tags))
+
+
+def _named(name: str, evidence: Evidence) -> Detection:
+    """The dialect that a user named."""
+    dialect = _with_tag_suffix(load(name, evidence.response_template), evidence)
     if name in hf.NAMES and (found := detect(evidence)).name == hf.NAME:
         dialect = found.dialect  # completed with properties of its family
     return Detection(dialect, "It was named with --dialect.")
@@ -229,7 +234,7 @@ def _with_fitting_reasoning(dialect: Dialect, samples: ProbeSamples, dialects: S
     """The same calls with another dialect's reasoning, if its own does not match the rendered text."""
     reasoning = [each for each in samples.answers if any(isinstance(item, Reasoning) for item in each.items)]
     without_calls = [each for each in reasoning if not each.calls]
-    if not without_calls or _has_own_states(dialect) or round_trip_score(without_calls, dialect) == 1:
+    if not without_calls or dialect.has_own_reasoning or round_trip_score(without_calls, dialect) == 1:
         return dialect
     derived = generic.build(samples)
     others = [each for each in (*dialects, *([derived] if derived else ())) if each.reasoning]
@@ -238,12 +243,6 @@ def _with_fitting_reasoning(dialect: Dialect, samples: ProbeSamples, dialects: S
         # Samples without calls first: those with calls also depend on how the calls are decoded.
         key=lambda each: (round_trip_score(without_calls, each), round_trip_score(reasoning, each)),
     )
-
-
-def _has_own_states(dialect: Dialect) -> bool:
-    """Reasoning is part of the dialect's grammar, and not to be replaced."""
-    states = dialect.calls.states.values()
-    return any(isinstance(state, Span) and state.kind is SpanKind.REASONING for state in states)
 
 
 def _percent(share: float) -> str:

@@ -1,7 +1,7 @@
 """Derives a dialect from rendered answers, for a family that no dialect describes.
 
 Rendered answers are compared with the calls that they contain. The texts before and after a call are assumed
-to be markers, which covers two formats:
+to be markers. Two formats are found here, one with keys and values between tags in `tags.py`:
 
     OPEN {"name": …, "arguments": {…}} CLOSE      any keys, or an array of such
     OPEN name SEPARATOR {…} CLOSE
@@ -11,28 +11,20 @@ anything else no dialect is derived.
 """
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.core.grammar import (
-    Grammar,
-    JsonArguments,
-    JsonCalls,
-    Markers,
-    Name,
-    ReasoningMarkers,
-    Span,
-    SpanKind,
-    State,
-)
+from antiphon.core.grammar import ReasoningMarkers
 from antiphon.core.items import FunctionCall
-from antiphon.decode.headers import plain_name
+from antiphon.dialects.detection import tags
 from antiphon.dialects.detection.samples import REASONING, ProbeSample, ProbeSamples, common
 from antiphon.dialects.detection.samples import TEXT as ANSWER
-from antiphon.dialects.dialect import TEXT, Dialect
+from antiphon.dialects.detection.scorers import round_trip_score
+from antiphon.dialects.detection.tags import first_tag, last_tag
+from antiphon.dialects.dialect import Dialect
+from antiphon.dialects.own.call_formats import CallFormat, JsonFormat, NameAndJsonFormat
 
 NAME = "generic"
 """The name of a derived dialect. It cannot be chosen by name: it belongs to its template."""
@@ -54,18 +46,19 @@ class _CallLayout(Struct, frozen=True):
 
 def build(samples: ProbeSamples) -> Dialect | None:
     """The dialect that decodes these samples, None if their format is not recognized."""
-    grammar = _find_calls(samples.calls)
     plain = {each.generation_prompt: each for each in samples.answers if each.items == (ANSWER,)}
     reasoned = (each for each in samples.answers if each.items == (REASONING, ANSWER))
     pairs = ((each, plain.get(each.generation_prompt)) for each in reasoned)
     reasoning = next(filter(None, (_find_reasoning(each, other) for each, other in pairs if other)), None)
-    if grammar is None and reasoning is None:
-        return None
-    return Dialect(names=(NAME,), calls=grammar or TEXT, reasoning=reasoning)
+    forms: tuple[CallFormat | None, ...] = (_find_calls(samples.calls), tags.find_calls(samples.calls))
+    dialects = [Dialect((NAME,), each.grammar(), reasoning, call_format=each) for each in forms if each]
+    if dialects:
+        return max(dialects, key=lambda each: round_trip_score(samples.calls, each))
+    return Dialect((NAME,), reasoning=reasoning) if reasoning else None
 
 
-def _find_calls(samples: Sequence[ProbeSample]) -> Grammar | None:
-    """The grammar of calls that all begin and end alike."""
+def _find_calls(samples: Sequence[ProbeSample]) -> CallFormat | None:
+    """The format of calls that all begin and end alike."""
     layouts = [calls for calls in map(_calls_in, samples) if calls]
     formats = {(calls[0].separator.strip(), calls[0].keys) for calls in layouts}
     if len(formats) != 1:
@@ -75,24 +68,13 @@ def _find_calls(samples: Sequence[ProbeSample]) -> Grammar | None:
         return None
     between = next((calls[1].before for calls in layouts if len(calls) > 1), None)
     after = common(*(calls[-1].after for calls in layouts))
-    closing = _first_tag(after) if between is None else between.strip().removesuffix(opening).strip()
+    closing = first_tag(after) if between is None else between.strip().removesuffix(opening).strip()
+    if closing == ",":  # calls of one array have a comma between them, and no closing
+        closing = first_tag(after)
     ((separator, keys),) = formats
-    # Calls of one array have a comma between them, and no closing.
-    return _grammar(opening, _first_tag(after) if closing == "," else closing, separator, keys)
-
-
-def _grammar(opening: str, closing: str, separator: str, keys: tuple[str, str] | None) -> Grammar:
-    closes: Markers = {closing: "text"} if closing else {}
-    states: dict[str, State] = {
-        "text": Span(SpanKind.TEXT, on={opening: "call"}),
-        "called": Span(SpanKind.MARKUP, on={opening: "call", **closes}),
-    }
     if keys:
-        states["call"] = JsonCalls(then="called", name=keys[:1], arguments=keys[1:])
-    else:
-        states["call"] = Name(on={separator: "arguments"}, parse=plain_name)
-        states["arguments"] = JsonArguments(then="called")
-    return Grammar(states)
+        return JsonFormat(opening, closing, name=keys[0], arguments=keys[1])
+    return NameAndJsonFormat(opening, closing, separator=separator)
 
 
 def _calls_in(sample: ProbeSample) -> list[_CallLayout]:
@@ -151,31 +133,13 @@ def _find_reasoning(sample: ProbeSample, without: ProbeSample) -> ReasoningMarke
     """
     before, _, after = sample.written.partition(REASONING.text)
     between, found, _ = after.partition(ANSWER.text)
-    closing, plain_start = _first_tag(between), without.written.partition(ANSWER.text)[0]
+    closing, plain_start = first_tag(between), without.written.partition(ANSWER.text)[0]
     own = before[len(common(before, plain_start)) :]
     if not (found and closing):
         return None
     # A generation prompt that opens and closes reasoning asks the model for none.
     prompt = sample.generation_prompt
     prompted, closed, _ = prompt[len(common(prompt, before)) :].partition(closing)
-    opening = _last_tag(own) or ("" if closed else _last_tag(prompted))
-    opening = opening or (_last_tag(before) if closing in plain_start else "")
+    opening = last_tag(own) or ("" if closed else last_tag(prompted))
+    opening = opening or (last_tag(before) if closing in plain_start else "")
     return ReasoningMarkers(opens=(opening,), closes=(closing,)) if opening else None
-
-
-def _last_tag(text: str) -> str:
-    """The tag that the text ends with, or its last line."""
-    lines = text.strip().splitlines() or [""]
-    tag = _TAG_AT_END.search(lines[-1])
-    return tag[0] if tag else lines[-1]
-
-
-def _first_tag(text: str) -> str:
-    """The tag that the text begins with, or its first line."""
-    lines = text.strip().splitlines() or [""]
-    tag = _TAG.match(lines[0])
-    return tag[0] if tag else lines[0]
-
-
-_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
-_TAG_AT_END = re.compile(rf"(?:{_TAG.pattern})\Z")
