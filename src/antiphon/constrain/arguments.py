@@ -244,7 +244,9 @@ class ArgumentGrammar:
         json = spelling.type not in (None, "string")
         if not json and accepts_any_text(node, self._definitions):
             self._without_end(node, avoid, json)  # free text covers every type that the value may have
-            forbidden = dict.fromkeys((*others, *state.habits.keys() - state.on.keys()))
+            forbidden = dict.fromkeys(
+                (*others, *(marker for marker in state.habits if marker not in state.on))
+            )
             return Until(((end, EMPTY), *forbidden.items()))
         ways = [sequence(self._without_end(node, avoid, json), end)]
         if state.trim is Trim.NEWLINE:
