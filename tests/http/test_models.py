@@ -380,6 +380,33 @@ async def test_what_is_forced_is_told_back_and_used() -> None:
     assert tokens[1:] == ["Hi"]
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+async def test_what_is_forced_against_a_request_is_noted_in_the_answer(path: str) -> None:
+    one = ServedModel(
+        ScriptedEngine([{"output": "Hi"}]),
+        names=("a",),
+        dialect="hermes",
+        force_sampling={"temperature": 0.3},
+        force_variables={"mode": "short"},
+    )
+    messages = [{"role": "user", "content": "Hi"}]
+    body = {"model": "a", "max_tokens": 9} | (
+        {"input": messages} if path == "/responses" else {"messages": messages}
+    )
+    async with (
+        running([], models=Models([one])) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as client,
+    ):
+        same = await client.post(path, json=body | {"temperature": 0.3})
+        other = await client.post(
+            path, json=body | {"temperature": 1.5, "chat_template_kwargs": {"mode": "long"}}
+        )
+
+    assert "notes" not in same.json()
+    noted = [note["message"] for note in other.json()["notes"]]
+    assert [("'temperature'" in noted[0], "'mode'" in noted[-1])] == [(True, True)]
+
+
 async def test_a_background_response_waits_for_its_model() -> None:
     engines = [ScriptedEngine([{"output": said}], memory=1) for said in ("first", "second")]
     served = [

@@ -156,9 +156,13 @@ async def test_what_was_sealed_for_another_key_is_refused() -> None:
 async def test_what_was_changed_on_the_way_is_refused(api: Api) -> None:
     thought = await sealed(api)
     text = thought["encrypted_content"]
-    for broken in (text[:-4] + "AAAA", text[:20], text + "AAAA", text[3:], "", "a1.", "é"):
+    for broken in (text[:-4] + "AAAA", text[:20], text + "AAAA", "a1."):
         given = [user("Hi"), {**thought, "encrypted_content": broken}]
-        assert (await api.refused(given))["param"] == "input[1].encrypted_content", broken
+        error = await api.refused(given)
+        assert (error["param"], error["code"]) == ("input[1].encrypted_content", "invalid_encrypted_content")
+    for foreign in (text[3:], "é"):
+        response = await api.create([user("Hi"), {**thought, "encrypted_content": foreign}])
+        assert [note["param"] for note in response["notes"]] == ["input[1].encrypted_content"]
 
 
 # Log probabilities

@@ -167,6 +167,19 @@ class App(Struct, frozen=True):
         )
 
     @staticmethod
+    def notes_on_forced(model: Model, turn: Turn) -> tuple[Note, ...]:
+        """Notes on the values of a request that the operator has forced to be others."""
+        card = model.card
+        sampling = {name: card.defaults[name] for name in card.forced}
+        wanted = {name: getattr(turn.sampling, name) for name in sampling}
+        wanted |= {name: turn.variables.get(name) for name in card.forced_variables}
+        return tuple(
+            Note(turn.parameter(name), f"The operator has set '{name}' to {value!r} for every request.")
+            for name, value in {**sampling, **card.forced_variables}.items()
+            if wanted[name] not in (None, (), {}, value)
+        )
+
+    @staticmethod
     def log_notes(notes: Sequence[Note]) -> None:
         """Log the notes on parts of a request without effect."""
         if notes:

@@ -43,6 +43,9 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     model = await app.models.model(request.model)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
+    if forced := app.notes_on_forced(model, accepted.turn):
+        noted = replace(accepted.presentation, notes=(*accepted.presentation.notes, *forced))
+        accepted = replace(accepted, presentation=noted)
     if accepted.store and not app.options.stores:
         noted = replace(accepted.presentation, notes=(*accepted.presentation.notes, NOT_STORED))
         accepted = replace(accepted, store=False, presentation=noted)

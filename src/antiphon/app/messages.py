@@ -4,6 +4,7 @@ from functools import partial
 from time import time
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.accept import MessageContext, accept, prompt_turn
@@ -43,6 +44,10 @@ async def create(
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)
     accepted = await app.large.run_on_items(request.messages, lambda: accept(request, reading))
+    if forced := app.notes_on_forced(model, accepted.turn):
+        shown = accepted.presentation
+        tools = replace(shown.tools, notes=(*shown.tools.notes, *forced))
+        accepted = replace(accepted, presentation=replace(shown, tools=tools))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))

@@ -109,8 +109,9 @@ class ModelCard(Struct, frozen=True):
     file, architecture. `response_template` is Hugging Face's, JSON text, None if there is none. `opening`
     is the token that the model needs before any text (BOS), None if it needs none. `defaults` are the
     fields of `Sampling` that the engine sets itself if a request does not; those of `forced` it sets in
-    any case. `sampling` are those that the model's makers recommend: they are sent if a request does not
-    set them. `fill_in` are the texts of the tokens before the prefix, the suffix and the middle of a gap,
+    any case, as it does the `forced_variables` of the chat template. `sampling` are those that the model's
+    makers recommend: they are sent if a request does not set them. `fill_in` are the texts of the tokens
+    before the prefix, the suffix and the middle of a gap,
     None if its file names none.
     """
 
@@ -126,6 +127,7 @@ class ModelCard(Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     defaults: Mapping[str, float] = {}
     forced: frozenset[str] = frozenset()
+    forced_variables: Mapping[str, Any] = {}
     sampling: Mapping[str, float] = {}
     fill_in: tuple[str, str, str] | None = None
 

@@ -473,10 +473,12 @@ class NamedModel:
     @property
     def card(self) -> ModelCard:
         """See `Model`. Its defaults are those that requests really have."""
-        card, own, forced = self._model.card, self._served.sampling, self._served.force_sampling
-        if not (own or forced):
+        card, served = self._model.card, self._served
+        own, forced, variables = served.sampling, served.force_sampling, served.force_variables
+        if not (own or forced or variables):
             return card
-        return replace(card, defaults={**card.defaults, **own, **forced}, forced=frozenset(forced))
+        defaults = {**card.defaults, **own, **forced}
+        return replace(card, defaults=defaults, forced=frozenset(forced), forced_variables=variables)
 
     @property
     def writing(self) -> WeakSet[GenerationRun]:
