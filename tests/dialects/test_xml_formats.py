@@ -1,6 +1,7 @@
 """What the formats that look like XML tolerate, beyond the contract that all dialects answer."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
 from tests.contracts.dialect import TOOLS
+from tests.counting import lines
 from tests.laws import check, decode, fold
 
 ROME = ("get_weather", {"city": "Rome"})
@@ -144,3 +146,12 @@ def test_text_between_arguments_is_skipped(name: str) -> None:
     )
     written = text.replace(close, f"{close}, and then: ", 1)
     assert answer(name, written.format("Rome")) == [ROME_3]
+
+
+@pytest.mark.parametrize("name", ["glm45", "hy_v3", "qwen3_coder", "deepseek_v4"])
+def test_a_marker_again_and_again_is_text_after_as_much_work_for_each(name: str) -> None:
+    table = Table(find(name).grammar).compile()
+    marker = next(iter(table.grammar.states["text"].on))  # type: ignore[union-attr]
+    short, long = (lines(partial(decode, table, [marker * n], tools=TOOLS)) for n in (100, 400))
+
+    assert long < 5 * short

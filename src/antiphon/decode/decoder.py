@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
-from antiphon.core.grammar import Grammar, Header, Span, SpanKind, State, TextArguments
+from antiphon.core.grammar import Grammar, Header, Lookahead, Name, Span, SpanKind, State, TextArguments
 from antiphon.decode.arguments.types import Schema
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
@@ -408,4 +408,5 @@ class Decoder:
 
 
 def _is_opening(state: State) -> bool:
-    return isinstance(state, Span) and state.kind is SpanKind.OPENING
+    """Whether nothing but markers of an opening was read before this state."""
+    return isinstance(state, Name | Lookahead) or (isinstance(state, Span) and state.kind is SpanKind.OPENING)
