@@ -88,9 +88,9 @@ class Sampler:
         """A few steps at random, then the shortest way out."""
         state, left = expr.begun, _steps_left(expr)
         for step in range(10 + len(expr.transitions)):
-            if state in expr.ends and (step > 8 or self._random.random() < 0.2):
-                return
             ways = [(read, to) for read, to in expr.transitions[state] if to in left]
+            if state in expr.ends and (not ways or step > 8 or self._random.random() < 0.2):
+                return
             if step > 8:
                 ways = [min(ways, key=lambda way: left[way[1]])]
             read, state = self._random.choice(ways)

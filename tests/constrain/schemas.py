@@ -48,6 +48,15 @@ SCHEMAS: dict[str, Any] = {
     "pattern that can be read in many ways": _object(a={"type": "string", "pattern": "^([a-z]+ ?){1,12}$"}),
     "pattern of what may be left out": _object(a={"type": "string", "pattern": "^(([A-Z]?){9}[0-9]?){9}$"}),
     "pattern of special characters": _object(a={"type": "string", "pattern": r'^["\\/]{1,4}\t?$'}),
+    "pattern and length": _object(
+        a={"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$", "minLength": 3, "maxLength": 9}
+    ),
+    "pattern somewhere and length": _object(
+        a={"type": "string", "pattern": "a[0-9]", "minLength": 4, "maxLength": 6}
+    ),
+    "pattern of many readings and length": _object(
+        a={"type": "string", "pattern": "^([a-z]+ ?){1,12}$", "minLength": 5, "maxLength": 40}
+    ),
     "date": _object(a={"type": "string", "format": "date"}),
     "time": _object(a={"type": "string", "format": "time"}),
     "date-time": _object(a={"type": "string", "format": "date-time"}),

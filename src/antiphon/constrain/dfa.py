@@ -18,6 +18,7 @@ from antiphon.constrain.grammar_ir import (
     Literal,
     Repeat,
     Sequence,
+    children,
     merged_ranges,
     repeat,
     sequence,
@@ -50,6 +51,51 @@ def dfa_of(expr: Expr, budget: WorkBudget) -> Dfa | None:
             tuple((CharClass(merged_ranges(ranges)), numbers[after]) for after, ranges in found.items())
         )
     return Dfa(tuple(ways), frozenset(number for tails, number in numbers.items() if _may_end(tails)))
+
+
+def with_length(expr: Expr, least: int, most: int | None, budget: WorkBudget) -> Dfa | None:
+    """The texts of `expr` that have `least` to `most` characters; None if the DFA would be too large."""
+    dfa = expr if isinstance(expr, Dfa) else None if _has_dfa(expr) else dfa_of(expr, budget)
+    if dfa is None or least > MAX_STATES:
+        return None
+    numbers = {(dfa.begun, 0): 0}
+    todo = [*numbers]
+    ways: list[list[tuple[Expr, int]]] = []
+    for state, count in todo:
+        if len(numbers) > MAX_STATES:
+            return None
+        budget.spend(4)
+        after = min(count + 1, least) if most is None else count + 1
+        further = dfa.transitions[state] if most is None or count < most else ()
+        ways.append([])
+        for read, to in further:
+            if (to, after) not in numbers:
+                numbers[to, after] = len(numbers)
+                todo.append((to, after))
+            ways[-1].append((read, numbers[to, after]))
+    return _trimmed(ways, {numbers[key] for key in numbers if key[0] in dfa.ends and key[1] >= least})
+
+
+def _has_dfa(expr: Expr) -> bool:
+    return isinstance(expr, Dfa) or any(map(_has_dfa, children(expr)))
+
+
+def _trimmed(ways: list[list[tuple[Expr, int]]], ends: set[int]) -> Dfa:
+    """The automaton without the states from which no end is reached; it begins in the first one."""
+    before: dict[int, list[int]] = {}
+    for state, found in enumerate(ways):
+        for _, to in found:
+            before.setdefault(to, []).append(state)
+    alive, todo = set(ends), [*ends]
+    while todo:
+        new = set(before.get(todo.pop(), ())) - alive
+        alive |= new
+        todo += new
+    kept = {state: number for number, state in enumerate(sorted(alive | {0}))}
+    return Dfa(
+        tuple(tuple((read, kept[to]) for read, to in ways[state] if to in alive) for state in kept),
+        frozenset(kept[state] for state in ends),
+    )
 
 
 def _may_end(tails: Tails) -> bool:

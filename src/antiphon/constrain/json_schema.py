@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.constrain.ambiguity import ambiguous_recursion
 from antiphon.constrain.analysis import length
 from antiphon.constrain.budget import WorkBudget
+from antiphon.constrain.dfa import with_length
 from antiphon.constrain.grammar_ir import (
     ANY_CHAR,
     EMPTY,
@@ -251,9 +252,11 @@ class SchemaCompiler:
             return NEVER if most is not None and most < least else String(repeat(body.expr, least, most))
         shortest, longest = length(body)
         if shortest < least or (most is not None and (longest is None or longest > most)):
-            self.unenforced.append(
-                (at, "minLength, maxLength: they cannot be enforced together with pattern or format")
-            )
+            fitting = with_length(body, least, most, self._budget)
+            if fitting is not None:
+                return String(fitting) if fitting.ends else NEVER
+            what = "minLength, maxLength: with this pattern or format they make too large an automaton"
+            self.unenforced.append((at, what))
         return String(body)
 
     def _pattern(self, schema: Schema, at: str) -> Expr | None:
