@@ -135,6 +135,12 @@ TOKENS = 300
 """Several calls may take more: then the last one is cut."""
 THOUGHT = 12
 """Tokens of reasoning, which nothing holds."""
+LIST_NONE = {
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+    "deepseek-ai-DeepSeek-V3.1",
+}
+"""Templates that list no tools: a dialect may describe them instead."""
 OTHERWISE = {
     "fireworks-ai-llama-3-firefunction-v2": "takes its tools from a variable of its own, `functions`"
 }
