@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
+SUITES := .venv-suites
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
@@ -22,7 +23,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel check lint types imports bench soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-suites check lint types imports bench soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -86,6 +87,9 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
 	scripts/try_wheel "$(PYTHON)"
 
+test-suites: $(VENV)/.test $(SUITES)/.ready  ## Run suites of peers, which are downloaded: MCP's for clients
+	$(BIN)/python -m tests.suites $(SUITES) $(ARGS)
+
 fuzz: $(VENV)/.test  ## Feed random text to every dialect (ARGS="--seconds 60 --dialect hermes")
 	$(BIN)/python fuzz/decode.py $(ARGS)
 
@@ -99,7 +103,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(VLLM) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .pytest_coverage .ruff_cache dist
+	rm -rf $(VENV) $(VLLM) $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .pytest_coverage .ruff_cache dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -138,4 +142,10 @@ $(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py 
 	$(VLLM_PIP) --requirement $<
 	$(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --constraint $< --editable '.[llama-cpp,test]'
 	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model
+	@touch $@
+
+# The newest of MCP's suites that runs with Node 20.
+$(SUITES)/.ready:
+	mkdir -p $(SUITES)/node
+	npm install --silent --no-save --prefix $(SUITES)/node @modelcontextprotocol/conformance@0.1.13
 	@touch $@
