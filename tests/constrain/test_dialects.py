@@ -7,11 +7,12 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.core.accumulator import Output
 from antiphon.core.constraint import JsonSchema, Regex
-from antiphon.core.grammar import Header, Span, SpanKind
+from antiphon.core.grammar import Grammar, Habits, Header, Name, Span, SpanKind
 from antiphon.core.items import Message, Status
 from antiphon.core.turn import CallMode, Function, ToolChoice
 from antiphon.dialects.dialect import Dialect
@@ -277,3 +278,24 @@ def test_what_models_write_is_let_through(dialect: Dialect, case: str) -> None:
     compiled = compile_constraint(OutputRequirements(tools, REQUIRED), dialect.grammar)
     assert compiled.grammar_ir is not None
     assert found["output"] in Language(compiled.grammar_ir)
+
+
+def without_habits(grammar: Grammar) -> Grammar:
+    """The grammar as the format has it, without what models write against it, and states for that alone."""
+    states = {}
+    for name, state in grammar.states.items():
+        if isinstance(state, Span):
+            states[name] = replace(state, habits=Habits(), closes=(), quotes=())
+        else:
+            states[name] = replace(state, habits={}) if isinstance(state, Name) else state
+    return replace(grammar, states=states)
+
+
+@pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(parallel=False)], ids=["required", "auto"])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+def test_no_constraint_allows_habits(dialect: Dialect, choice: ToolChoice) -> None:
+    for required in (OutputRequirements(TOOLS, choice), OutputRequirements(TOOLS, ToolChoice(), FORMAT)):
+        compiled = [
+            compile_constraint(required, g) for g in (dialect.grammar, without_habits(dialect.grammar))
+        ]
+        assert compiled[0] == compiled[1]
