@@ -53,13 +53,15 @@ class Space(Enum):
 class Habits(Struct, frozen=True):
     """What models write although their format does not have it. It is read, and never part of a constraint.
 
-    `on` and `peek` are like those of a `Span`. `names` are markers before which models write the name of the
-    function, or another word, at the beginning of a span; it is markup. `hidden` are markers that change
-    nothing, and are not part of the text either.
+    `on`, `first`, `peek` and `again` are like those of a `Span`. `names` are markers before which models
+    write the name of the function, or another word, at the beginning of a span; it is markup. `hidden` are
+    markers that change nothing, and are not part of the text either.
     """
 
     on: Markers = {}
+    first: Markers = {}
     peek: Markers = {}
+    again: Markers = {}
     names: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
 
@@ -435,18 +437,20 @@ class ReasoningMarkers(Struct, frozen=True):
 
     `opens` open it before any text. `reopens` are those that also open it again after text: in an answer
     without reasoning they are text. `calls` says whether a call may be inside; if not, text that looks like
-    one is reasoning.
+    one is reasoning. `habits` are markers like those in `opens` and `reopens` which models write against
+    their format.
     """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     reopens: tuple[str, ...] = ()
     calls: bool = True
+    habits: tuple[str, ...] = ()
 
     def map_markers(self, rename: Callable[[str], str]) -> "ReasoningMarkers":
         """The same in other markers."""
-        opens, closes, reopens = (tuple(map(rename, e)) for e in (self.opens, self.closes, self.reopens))
-        return replace(self, opens=opens, closes=closes, reopens=reopens)
+        fields = ("opens", "closes", "reopens", "habits")
+        return replace(self, **{field: tuple(map(rename, getattr(self, field))) for field in fields})
 
 
 class Grammar(Struct, frozen=True):
@@ -471,19 +475,30 @@ class Grammar(Struct, frozen=True):
         opens, reopens = (dict.fromkeys(each, "reasoning") for each in (markers.opens, markers.reopens))
         closes = dict.fromkeys(markers.closes, self.text)
         # A closing marker without an opening one, or a second one, is markup until text was read.
-        shown = replace(text, first={**closes, **opens, **text.first}, again=reopens)
+        habits = dict.fromkeys(markers.habits, "reasoning")
+        shown = replace(
+            text,
+            first={**closes, **opens, **text.first},
+            again=reopens,
+            habits=replace(text.habits, first=habits, again=habits),
+        )
         quotes = tuple(marker for marker in markers.opens if marker not in reopens)
         visible = {
             name: replace(state, closes=markers.closes, quotes=quotes)
             for name, state in {**self.states, self.text: shown}.items()
             if isinstance(state, Span) and state.kind is SpanKind.TEXT
         }
-        calls, habits = (
-            {m: to for m, to in each.items() if markers.calls and not _is_outside_calls(self.states[to])}
-            for each in (text.on, text.habits.on)
+        reasoning = Span(
+            SpanKind.REASONING,
+            {**(self._calls_in(text.on) if markers.calls else {}), **closes},
+            opens,
+            habits=Habits(self._calls_in(text.habits.on) if markers.calls else {}, first=habits),
         )
-        reasoning = Span(SpanKind.REASONING, {**calls, **closes}, opens, habits=Habits(habits))
         return replace(self, states={**self.states, **visible, "reasoning": reasoning})
+
+    def _calls_in(self, markers: Markers) -> Markers:
+        """Those of the markers that lead to calls."""
+        return {marker: to for marker, to in markers.items() if not _is_outside_calls(self.states[to])}
 
     def map_markers(self, rename: Callable[[str], str]) -> "Grammar":
         """The same grammar with other markers."""
@@ -534,7 +549,8 @@ _SPECIAL_TOKEN = re.compile(
 def _markers(state: State) -> set[str]:
     """The markers in a state; beginnings in `peek` are ordinary text."""
     if isinstance(state, Span):
-        return {*state.on, *state.first, *state.habits.on, *state.habits.hidden}
+        habits = state.habits
+        return {*state.on, *state.first, *habits.on, *habits.first, *habits.hidden}
     if isinstance(state, Header):
         return set(state.ends)
     if isinstance(state, BraceArguments):
@@ -546,19 +562,23 @@ def _markers(state: State) -> set[str]:
 def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
     if isinstance(state, Header):
         return replace(state, ends=tuple(map(rename, state.ends)))
-    fields: dict[str, Any] = {
-        field: {rename(marker): to for marker, to in markers.items()}
-        for field in ("on", "first", "again", "habits", "unclosed", "glued")
-        if isinstance(markers := getattr(state, field, None), Mapping)
-    }
+    fields = _renamed(state, rename)
     if isinstance(state, Lookahead):
         return replace(state, **fields, marker=rename(state.marker))
-    if isinstance(state, Span):
-        habits = state.habits
-        on = {rename(marker): to for marker, to in habits.on.items()}
-        names, hidden = (tuple(map(rename, each)) for each in (habits.names, habits.hidden))
-        return replace(state, **fields, habits=Habits(on, habits.peek, names, hidden))
-    return replace(state, **fields)
+    if not isinstance(state, Span):
+        return replace(state, **fields)
+    names, hidden = (tuple(map(rename, each)) for each in (state.habits.names, state.habits.hidden))
+    habits = replace(state.habits, **_renamed(state.habits, rename), names=names, hidden=hidden)
+    return replace(state, **fields, habits=habits)
+
+
+def _renamed(holder: State | Habits, rename: Callable[[str], str]) -> dict[str, Any]:
+    """The fields with markers, in other markers. Those of `peek` are no tags."""
+    return {
+        field: {rename(marker): to for marker, to in markers.items()}
+        for field in ("on", "first", "again", "habits", "unclosed", "glued")
+        if isinstance(markers := getattr(holder, field, None), Mapping)
+    }
 
 
 def _is_outside_calls(state: State) -> bool:
@@ -574,7 +594,10 @@ def _within(state: State, kept: Mapping[str, State], hidden: tuple[str, ...]) ->
     def inside(markers: Markers) -> dict[str, str]:
         return {marker: to for marker, to in markers.items() if to in kept}
 
-    fields = {field: inside(getattr(state, field)) for field in ("on", "first", "peek", "again")}
+    def kept_in(holder: Span | Habits) -> dict[str, dict[str, str]]:
+        return {field: inside(getattr(holder, field)) for field in ("on", "first", "peek", "again")}
+
     hides = () if state.kind is SpanKind.MARKUP else hidden  # there, they begin text
-    habits = Habits(inside(state.habits.on), inside(state.habits.peek), hidden=(*state.habits.hidden, *hides))
-    return replace(state, **fields, habits=habits)
+    hides = (*state.habits.hidden, *hides)
+    habits = replace(Habits(hidden=hides), **kept_in(state.habits))
+    return replace(state, **kept_in(state), habits=habits)

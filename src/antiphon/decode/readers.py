@@ -73,12 +73,12 @@ class SpanTable:
     def __init__(self, span: Span, name: str, reasoned: bool = False) -> None:
         only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) or span.otherwise is not None
         habits, closes = span.habits, span.closes if reasoned else ()
-        on = {**habits.on, **span.on, **(span.again if reasoned else {})}
+        on = {**habits.on, **span.on, **({**habits.again, **span.again} if reasoned else {})}
         self.kind = span.kind
         self.otherwise = span.otherwise or RETRACT if only_space and span.otherwise != name else None
         self.peek = frozenset((*span.peek, *habits.peek))
         self.names = frozenset(habits.names)
-        self.to = {**on, **span.first, **span.peek, **habits.peek}
+        self.to = {**on, **habits.first, **span.first, **span.peek, **habits.peek}
         self.closes = frozenset(closes) - on.keys()
         self.hidden = frozenset((*habits.hidden, *closes)) - on.keys()
         self.quotes = frozenset(span.quotes if closes else ()) - on.keys()

@@ -65,8 +65,9 @@ GEMMA4 = Dialect(
         }
     ),
     reasoning=ReasoningMarkers(
-        opens=("<|channel>thought", "<|channel>", "thought\n"),
+        opens=("<|channel>thought", "thought\n"),
         closes=("<channel|>",),
-        reopens=("<|channel>thought", "<|channel>"),
+        reopens=("<|channel>thought",),
+        habits=("<|channel>",),
     ),
 )
