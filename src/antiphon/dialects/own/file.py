@@ -62,19 +62,24 @@ _FORMATS: Mapping[str, type[Struct]] = {
 class ReasoningTable(Struct, frozen=True, forbid_unknown_fields=True):
     """The tags of reasoning. `again` are those that open it after text, too, by default all of `start`.
 
-    `calls`: a call may be inside.
+    `calls`: a call may be inside. `habits` are tags that the model writes for those in `start`.
     """
 
     start: _Texts
     end: _Texts
     again: _Texts | None = None
     calls: bool = True
+    habits: _Texts = ()
 
     def markers(self) -> ReasoningMarkers:
         """The same as a part of a dialect."""
         start = _all(self.start)
         return ReasoningMarkers(
-            start, _all(self.end), start if self.again is None else _all(self.again), self.calls
+            start,
+            _all(self.end),
+            start if self.again is None else _all(self.again),
+            self.calls,
+            _all(self.habits),
         )
 
 

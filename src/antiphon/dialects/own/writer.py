@@ -56,6 +56,8 @@ def _reasoning(markers: ReasoningMarkers) -> dict[str, Any]:
     table: dict[str, Any] = {"start": _one_or_all(markers.opens), "end": _one_or_all(markers.closes)}
     if markers.reopens != markers.opens:
         table["again"] = list(markers.reopens)
+    if markers.habits:
+        table["habits"] = _one_or_all(markers.habits)
     return table if markers.calls else {**table, "calls": False}
 
 
