@@ -137,7 +137,9 @@ class SpanReader:
     def drop_begun_marker(self) -> None:
         """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""
         found, least = self._lexer.find(self._held), MIN_BEGUN if self._table.kind is _TEXT else 1
-        begun = found and found.end - found.start >= least and not self._lexer.find_final(self._held)
+        whole = self._lexer.find_final(self._held)  # it may be the beginning of a longer one
+        is_whole = whole is not None and whole.end == len(self._held)
+        begun = found and found.end - found.start >= least and not is_whole
         if begun or (self._begins and self._is_name(self._held, "")):
             self._builder.markup(self._held)
             self._held = ""
