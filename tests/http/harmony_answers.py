@@ -28,11 +28,8 @@ CASES: dict[str, tuple[str, Answer]] = {
     "an unknown channel": ("<|channel|>whisper<|message|>Hi.<|return|>", Answer("", "Hi.")),
     "no channel": (f"<|message|>Hi.<|end|>{START}<|message|>You.<|return|>", Answer("", "Hi.\n\nYou.")),
     "no header": ("There is no format here.", Answer("", "There is no format here.")),
-    "a token in prose": (written(f"{FINAL}The <|start|> of it."), Answer("", "The <|start|> of it.")),
-    "a header that is none": (
-        f"{FINAL}Hi.<|end|><|start|>no header",
-        Answer("", "Hi.\n\n<|start|>no header"),
-    ),
+    "a token in prose": (written(f"{FINAL}The <|start|> of it."), Answer("", "The  of it.")),
+    "a header that is none": (f"{FINAL}Hi.<|end|><|start|>no header", Answer("", "Hi.\n\nno header")),
     "an unknown recipient": (
         f"<|channel|>analysis to=someone<|message|>Hm.<|end|>{START}{FINAL}Hi.",
         Answer("Hm.", "Hi."),

@@ -122,12 +122,12 @@ async def test_phases_are_told(client: httpx.AsyncClient, engine: Said) -> None:
 
 
 @every_way
-async def test_no_call_is_seen_where_none_is_wanted(
-    client: httpx.AsyncClient, engine: Said, way: Way
-) -> None:
+async def test_a_call_is_text_where_none_is_wanted(client: httpx.AsyncClient, engine: Said, way: Way) -> None:
     for tools in ((), Wish().tools):
         engine.says(EVERYTHING)
-        assert await way(client, Wish(choice="none", tools=tools)) == Answer("Hm.", "Wait.\n\nDone.")
+        assert await way(client, Wish(choice="none", tools=tools)) == Answer(
+            "Hm.", f"Wait.\n\n{ROME}\n\nDone."
+        )
         assert ("# Tools" in engine.prompt) == bool(tools)
 
 

@@ -35,10 +35,14 @@ OTHERS = TEMPLATE.replace("ChatGPT", "someone else")
 
 WHERE_IT_IS_KNOWN = {
     "dialects/openai.py",
+    "dialects/beam.py",  # the same messages, with other arguments
+    "dialects/dialect.py",  # its renderer, for comparison
+    "dialects/own/file.py",  # its renderer by name, for dialects of one's own
     "dialects/detection/families.py",  # which models are of the family
     "apis/responses/previous.py",  # which of vLLM's messages are the family's
     "decode/headers.py",  # how its headers are read
     "render/harmony.py",
+    "render/harmony_messages.py",
     "render/harmony_tools.py",
 }
 

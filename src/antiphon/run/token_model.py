@@ -414,10 +414,9 @@ class TokenModel:
         """How answers to the turn are read."""
         if turn.prompt is not None:
             return _PLAIN
-        if not turn.tools:
-            return self._table_without_tools
-        none = turn.tool_choice.calling is CallMode.NONE and not self._exclude_tools
-        return self._table_without_calls if none else self._table
+        if turn.tool_choice.calling is CallMode.NONE and not self._exclude_tools:
+            return self._table_without_calls
+        return self._table if turn.tools else self._table_without_tools
 
     def begun(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
