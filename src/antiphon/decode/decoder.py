@@ -14,10 +14,11 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.grammar import Grammar, Header, Lookahead, Name, Span, SpanKind, State, TextArguments
 from antiphon.decode.arguments.types import Schema
+from antiphon.decode.doubled import DoubledMarker
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
 from antiphon.decode.lexer import NEVER_PLAIN
-from antiphon.decode.readers import RETRACT, SpanReader, StateReader, Step
+from antiphon.decode.readers import MIN_BEGUN, RETRACT, SpanReader, StateReader, Step
 from antiphon.decode.stops import StopMatcher
 from antiphon.decode.table import Table
 from antiphon.decode.token_map import TokenMap
@@ -87,6 +88,7 @@ class Decoder:
     __slots__ = (
         "_builder",
         "_delta",
+        "_doubled",
         "_origin",
         "_plain_length",
         "_plain_texts",
@@ -121,6 +123,7 @@ class Decoder:
         stops = tuple(stop)
         matcher = StopMatcher(stops, include_stop) if stops else None
         self._builder = EventBuilder(self._token_map, ids or ids_by(openai_call_id), matcher, tools or {})
+        self._doubled = DoubledMarker()
         self._origin: tuple[str, SpanReader] | None = None  # where the current call started
         self.around_calls = table.grammar.text
         """The state that the latest calls began in, and that follows them."""
@@ -252,9 +255,16 @@ class Decoder:
         self._token_map.add(chunk)
         self._builder.cached_tokens += chunk.cached_tokens
         self._builder.media_tokens += chunk.media_tokens
-        text = chunk.text
+        text = self._without_double(chunk.text)
         while text and (step := self._reader.feed(text)):
-            text = self._follow(step)
+            text = self._without_double(self._follow(step))
+
+    def _without_double(self, text: str, *, final: bool = False) -> str:
+        """The text after a marker, without the same marker."""
+        double, text = self._doubled.take(text, final=final)
+        if double:
+            self._builder.markup(double)
+        return text
 
     def finish(self, finish: Finish) -> list[Event]:
         """The last events, with all text that was held back."""
@@ -272,19 +282,21 @@ class Decoder:
         return self._drain()
 
     def _read_last(self, text: str) -> None:
+        text = self._without_double(text, final=True)
         while step := self._reader.finish(text):
-            text = self._follow(step)
+            text = self._without_double(self._follow(step), final=True)
 
     def _read_cut(self) -> None:
         """Read what was held back when the answer was cut: the beginning of a marker or call is not shown."""
         if isinstance(self._reader, SpanReader):
             self._reader.drop_begun_marker()
-        text = ""
+        begun, text = self._doubled.take_cut(MIN_BEGUN)
+        self._builder.markup(begun)
         while step := self._reader.finish(text):
             if step.to == RETRACT and self._builder.retractable:
                 self._builder.markup(step.rest)
                 break
-            text = self._follow(step)
+            text = self._without_double(self._follow(step), final=True)
         if self._builder.retractable:
             self._builder.malformed("the call was truncated")
             self._builder.discard_call()
@@ -336,6 +348,7 @@ class Decoder:
             self._builder.markup(marker)
         self.state = name
         self._reader = entry.make(self._builder)
+        self._doubled.expect("" if isinstance(entry.state, Header) else marker)
 
     def _begin_call(self, start: State, marker: str) -> None:
         """Start a provisional call, and remember the state to return to."""
@@ -397,6 +410,7 @@ class Decoder:
 
     def _resume_text(self, origin: tuple[str, SpanReader] | None) -> SpanReader:
         """Return to the state before the call, or before the calls if that was markup."""
+        self._doubled.expect("")
         self.state = origin[0] if origin else self.around_calls
         entry = self._table[self.state]
         reader, span = origin[1] if origin else entry.make(self._builder), entry.state

@@ -1,0 +1,45 @@
+"""Markers that a model writes twice: the second one, directly after the first, changes nothing.
+
+Models double the tags around their calls, `</tool_call></tool_call>`. No format has the same marker twice in
+a row, so this is the same in all of them.
+"""
+
+from antiphon.decode.lexer import MAX_SPACE
+
+LEAST = 3
+"""Characters of a marker that has a double. Shorter ones, like `>`, are punctuation."""
+
+
+class DoubledMarker:
+    """Takes the double of the last marker out of the text after it."""
+
+    __slots__ = ("_held", "_marker")
+
+    def __init__(self) -> None:
+        self._marker = self._held = ""
+
+    def expect(self, marker: str) -> None:
+        """This marker was read, and the text after it comes next."""
+        self._marker = marker.strip() if len(marker) >= LEAST else ""
+
+    def take(self, text: str, *, final: bool = False) -> tuple[str, str]:
+        """The double with the space before it, and the text after it. What may become one is held back."""
+        if not self._marker:
+            return "", text
+        text, self._held = self._held + text, ""
+        space = len(text) - len(text.lstrip())
+        if text.startswith(self._marker, space):
+            end = space + len(self._marker)
+            self._marker = ""
+            return text[:end], text[end:]
+        if not final and space <= MAX_SPACE and self._marker.startswith(text[space:]):
+            self._held = text
+            return "", ""
+        self._marker = ""
+        return "", text
+
+    def take_cut(self, least: int) -> tuple[str, str]:
+        """The beginning of a double with so many characters, where an answer was cut; or the held text."""
+        begun = len(self._held.strip()) >= least
+        text, self._held, self._marker = self._held, "", ""
+        return (text, "") if begun else ("", text)
