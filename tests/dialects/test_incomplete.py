@@ -12,6 +12,7 @@ from antiphon.core.grammar import Span, SpanKind
 from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, Status
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.event_builder import MAX_SKIPPED
+from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import MIN_BEGUN
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS
@@ -98,3 +99,22 @@ def test_text_that_only_begins_like_a_marker_is_kept_where_the_model_stops(reaso
 
     assert output.text == ("Write <tool_" if reason is FinishReason.STOP else "Write")
     assert not any(isinstance(item, FunctionCall) for item in output.items)
+
+
+def searched(dialect: Dialect, text: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The characters in which a decoder looks for markers, when the whole text comes in one chunk."""
+    lengths: list[int] = []
+    find = Lexer.find
+    monkeypatch.setattr(Lexer, "find", lambda self, text: (lengths.append(len(text)), find(self, text))[1])
+    decode(table_of(dialect.names[0]), [text], tools=TOOLS)
+    monkeypatch.undo()
+    return sum(lengths)
+
+
+@each_dialect
+def test_a_chunk_of_any_size_is_read_in_linear_time(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for marker in sorted(dialect.grammar.markers):
+        few, many = (searched(dialect, f"{marker} " * count, monkeypatch) for count in (200, 800))
+        assert many <= 6 * few, marker

@@ -74,6 +74,11 @@ def state_after(table: Table, tail: str) -> str:
     return start_after(table, tail).state or table.grammar.start
 
 
+PIECE = 512
+"""Characters of a chunk that are read at a time: each state looks for its markers in all of them. Chunks that
+were held back for a client that does not read are merged into one of any size."""
+
+
 class Decoder:
     """Decodes one generation. A decoder is used once.
 
@@ -255,9 +260,10 @@ class Decoder:
         self._token_map.add(chunk)
         self._builder.cached_tokens += chunk.cached_tokens
         self._builder.media_tokens += chunk.media_tokens
-        text = self._without_double(chunk.text)
-        while text and (step := self._reader.feed(text)):
-            text = self._without_double(self._follow(step))
+        for start in range(0, len(chunk.text), PIECE):
+            text = self._without_double(chunk.text[start : start + PIECE])
+            while text and (step := self._reader.feed(text)):
+                text = self._without_double(self._follow(step))
 
     def _without_double(self, text: str, *, final: bool = False) -> str:
         """The text after a marker, without the same marker."""
