@@ -229,10 +229,26 @@ async def test_what_is_refused_leaves_nothing_for_the_garbage_collector(how: dic
 
 async def test_names_and_stop_strings() -> None:
     async with serving() as (_, api):
-        tool = {"type": "function", "function": {"name": "f" * 9}}
-        assert (await refused(api, "/chat/completions", chat(tools=[tool]), "name_characters")).startswith(
-            "tools[0]"
-        )
+        name = "f" * 9
+        for path, body, where in (
+            (
+                "/chat/completions",
+                chat(tools=[{"type": "function", "function": {"name": name}}]),
+                "function.name",
+            ),
+            ("/chat/completions", chat(tools=[{"type": "custom", "custom": {"name": name}}]), "custom.name"),
+            (
+                "/responses",
+                {"model": "scripted", "input": "Hi", "tools": [{"type": "function", "name": name}]},
+                "name",
+            ),
+            (
+                "/responses",
+                {"model": "scripted", "input": "Hi", "tools": [{"type": "custom", "name": name}]},
+                "name",
+            ),
+        ):
+            assert await refused(api, path, body, "name_characters") == f"tools[0].{where}"
         assert await refused(api, "/chat/completions", chat(stop=["x" * 9]), "stop_characters") == "stop"
         await api.post("/chat/completions", chat(stop=["x" * 8], max_tokens=1))
 

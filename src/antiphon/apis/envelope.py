@@ -122,6 +122,8 @@ def shared_presentation(
 
 def _usage(request: Request) -> UsageReports:
     options, asked = request.stream_options, request.usage is not None and request.usage.include
-    if options is None or not options.include_usage:
-        return UsageReports.LAST if asked else UsageReports.NONE
-    return UsageReports.EACH if options.continuous_usage_stats else UsageReports.LAST
+    if options is not None:
+        if options.continuous_usage_stats:
+            return UsageReports.EACH
+        asked = asked or bool(options.include_usage)
+    return UsageReports.LAST if asked else UsageReports.NONE

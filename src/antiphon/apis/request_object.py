@@ -65,12 +65,11 @@ class RequestObject(NamedTuple):
         """The place of the field of this name."""
         return f"{self.where}.{name}" if self.where else name
 
-    def missing(self, name: str) -> RequestError:
+    def missing(self, name: str, remedy: str = "") -> RequestError:
         """The error for a missing field."""
         param = self.place(name)
-        return RequestError(
-            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-        )
+        message = f"Missing required parameter: '{param}'. {remedy}".rstrip()
+        return RequestError(message, param=param, code="missing_required_parameter")
 
     def wrong(self, name: str, remedy: str) -> RequestError:
         """The error of a field with a wrong value."""

@@ -1,5 +1,6 @@
 """One request for an answer, the same type for every API."""
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any
@@ -57,6 +58,13 @@ class Function(Struct, frozen=True):
     hosted: Hosted | None = None
     more: Mapping[str, Any] = {}
     announced: bool = False
+
+    @property
+    def source_of_name(self) -> str:
+        """The request's parameter that holds its name, beside the schema. A server tool has none."""
+        if self.hosted is not None:
+            return self.source
+        return re.sub(r"\.(parameters|input_schema|format)$", ".name", self.source)
 
 
 def role_parameter(role: str) -> str:

@@ -223,7 +223,7 @@ def check_turn(turn: Turn, limits: Limits, context: int) -> int:
     Returns the number of characters of its items.
     """
     for tool in turn.tools:
-        limits.check("name_characters", len(tool.name), tool.source)
+        limits.check("name_characters", len(tool.name), tool.source_of_name)
     if turn.tool_limit is not None:
         limits.check("tool_calls", turn.tool_limit, turn.parameter("tool_limit"))
     for stop in turn.stop:

@@ -128,6 +128,8 @@ def test_a_limit_of_tokens_is_blamed_by_the_name_that_counts(more: dict[str, Any
         ({"stream": True, "stream_options": {"include_usage": True}}, PresentationOptions(usage=UsageReports.LAST)),
         ({"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
          PresentationOptions(usage=UsageReports.EACH)),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}},
+         PresentationOptions(usage=UsageReports.EACH)),
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, PresentationOptions(padded=True)),
         ({"service_tier": "flex"}, PresentationOptions(service_tier="default")),
         ({"metadata": {"a": "b"}}, PresentationOptions(metadata={"a": "b"})),

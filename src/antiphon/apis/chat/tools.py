@@ -273,8 +273,13 @@ def _function(tool: RequestTool, raw: Object, where: str) -> Function:
             return replace(_described(function, f"{where}.function"), more=more)
         case RequestTool(type="custom", custom=RequestCustom() as custom):
             return as_function(custom.name, custom.description, _form(custom), f"{where}.custom.format")
-    param = f"{where}.{tool.type}"
-    raise RequestError(f"Missing required parameter: '{param}'.", param=param)
+    raise _unwrapped(f"{where}.{tool.type}")
+
+
+def _unwrapped(param: str) -> RequestError:
+    """The error of what has the form of the Responses API: its members are those of the missing object."""
+    message = f"Missing required parameter: '{param}'. In Chat Completions it is an object with the 'name'."
+    return RequestError(message, param=param, code="missing_required_parameter")
 
 
 def _described(function: RequestFunction, where: str) -> Function:
@@ -327,8 +332,7 @@ def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset
         case ToolChoiceObject(type="custom", custom=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.custom.name")})
         case ToolChoiceObject(type="function" | "custom" | "allowed_tools"):
-            param = f"tool_choice.{wanted.type}"
-            raise RequestError(f"Missing required parameter: '{param}'.", param=param)
+            raise _unwrapped(f"tool_choice.{wanted.type}")
     hosted = _hosted(wanted.type, offered, hosts)
     if wanted.server_label is not None:
         hosted = frozenset(offered.remote(wanted.server_label, wanted.name))
@@ -352,7 +356,8 @@ def _allowed(allowed: AllowedTools, offered: _Names, hosts: Hosts) -> Iterator[s
                 yield from hosted
             case _:
                 message = (
-                    f"'{where}' names no tool. Use an object of type 'function' or 'custom' with a 'name'."
+                    f"'{where}' names no tool. Use an object of type 'function' or 'custom' that has "
+                    "an object of that name with the 'name'."
                 )
                 raise RequestError(message, param=where)
 

@@ -127,6 +127,7 @@ class Toolbox:
 
     def named(self, choice: RequestObject) -> str:
         """The flat name of the tool in a tool choice. Raises RequestError if it is not exactly one."""
+        _refuse_wrapped(choice)
         name, space = choice.text("name"), choice.text_or_none("namespace")
         type_, wanted = choice.value["type"], flat_name(space, name)
         tool, found = self._tools.get(wanted), []
@@ -248,7 +249,9 @@ def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
 
 
 def _tool(tool: RequestObject, namespace: str | None) -> Tool:
-    type_, name = tool.text("type"), tool.named("name")
+    type_ = tool.text("type")
+    _refuse_wrapped(tool)
+    name = tool.named("name")
     flat, about = flat_name(namespace, name), tool.text_or_none("description")
     if type_ == CUSTOM:
         function = as_function(flat, about, _text_form(tool), tool.place("format"))
@@ -262,6 +265,13 @@ def _tool(tool: RequestObject, namespace: str | None) -> Tool:
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
     return Tool(type_, name, namespace or UNSET, function)
+
+
+def _refuse_wrapped(tool: RequestObject) -> None:
+    """Refuse a tool, or the name of one, in the form of Chat Completions. Raises RequestError."""
+    type_ = tool.value["type"]
+    if "name" not in tool.value and type_ in tool.value:
+        raise tool.missing("name", f"In the Responses API the members of '{type_}' stand beside its 'type'.")
 
 
 def _text_form(tool: RequestObject) -> InputFormat | None:
