@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status
 from tests.apis.chat.requests import accepted, text, turn
 
@@ -29,6 +30,12 @@ G_CALL = {"id": "c2", "type": "function", "function": {"name": "g", "arguments":
          [Reasoning("R"), Message(Role.ASSISTANT, text("A"))]),
         ({"role": "assistant", "content": "A", "reasoning": "R"}, [Reasoning("R"), Message(Role.ASSISTANT, text("A"))]),
         ({"role": "assistant", "content": None, "reasoning_content": "R"}, [Reasoning("R")]),
+        ({"role": "assistant", "content": [{"type": "thinking", "thinking": "R"}, {"type": "text", "text": "A"}]},
+         [Reasoning("R"), Message(Role.ASSISTANT, text("A"))]),
+        ({"role": "assistant", "tool_calls": [CALL], "content": [{"type": "thinking", "thinking": [
+            {"type": "text", "text": "R"}, {"type": "text", "text": "S"}]}]},
+         [Reasoning("RS"), FunctionCall("c1", "f", '{"a": 1}')]),
+        ({"role": "assistant", "reasoning": "R", "content": [{"type": "thinking", "thinking": "R"}]}, [Reasoning("R")]),
         ({"role": "user", "content": "U", "reasoning_content": "R"}, [Message(Role.USER, text("U"))]),
         ({"role": "assistant", "content": None, "tool_calls": [CALL]}, [FunctionCall("c1", "f", '{"a": 1}')]),
         ({"role": "assistant", "content": "A", "reasoning_content": "R", "tool_calls": [CALL, CALL]},
@@ -48,6 +55,20 @@ G_CALL = {"id": "c2", "type": "function", "function": {"name": "g", "arguments":
 )  # fmt: skip
 def test_each_message_becomes_items(message: dict[str, Any], items: list[Item]) -> None:
     assert turn(messages=[message]).items == tuple(items)
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "param"),
+    [
+        ("assistant", {"type": "thinking"}, "messages[0].content[0].thinking"),
+        ("assistant", {"type": "thinking", "thinking": [{"type": "text"}]}, "messages[0].content[0].thinking[0].text"),
+        ("user", {"type": "thinking", "thinking": "R"}, "messages[0].content[0].type"),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_no_thought(role: str, part: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        turn(messages=[{"role": role, "content": [part]}])
+    assert refused.value.param == param
 
 
 def test_messages_stay_in_order() -> None:

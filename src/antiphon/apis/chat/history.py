@@ -36,6 +36,7 @@ _ROLES = {role.value: role for role in Role}
 _ASKING = {role.value: role for role in Role if role is not Role.ASSISTANT}
 _RESULTS = frozenset({"tool", "function"})
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+_THINKING = "thinking"
 MEDIA = {
     "image_url": MediaKind.IMAGE,
     "input_audio": MediaKind.AUDIO,
@@ -94,10 +95,11 @@ class History:
             raise RequestError(
                 "Audio of answers is not supported. Send the text as 'content'.", param=f"{where}.audio"
             )
-        reasoning = message.reasoning_content or message.reasoning
+        content = message.content if message.content is not None else message.refusal
+        reasoning = message.reasoning_content or message.reasoning or _thoughts(content, where)
         if reasoning:
             self.items.append(Reasoning(reasoning))
-        parts = _parts(message.content if message.content is not None else message.refusal, where)
+        parts = _parts(content, where, apart=_THINKING)
         calls = [*_called(message, where)]
         if parts or not (calls or reasoning):
             self.items.append(Message(Role.ASSISTANT, parts, message.name))
@@ -117,10 +119,7 @@ class History:
             case ToolCall(function=CalledFunction() as function):
                 name, (arguments, status) = function.name, self._arguments(function, where)
             case _:
-                param = f"{where}.function"
-                raise RequestError(
-                    f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-                )
+                raise _missing(f"{where}.function")
         if not name:
             self._note_repair(f"{where}.function.name", "is empty")
         self._open[call_id] = name or UNNAMED
@@ -173,21 +172,50 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _parts(content: str | list[ContentPart] | None, where: str) -> tuple[Part, ...]:
+def _parts(content: str | list[ContentPart] | None, where: str, apart: str = "") -> tuple[Part, ...]:
+    """The parts of a message, without those of a type that is read `apart`."""
     if not content:
         return ()
     if isinstance(content, str):
         return (TextPart(content),)
-    return tuple([_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)])
+    placed = [(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+    return tuple([_part(part, place) for part, place in placed if part.type != apart])
+
+
+def _thoughts(content: str | list[ContentPart] | None, where: str) -> str:
+    """The reasoning in parts of an answer, as Mistral's clients send it back, and vLLM's."""
+    placed = enumerate(() if content is None or isinstance(content, str) else content)
+    each = (_thought(part, f"{where}.content[{index}]") for index, part in placed if part.type == _THINKING)
+    return "\n\n".join(each)
+
+
+def _thought(part: ContentPart, where: str) -> str:
+    place = f"{where}.{_THINKING}"
+    match part.thinking:
+        case str(thought):
+            return thought
+        case list(pieces):
+            return "".join([_text(piece, f"{place}[{index}]") for index, piece in enumerate(pieces)])
+    raise _missing(place)
+
+
+def _text(part: ContentPart, where: str) -> str:
+    if part.text is None:
+        raise _missing(f"{where}.text")
+    return part.text
+
+
+def _missing(param: str) -> RequestError:
+    return RequestError(
+        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+    )
 
 
 def _part(part: ContentPart, where: str) -> Part:
-    if part.type in _TEXT_TYPES and part.text is not None:
-        return TextPart(part.text)
+    if part.type in _TEXT_TYPES:
+        return TextPart(_text(part, where))
     if part.type == "refusal" and part.refusal is not None:
         return TextPart(part.refusal)
-    if part.type in _TEXT_TYPES:
-        raise RequestError(f"Missing required parameter: '{where}.text'.", param=f"{where}.text")
     if part.type not in MEDIA:
         known = ", ".join(("text", *MEDIA))
         raise RequestError(

@@ -26,11 +26,12 @@ from antiphon.apis.request_object import Object
 
 
 class ContentPart(Struct):
-    """A part of a message: a text, or media, each in the field of its type."""
+    """A part of a message: a text, reasoning, or media, each in the field of its type."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: "str | list[ContentPart] | None" = None
     image_url: Any = None
     audio_url: Any = None
     video_url: Any = None
