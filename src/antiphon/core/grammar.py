@@ -54,8 +54,8 @@ class Habits(Struct, frozen=True):
     """What models write although their format does not have it. It is read, and never part of a constraint.
 
     `on`, `first`, `peek` and `again` are like those of a `Span`. `names` are markers before which models
-    write the name of the function, or another word, at the beginning of a span; it is markup. `hidden` are
-    markers that change nothing, and are not part of the text either.
+    write the name of the function, or another word, at the beginning of a span; it is markup, unless the
+    marker is also in `peek`. `hidden` are markers that change nothing, and are not part of the text either.
     """
 
     on: Markers = {}
@@ -331,12 +331,18 @@ class Value(Struct, frozen=True):
     """The value of an argument, up to a marker. The tool's schema states its type.
 
     A marker that leads to a state between arguments may also be part of the value. It is if the next marker
-    is one of these again, and not one of that state.
+    is one of these again, and not one of that state. `habits` that lead elsewhere are markers before which
+    the value should have been closed: they are part of it, too, unless what they begin or end follows them.
     """
 
     on: Markers
     trim: Trim = Trim.NOTHING
     habits: Markers = {}
+
+
+def unclosed(markers: Markers) -> Markers:
+    """Habits of a `Value`: markers before which it should have been closed, with the newline before them."""
+    return {each: to for marker, to in markers.items() for each in (marker, f"\n{marker}")}
 
 
 class TextArguments(Struct, frozen=True):

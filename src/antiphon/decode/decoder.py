@@ -294,10 +294,13 @@ class Decoder:
 
     def _read_cut(self) -> None:
         """Read what was held back when the answer was cut: the beginning of a marker or call is not shown."""
-        if isinstance(self._reader, SpanReader):
-            self._reader.drop_begun_marker()
         begun, text = self._doubled.take_cut(MIN_BEGUN)
         self._builder.markup(begun)
+        while text and (step := self._reader.feed(text)):
+            text = self._follow(step)
+        if isinstance(self._reader, SpanReader):
+            self._reader.drop_begun_marker()
+        text = ""
         while step := self._reader.finish(text):
             if step.to == RETRACT and self._builder.retractable:
                 self._builder.markup(step.rest)
@@ -397,7 +400,7 @@ class Decoder:
             self._builder.malformed("a marker that opens no call")
         taken = self._text_length(marker or "", raw)
         reader = self._resume_text(None if marker is None else self._origin)
-        reader.take_as_text(text[:taken])
+        reader.take_as_text(text[:taken], quoted=bool(marker))
         return text[taken:]
 
     def _header_token(self, text: str) -> str:

@@ -201,10 +201,10 @@ def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | N
 
 
 def begins_recipient(text: str) -> bool:
-    """Whether text may be the start of `assistant to=RECIPIENT`."""
+    """Whether text may be the start of `assistant to=RECIPIENT`, or a token without a header."""
     text = _STARTED_AGAIN.sub("", text).lstrip()
     recipient = text.removeprefix("assistant").lstrip()
-    begun = any(word.startswith(recipient) for word in ("<|start|>", "to="))
+    begun = any(word.startswith(recipient) for word in ("<|start|>", "<|eom|>", "<|eot|>", "to="))
     return begun or "assistant".startswith(text.rstrip()) or _TO_RECIPIENT.fullmatch(recipient) is not None
 
 

@@ -17,7 +17,7 @@ RETRACT: Final = ""
 
 
 MIN_BEGUN = 2
-"""Characters of a marker that a cut answer does not show. A single one, like `<`, is rather text."""
+"""Characters of a marker that a cut answer does not show. After text, a single one is rather text."""
 
 _NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
 """A name before a marker."""
@@ -136,7 +136,8 @@ class SpanReader:
 
     def drop_begun_marker(self) -> None:
         """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""
-        found, least = self._lexer.find(self._held), MIN_BEGUN if self._table.kind is _TEXT else 1
+        found = self._lexer.find(self._held)
+        least = MIN_BEGUN if self._table.kind is _TEXT and not self._begins else 1
         whole = self._lexer.find_final(self._held)  # it may be the beginning of a longer one
         is_whole = whole is not None and whole.end == len(self._held)
         begun = found and found.end - found.start >= least and not is_whole
@@ -159,11 +160,11 @@ class SpanReader:
         """No marker precedes this text, so space at its start is text."""
         self.at_start = False
 
-    def take_as_text(self, marker: str) -> None:
-        """Report a marker as text."""
+    def take_as_text(self, text: str, *, quoted: bool) -> None:
+        """Report text that begins no call. It is `quoted` if it is a marker."""
         self.at_start = False
-        self._lexer = self._table.quoting
-        self._report(marker)
+        self._lexer = self._table.quoting if quoted else self._table.lexer
+        self._report(text)
 
     def _passes(self, marker: str) -> bool:
         """Whether this marker leads nowhere: it is hidden, or quoted."""
@@ -213,6 +214,8 @@ class SpanReader:
 
     def _read_name(self, name: str, text: str, found: MarkerMatch) -> Step | None:
         """Hold a name back until the marker after it comes."""
+        if found.marker in self._table.peek:
+            return Step(self._table.to[found.marker], text)
         if found.marker:
             return Step(self._table.to[found.marker], text[found.end :], name + found.marker)
         self._held = name + text[found.start :]

@@ -18,6 +18,7 @@ from antiphon.core.grammar import (
     Key,
     KeyedCalls,
     Lookahead,
+    Markers,
     Name,
     PythonCalls,
     Space,
@@ -42,7 +43,14 @@ from antiphon.decode.lexer import Lexer
 from antiphon.decode.python_calls import PythonCallsReader
 from antiphon.decode.readers import SpanReader, SpanTable, StateReader
 from antiphon.decode.spaced_reader import SpacedSpanReader
-from antiphon.decode.value_reader import NextMarkers, TextArgumentsReader, ValueReader
+from antiphon.decode.value_reader import (
+    Following,
+    FollowingMarkers,
+    TextArgumentsReader,
+    ValueReader,
+    is_key,
+    is_space,
+)
 
 
 class CompiledState:
@@ -85,11 +93,11 @@ class Table(dict[str, CompiledState]):
 
     @cached_property
     def header_tokens(self) -> frozenset[str]:
-        """The special tokens that begin headers of messages: without a message they are hidden."""
-        states = self.grammar.states
-        spans = [state for state in states.values() if isinstance(state, Span)]
-        leads = {marker for span in spans for marker, to in span.on.items() if isinstance(states[to], Header)}
-        return self.grammar.special_tokens & leads
+        """The special tokens that begin and end messages: where a header has no message they are hidden."""
+        spans = [state for state in self.grammar.states.values() if isinstance(state, Span)]
+        return self.grammar.special_tokens & {
+            marker for span in spans for marker in (*span.on, *span.habits.hidden)
+        }
 
     def compile(self) -> Self:
         """Compile all states now, so that no answer waits for it."""
@@ -98,7 +106,7 @@ class Table(dict[str, CompiledState]):
         return self
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
-        state = _decoded(state, self.grammar.states)
+        written, state = state, _decoded(state, self.grammar.states)
         if isinstance(state, Span):
             first, reader = SpanTable(state, name), _SPAN_READERS[state.space]
             again = SpanTable(state, name, reasoned=True) if state.again or state.closes else first
@@ -107,7 +115,8 @@ class Table(dict[str, CompiledState]):
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar)
         if isinstance(state, Value):
-            return partial(ValueReader, state, lexer, _next_markers(state, self.grammar.states))
+            habits = written.habits if isinstance(written, Value) else {}
+            return partial(ValueReader, state, lexer, _following(state, habits, self.grammar.states))
         if isinstance(state, JsonCalls | KeyedCalls | JsonArguments):
             openers = Lexer(_openers(state.then, self.grammar.states))
             return partial(_JSON_READERS[type(state)], state, lexer, openers)
@@ -156,12 +165,29 @@ def _openers(then: str, states: Mapping[str, State]) -> set[str]:
     return {marker for marker, to in span.on.items() if _starts_call(states[to])}
 
 
-def _next_markers(value: Value, states: Mapping[str, State]) -> NextMarkers:
+def _following(value: Value, habits: Markers, states: Mapping[str, State]) -> FollowingMarkers:
     """What decides whether a marker after that value is its end."""
-    ends = {marker: state for marker, to in value.on.items() if isinstance(state := states[to], Span)}
-    between = [state for state in ends.values() if state.kind is SpanKind.CALL]
-    following = {marker for state in between for marker in (*state.on, *state.habits.on)}
-    return NextMarkers(frozenset(m for m, s in ends.items() if s.kind is SpanKind.CALL), following)
+    between = {marker: to for marker, to in value.on.items() if _is_between(states[to])}
+    after = {marker for to in between.values() for marker in _all_on(states[to])}
+    close = Following(Lexer({*between, *after}), frozenset(after))
+    following = dict.fromkeys(between, close)
+    for marker in habits.keys() - between.keys():
+        to = states[habits[marker]]
+        if isinstance(to, Key):
+            following[marker] = Following(Lexer({*between, *to.on}), frozenset(to.on), is_key(to.parse))
+        elif isinstance(to, Span):
+            following[marker] = Following(Lexer({*between, *_all_on(to)}), frozenset(_all_on(to)), is_space)
+    return following
+
+
+def _is_between(state: State) -> bool:
+    """Whether the state is one between arguments."""
+    return isinstance(state, Span) and state.kind is SpanKind.CALL
+
+
+def _all_on(state: State) -> set[str]:
+    assert isinstance(state, Span)
+    return {*state.on, *state.habits.on, *state.habits.names}
 
 
 def _markers(state: State, states: Mapping[str, State]) -> Iterable[str]:

@@ -3,39 +3,63 @@
 A marker that ends a value may also be part of it: a file that is written may contain the same tags. Which of
 the two it is shows in the marker after it. If that begins the next argument, or ends the call, the value has
 ended, and text between them is skipped. If it is again one that ends a value, the first was text.
+
+So it is with a marker before which the value should have been closed. One that begins the next argument does
+if the argument's name follows, and one that ends the call if another call or the end of the answer does.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
-from antiphon.core.grammar import ArgumentKey, TextArguments, Trim, Value
+from msgspec import Struct
+
+from antiphon.core.grammar import ArgumentKey, KeyParser, TextArguments, Trim, Value
 from antiphon.decode.event_builder import EventBuilder
-from antiphon.decode.lexer import Lexer, MarkerMatch
+from antiphon.decode.headers import MAX_NAME
+from antiphon.decode.lexer import MAX_SPACE, Lexer, MarkerMatch
 from antiphon.decode.readers import Step
 
 MAX_UNDECIDED = 64 * 1024
 """Characters after a marker within which the next one decides what it is; without one it ends the value."""
 
 
-class NextMarkers:
-    """`ends` are the markers that end a value and may also be text; `lexer` finds those that decide it."""
+class Following(Struct, frozen=True):
+    """What may follow a marker that may end a value: one of `confirming`, after text that `fits`.
 
-    __slots__ = ("ends", "lexer")
+    `lexer` finds these, and the markers that close a value. `fits` gets the text, and whether it is complete.
+    """
 
-    def __init__(self, ends: Collection[str], following: Collection[str]) -> None:
-        self.ends = ends
-        self.lexer = Lexer({*ends, *following})
+    lexer: Lexer
+    confirming: Collection[str]
+    fits: Callable[[str, bool], bool] | None = None
 
 
-NO_MARKERS = NextMarkers((), ())
+def is_key(parse: KeyParser) -> Callable[[str, bool], bool]:
+    """Whether text may be the header of an argument."""
+
+    def fits(text: str, whole: bool) -> bool:
+        return len(text) <= MAX_NAME and "\n" not in text.strip() and (not whole or parse(text) is not None)
+
+    return fits
+
+
+def is_space(text: str, whole: bool) -> bool:
+    """Whether text is only space."""
+    return len(text) <= MAX_SPACE and not text.strip()
+
+
+FollowingMarkers = Mapping[str, Following]
+"""What may follow each marker that may end a value and may also be text."""
 
 
 class ValueReader:
     """Reads the value of an argument, and streams it."""
 
-    def __init__(self, state: Value, lexer: Lexer, following: NextMarkers, builder: EventBuilder) -> None:
+    def __init__(
+        self, state: Value, lexer: Lexer, following: FollowingMarkers, builder: EventBuilder
+    ) -> None:
         self._state = state
         self._lexer = lexer
-        self._next = following
+        self._following = following
         self._builder = builder
         self._trims = state.trim is Trim.NEWLINE
         self._begun = not self._trims
@@ -59,7 +83,11 @@ class ValueReader:
         self._final = True
         step = self.feed(text)
         if step is None and self._end is not None:
-            return self._end_value(self._end, self._held)
+            self._after.append(self._held)
+            self._held = ""
+            if self._fits(self._following[self._end], whole=False):
+                return self._end_value(self._end, "")
+            return self.finish(self._take_as_text(""))
         if step is None:
             self._end_of_input()
         return step
@@ -87,24 +115,35 @@ class ValueReader:
             self._held = space + text[found.start :]
             return None
         self._before_end = space
-        if found.marker not in self._next.ends:
+        if found.marker not in self._following:
             return self._end_value(found.marker, rest)
         self._end = found.marker
         return rest
 
     def _decide(self, text: str) -> Step | str | None:
         """Read what follows a marker, up to the one that decides whether it was the value's end."""
-        found = self._find(self._next.lexer, text)
+        end = self._end
+        assert end is not None
+        following = self._following[end]
+        found = self._find(following.lexer, text)
         self._after.append(text[: found.start])
         self._size += found.start
-        rest, end = text[found.start :], self._end
-        assert end is not None
-        if self._size > MAX_UNDECIDED or (found.marker and found.marker not in self._next.ends):
+        rest, confirmed = text[found.start :], found.marker in following.confirming
+        if (found.marker and not confirmed) or not self._fits(following, whole=confirmed):
+            return self._take_as_text(rest)
+        if confirmed or self._size > MAX_UNDECIDED:
             return self._end_value(end, rest)
-        if not found.marker:
-            self._held = rest
-            return None
-        # It was text, and what follows is more of it.
+        self._held = rest
+        return None
+
+    def _fits(self, following: Following, *, whole: bool) -> bool:
+        """Whether the text after a marker may stand there if the marker is the end."""
+        return following.fits is None or following.fits("".join(self._after), whole)
+
+    def _take_as_text(self, rest: str) -> str:
+        """The marker was text, and what follows is more of it; return what is to be read next."""
+        end = self._end
+        assert end is not None
         body = "".join((self._before_end, end, *self._after))
         value = body.removesuffix("\n") if self._trims else body
         self._builder.value(value, value)
@@ -124,7 +163,7 @@ class TextArgumentsReader(ValueReader):
     """Reads all arguments of a call as one text."""
 
     def __init__(self, state: TextArguments, lexer: Lexer, builder: EventBuilder) -> None:
-        super().__init__(Value(state.on), lexer, NO_MARKERS, builder)
+        super().__init__(Value(state.on), lexer, {}, builder)
         builder.key(ArgumentKey(state.key, "string"), "")
 
     def _end_of_input(self) -> None:

@@ -24,7 +24,11 @@ _GROUP = {"<｜tool▁calls▁begin｜>": "group", "<｜tool▁call▁begin｜>"
 _ENDS = {"<｜tool▁call▁end｜>": "called", "<｜tool▁calls▁end｜>": "text"}
 _STATES: dict[str, State] = {
     "text": Span(SpanKind.TEXT, on=_GROUP),
-    "group": Span(SpanKind.OPENING, on={"<｜tool▁call▁begin｜>": "name", "<｜tool▁calls▁end｜>": "text"}),
+    "group": Span(
+        SpanKind.OPENING,
+        on={"<｜tool▁call▁begin｜>": "name", "<｜tool▁calls▁end｜>": "text"},
+        otherwise="group",
+    ),
     "arguments": JsonArguments(then="called"),
 }
 
@@ -50,7 +54,9 @@ DEEPSEEK_V31 = Dialect(
     calls=Grammar(
         {
             **_STATES,
-            "name": Name(on={"<｜tool▁sep｜>": "arguments"}, parse=plain_name),
+            "name": Name(
+                on={"<｜tool▁sep｜>": "arguments"}, parse=plain_name, habits={"<｜tool▁call▁end｜>": "called"}
+            ),
             "called": Span(SpanKind.MARKUP, on={**_ENDS, **_GROUP}),
         }
     ),

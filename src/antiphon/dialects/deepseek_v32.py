@@ -15,7 +15,18 @@ name. Models also write the block of another version, `toolcalls` or `tool`, the
 space before `>`. Without the block's tag it is a call only of a function that the request offers.
 """
 
-from antiphon.core.grammar import AcceptedNames, Grammar, Habits, Key, Markers, Name, Span, SpanKind, Value
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    Habits,
+    Key,
+    Markers,
+    Name,
+    Span,
+    SpanKind,
+    Value,
+    unclosed,
+)
 from antiphon.decode.headers import quoted_name, typed_key
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -40,6 +51,7 @@ def _grammar(block: str, space: str = "") -> Grammar:
     opens, closes = {f"<{mark}{block}>": "opening"}, {f"</{mark}{block}>": "text"}
     invoke, bare = {f"<{mark}invoke name=": "name"}, {f"<{mark}invoke name=": "bare"}
     inside = {f"<{mark}parameter ": "key", f"</{mark}invoke>": "called", **invoke}
+    value_unclosed = {f"<{mark}parameter ": "key", f"</{mark}invoke>": "called"}
     value_ends = {f"</{mark}parameter>": "arguments"}
     other_opens, other_closes = blocks("<", "opening"), blocks("</", "text")
     return Grammar(
@@ -53,6 +65,7 @@ def _grammar(block: str, space: str = "") -> Grammar:
                 SpanKind.OPENING,
                 on={**invoke, **closes},
                 habits=Habits({**variants(invoke), **other_opens, **other_closes}),
+                otherwise="opening",
             ),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
             "bare": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
@@ -60,7 +73,9 @@ def _grammar(block: str, space: str = "") -> Grammar:
                 SpanKind.CALL, on={**inside, **closes}, habits=Habits({**variants(inside), **other_closes})
             ),
             "key": Key(on={">": "value"}, parse=typed_key("name", "string", texts="true")),
-            "value": Value(on=value_ends, habits=variants(value_ends)),
+            "value": Value(
+                on=value_ends, habits={**variants(value_ends), **unclosed(variants(value_unclosed))}
+            ),
             "called": Span(
                 SpanKind.MARKUP, on={**invoke, **closes}, habits=Habits({**variants(invoke), **other_closes})
             ),

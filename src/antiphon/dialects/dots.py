@@ -10,19 +10,41 @@ A block may have several calls. Instead of them it may have
 `{"name": …, "arguments": {…}}`. Values are verbatim.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    Habits,
+    JsonCalls,
+    Key,
+    Name,
+    Span,
+    SpanKind,
+    Value,
+    unclosed,
+)
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TAGS
 
 _END = {"</invoke>": "called", "</dots_function_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<dots_function_call>": "opening"}
+_UNCLOSED = unclosed(
+    {
+        "</invoke>\n</dots_function_call>": "text",
+        "</invoke></dots_function_call>": "text",
+        "</invoke>\n<invoke name=": "name",
+    }
+)
 
 DOTS = Dialect(
     names=("dots",),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on={"<dots_function_call>": "opening"}),
+            "text": Span(
+                SpanKind.TEXT,
+                on={"<dots_function_call>": "opening"},
+                habits=Habits({"<invoke name=": "bare"}),
+            ),
             "opening": Span(
                 SpanKind.OPENING,
                 on={"<invoke name=": "name", "</dots_function_call>": "text"},
@@ -30,15 +52,14 @@ DOTS = Dialect(
             ),
             "json": JsonCalls(then="called"),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
+            "bare": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
             "arguments": Span(SpanKind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
                     "</parameter>": "arguments",
                     "\n<parameter name=": "key",
-                    "</invoke>\n</dots_function_call>": "text",
-                    "</invoke></dots_function_call>": "text",
-                    "</invoke>\n<invoke name=": "name",
+                    **_UNCLOSED,
                 }
             ),
             "called": Span(SpanKind.MARKUP, on={"</dots_function_call>": "text", **_NEXT}),

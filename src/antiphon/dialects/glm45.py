@@ -11,7 +11,7 @@ One block per call; GLM 4.7 writes it without line breaks. Values are verbatim. 
 after a name without arguments.
 """
 
-from antiphon.core.grammar import Grammar, Habits, Key, Lookahead, Name, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Habits, Key, Lookahead, Name, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import innermost_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -35,11 +35,14 @@ GLM45 = Dialect(
                 on={"<arg_value>": "value", "<arg_key>": "key", "</tool_call>": "text"},
                 otherwise="value",
             ),
-            "value": Value(on={"</arg_value>": "arguments"}),
+            "value": Value(
+                on={"</arg_value>": "arguments"},
+                habits=unclosed({"<arg_key>": "key", "</tool_call>": "text"}),
+            ),
             "arguments": Span(
                 SpanKind.CALL,
                 on={"<arg_key>": "key", "</tool_call>": "text", "<tool_call>": "name"},
-                habits=Habits({"<tool_call>": "again"}),
+                habits=Habits({"<tool_call>": "again"}, peek={"</arg_key>": "key"}, names=("</arg_key>",)),
             ),
         }
     ),

@@ -12,7 +12,7 @@ checkpoints add a suffix to every tag, `<tool_call:6124c78e>`: it is taken from 
 their template renders.
 """
 
-from antiphon.core.grammar import Grammar, Habits, Key, Lookahead, Name, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Habits, Key, Lookahead, Name, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import innermost_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -41,7 +41,7 @@ HY_V3 = Dialect(
             "arguments": Span(
                 SpanKind.CALL,
                 on={"<arg_key>": "key", **_END, **_NEXT},
-                habits=Habits({"<tool_call>": "again"}),
+                habits=Habits({"<tool_call>": "again"}, peek={"</arg_key>": "key"}, names=("</arg_key>",)),
             ),
             "key": Key(on={"</arg_key>": "keyed", "<arg_value>": "value"}, parse=innermost_key),
             "keyed": Span(
@@ -49,7 +49,10 @@ HY_V3 = Dialect(
                 on={"<arg_value>": "value", "<arg_key>": "key", **_END, **_NEXT},
                 otherwise="value",
             ),
-            "value": Value(on={"</arg_value>": "arguments"}),
+            "value": Value(
+                on={"</arg_value>": "arguments"},
+                habits=unclosed({"<arg_key>": "key", "</tool_call>": "called"}),
+            ),
             "called": Span(SpanKind.MARKUP, on={"</tool_calls>": "text", **_NEXT}),
         }
     ),

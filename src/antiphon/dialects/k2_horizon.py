@@ -16,7 +16,18 @@ The prompt decides which of them the model writes. It also decides the reasoning
 and each effort has another reasoning tag.
 """
 
-from antiphon.core.grammar import Grammar, JsonCalls, Key, Name, ReasoningMarkers, Span, SpanKind, Value
+from antiphon.core.grammar import (
+    Grammar,
+    Habits,
+    JsonCalls,
+    Key,
+    Name,
+    ReasoningMarkers,
+    Span,
+    SpanKind,
+    Value,
+    unclosed,
+)
 from antiphon.decode.headers import plain_name, tagged_key
 from antiphon.dialects.dialect import Dialect
 
@@ -28,16 +39,27 @@ K2_HORIZON = Dialect(
     calls=Grammar(
         {
             "text": Span(SpanKind.TEXT, on=_CALLS),
-            "group": Span(SpanKind.OPENING, on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"}),
+            "group": Span(
+                SpanKind.OPENING,
+                on={"<ifm|tool_call>": "opening", "</ifm|tool_calls>": "text"},
+                otherwise="group",
+            ),
             "opening": Span(SpanKind.OPENING, peek={"{": "json", "[": "json"}, otherwise="name"),
             "json": JsonCalls(then="called"),
             "name": Name(on={"<ifm|arg_key>": "key", **_END}, parse=plain_name),
-            "arguments": Span(SpanKind.CALL, on={"<ifm|arg_key>": "key", **_END, **_CALLS}),
+            "arguments": Span(
+                SpanKind.CALL,
+                on={"<ifm|arg_key>": "key", **_END, **_CALLS},
+                habits=Habits(peek={"</ifm|arg_key>": "key"}, names=("</ifm|arg_key>",)),
+            ),
             "key": Key(
                 on={"<ifm|arg_value>": "value"},
                 parse=tagged_key("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),
             ),
-            "value": Value(on={"</ifm|arg_value>": "arguments"}),
+            "value": Value(
+                on={"</ifm|arg_value>": "arguments"},
+                habits=unclosed({"<ifm|arg_key>": "key", "</ifm|tool_call>": "called"}),
+            ),
             "called": Span(SpanKind.MARKUP, on={**_END, **_CALLS}),
         },
         tokens=("</ifm|arg_key>", "<ifm|arg_type>", "</ifm|arg_type>"),

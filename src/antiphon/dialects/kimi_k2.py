@@ -24,7 +24,11 @@ KIMI_K2 = Dialect(
         {
             "text": Span(SpanKind.TEXT, on=_SECTION, habits=Habits(hidden=("<|tool_call_end|>", *_END))),
             "section": Span(SpanKind.OPENING, on={**_CALL, **_END}, otherwise="section"),
-            "name": Name(on={"<|tool_call_argument_begin|>": "arguments"}, parse=kimi_name),
+            "name": Name(
+                on={"<|tool_call_argument_begin|>": "arguments"},
+                parse=kimi_name,
+                habits={"<|tool_call_end|>": "called"},
+            ),
             "arguments": JsonArguments(then="called"),
             "called": Span(SpanKind.MARKUP, on={"<|tool_call_end|>": "called", **_SECTION, **_END}),
         }

@@ -12,7 +12,18 @@ any other is JSON; attributes escape `&` and `"` as XML does. Calls have
 the ids of Kimi K2, which the model does not write: `functions.NAME:INDEX`.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, ReasoningMarkers, Span, SpanKind, Value
+from antiphon.core.grammar import (
+    AcceptedNames,
+    Grammar,
+    Habits,
+    Key,
+    Name,
+    ReasoningMarkers,
+    Span,
+    SpanKind,
+    Value,
+    unclosed,
+)
 from antiphon.decode.headers import JSON_TYPES, attribute_name, typed_key
 from antiphon.decode.ids import kimi_call_id
 from antiphon.dialects.dialect import Dialect
@@ -33,10 +44,21 @@ KIMI_K3 = Dialect(
                     "<|close|>response<|sep|>": "text",
                     "<|close|>message<|sep|>": "text",
                 },
+                habits=Habits({"<|open|>call ": "bare"}),
             ),
-            "opening": Span(SpanKind.OPENING, on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"}),
+            "opening": Span(
+                SpanKind.OPENING,
+                on={"<|open|>call ": "name", "<|close|>tools<|sep|>": "text"},
+                otherwise="opening",
+            ),
             "name": Name(
                 on={"<|sep|>": "arguments"}, parse=attribute_name("tool", ' index="NUMBER"'), words=4
+            ),
+            "bare": Name(
+                on={"<|sep|>": "arguments"},
+                parse=attribute_name("tool", ' index="NUMBER"'),
+                words=4,
+                names=AcceptedNames.DECLARED,
             ),
             "arguments": Span(
                 SpanKind.CALL, on={"<|open|>argument ": "key", "<|open|>call ": "name", **_END}
@@ -44,7 +66,10 @@ KIMI_K3 = Dialect(
             "key": Key(
                 on={"<|sep|>": "value"}, parse=typed_key("key", "type", texts="string", others=_TYPES)
             ),
-            "value": Value(on={"<|close|>argument<|sep|>": "arguments"}),
+            "value": Value(
+                on={"<|close|>argument<|sep|>": "arguments"},
+                habits=unclosed({"<|open|>argument ": "key", "<|close|>call<|sep|>": "called"}),
+            ),
             "called": Span(
                 SpanKind.MARKUP, on={"<|open|>call ": "name", "<|open|>tools<|sep|>": "opening", **_END}
             ),

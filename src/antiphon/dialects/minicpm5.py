@@ -30,7 +30,7 @@ MINICPM5 = Dialect(
             "arguments": Span(SpanKind.CALL, on={**_PARAM, **_FUNCTION, "</function>": "text"}),
             "key": Key(on=_VALUE, parse=quoted_key),
             "byte_level_key": Key(on=_VALUE, parse=byte_level_key),
-            "value": Value(on={"</param>": "arguments"}),
+            "value": Value(on={"</param>": "arguments"}, habits={"</function>": "text"}),
             "cdata": Value(on={"]]></param>": "arguments"}),
         }
     ),

@@ -15,30 +15,38 @@ Values are verbatim. Closing tags may be missing: a value also ends before a
 parameter on a new line, and where its call and the block end.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import AcceptedNames, Grammar, Habits, Key, Name, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
 
 _END = {"</invoke>": "called", "</minimax:tool_call>": "text"}
 _NEXT = {"<invoke name=": "name", "<minimax:tool_call>": "opening"}
+_UNCLOSED = unclosed(
+    {
+        "</invoke>\n</minimax:tool_call>": "text",
+        "</invoke></minimax:tool_call>": "text",
+        "</invoke>\n<invoke name=": "name",
+    }
+)
 
 MINIMAX_M2 = Dialect(
     names=("minimax_m2", "minimax-m2"),
     calls=Grammar(
         {
-            "text": Span(SpanKind.TEXT, on={"<minimax:tool_call>": "opening"}),
+            "text": Span(
+                SpanKind.TEXT, on={"<minimax:tool_call>": "opening"}, habits=Habits({"<invoke name=": "bare"})
+            ),
             "opening": Span(SpanKind.OPENING, on={"<invoke name=": "name", "</minimax:tool_call>": "text"}),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
+            "bare": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
             "arguments": Span(SpanKind.CALL, on={"<parameter name=": "key", **_END, **_NEXT}),
             "key": Key(on={">": "value"}, parse=quoted_key),
             "value": Value(
                 on={
                     "</parameter>": "arguments",
                     "\n<parameter name=": "key",
-                    "</invoke>\n</minimax:tool_call>": "text",
-                    "</invoke></minimax:tool_call>": "text",
-                    "</invoke>\n<invoke name=": "name",
+                    **_UNCLOSED,
                 }
             ),
             "called": Span(SpanKind.MARKUP, on={"</minimax:tool_call>": "text", **_NEXT}),

@@ -22,7 +22,7 @@ after space.
 
 from collections.abc import Mapping
 
-from antiphon.core.grammar import Grammar, Habits, Header, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Habits, Header, Key, Name, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import (
     bare_recipient_router,
     begins_bare_recipient,
@@ -60,16 +60,26 @@ def _grammar(more: Mapping[str, str], nobody: str | None = None, **states: Span)
             "text": Span(SpanKind.TEXT, on=_ENDS, habits=_BARE_HEADERS),
             "hidden": Span(SpanKind.MARKUP, on=_ENDS, otherwise="hidden"),
             **states,
-            "calls": Span(SpanKind.TEXT, on={**_ENDS, "<atem:function_calls>": "opening"}),
+            "calls": Span(
+                SpanKind.TEXT, on={**_ENDS, "<atem:function_calls>": "opening"}, habits=Habits(_INVOKE)
+            ),
             "opening": Span(SpanKind.OPENING, on={**_INVOKE, "</atem:function_calls>": "between"}),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
             "arguments": Span(
                 SpanKind.CALL, on={"<atem:parameter name=": "key", **_INVOKE, **_CLOSE, **_ENDS}
             ),
             "key": Key(on={">": "value"}, parse=json_or_text_key),
-            "value": Value(on={"</atem:parameter>": "arguments"}),
+            "value": Value(
+                on={"</atem:parameter>": "arguments"},
+                habits=unclosed({"<atem:parameter name=": "key", "</atem:invoke>": "called"}),
+            ),
             "called": Span(SpanKind.MARKUP, on={**_INVOKE, **_CLOSE, **_ENDS}),
-            "between": Span(SpanKind.MARKUP, on=_ENDS, otherwise="header"),
+            "between": Span(
+                SpanKind.MARKUP,
+                on=_ENDS,
+                otherwise="header",
+                habits=Habits({"<atem:function_calls>": "opening"}),
+            ),
         },
         start="header",
     )

@@ -28,6 +28,7 @@ from antiphon.core.grammar import (
     State,
     Trim,
     Value,
+    unclosed,
 )
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
@@ -37,12 +38,15 @@ _NAMED = {">": "arguments", "</function>": "called"}
 _END = {"</function>": "called", "</tool_call>": "text"}
 _NEXT = {"<function=": "name", "<tool_call>": "opening"}
 _UNCLOSED = {"<parameter=": "key", "</tool_call>": "text", **_NEXT}
-_VALUE_END = {
-    "</parameter>": "arguments",
-    "\n<parameter=": "key",
+_CALL_END = {
     "</function>\n</tool_call>": "text",
     "</function></tool_call>": "text",
     "</function>\n<function=": "name",
+}
+_VALUE_END = {
+    "</parameter>": "arguments",
+    "\n<parameter=": "key",
+    **_CALL_END,
 }
 _VALUE_UNCLOSED = {"</parameter\n": "arguments"}
 
@@ -64,7 +68,9 @@ QWEN3_CODER = Dialect(
 
 MIMO = Dialect(
     names=("mimo",),
-    calls=Grammar({**_CALLS, "value": Value(on=_VALUE_END, habits=_VALUE_UNCLOSED)}),
+    calls=Grammar(
+        {**_CALLS, "value": Value(on={**_VALUE_END, **unclosed(_CALL_END)}, habits=_VALUE_UNCLOSED)}
+    ),
     reasoning=THINK_TOKENS,
 )
 

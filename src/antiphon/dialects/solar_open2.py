@@ -8,7 +8,7 @@
 One block per call. Values are verbatim. The token that ends a value or a call may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Key, Name, ReasoningMarkers, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Key, Name, ReasoningMarkers, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 
@@ -22,7 +22,7 @@ SOLAR_OPEN2 = Dialect(
             "text": Span(SpanKind.TEXT, on=_CALL),
             "name": Name(on={"<|tool_arg:start|>": "key", "<|tool_call:end|>": "text"}, parse=plain_name),
             "key": Key(on={"<|tool_arg:value|>": "value"}, parse=plain_key),
-            "value": Value(on={"<|tool_arg:end|>": "arguments", **_NEXT}),
+            "value": Value(on={"<|tool_arg:end|>": "arguments", **unclosed(_NEXT)}),
             "arguments": Span(SpanKind.CALL, on=_NEXT),
         }
     ),

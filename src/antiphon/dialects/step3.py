@@ -7,7 +7,7 @@
 Values are verbatim. Each closing marker of a call may be missing.
 """
 
-from antiphon.core.grammar import Grammar, Habits, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import Grammar, Habits, Key, Name, Span, SpanKind, Value, unclosed
 from antiphon.decode.headers import quoted_key, quoted_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -24,6 +24,7 @@ STEP3 = Dialect(
             "group": Span(
                 SpanKind.OPENING,
                 on={"<｜tool_call_begin｜>": "opening", "<｜tool_calls_end｜>": "text", **_INVOKE},
+                otherwise="group",
             ),
             "opening": Span(SpanKind.OPENING, on={"function<｜tool_sep｜>": "function", **_INVOKE}),
             "function": Span(SpanKind.OPENING, on=_INVOKE),
@@ -38,7 +39,10 @@ STEP3 = Dialect(
                 },
             ),
             "key": Key(on={">": "value"}, parse=quoted_key),
-            "value": Value(on={"</steptml:parameter>": "arguments"}),
+            "value": Value(
+                on={"</steptml:parameter>": "arguments"},
+                habits=unclosed({"<steptml:parameter name=": "key", "</steptml:invoke>": "called"}),
+            ),
             "called": Span(SpanKind.MARKUP, on={**_BEGIN, **_END}),
         }
     ),

@@ -8,7 +8,18 @@
 One block per call. Values are verbatim.
 """
 
-from antiphon.core.grammar import Grammar, JsonArguments, JsonCalls, Key, Name, Span, SpanKind, Value
+from antiphon.core.grammar import (
+    Grammar,
+    Habits,
+    JsonArguments,
+    JsonCalls,
+    Key,
+    Name,
+    Span,
+    SpanKind,
+    Value,
+    unclosed,
+)
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.think import THINK_TOKENS
@@ -34,8 +45,13 @@ TELECHAT4 = Dialect(
             "object": JsonArguments(then="called"),
             "key": Key(on={"</param_key>": "keyed", "<param_value>": "value"}, parse=plain_key),
             "keyed": Span(SpanKind.CALL, on={"<param_value>": "value", **_NEXT}, otherwise="value"),
-            "value": Value(on={"</param_value>": "arguments"}),
-            "arguments": Span(SpanKind.CALL, on=_NEXT),
+            "value": Value(
+                on={"</param_value>": "arguments"},
+                habits=unclosed({"<param_key>": "key", "</tool_call>": "text"}),
+            ),
+            "arguments": Span(
+                SpanKind.CALL, on=_NEXT, habits=Habits(peek={"</param_key>": "key"}, names=("</param_key>",))
+            ),
             "called": Span(SpanKind.MARKUP, on={"</tool_call>": "text", **_CALL}),
         }
     ),
