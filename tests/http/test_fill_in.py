@@ -104,6 +104,7 @@ async def test_infill_is_the_same_in_the_shape_of_llama_server() -> None:
         found = await api.post(INFILL, body | {"n_predict": 32, "samplers": ["top_k"], "t_max_predict_ms": 9})
         seen, most = api.seen.prompt, api.seen.max_tokens
         limited = await api.post(INFILL, body | {"n_predict": 1, "response_fields": ["content", "timings/x"]})
+        unlimited = await api.post(INFILL, body | {"n_predict": 1, "response_fields": []})
         stopped = await api.post(INFILL, body | {"stop": ["+"]})
         response = await api.http.post(INFILL, json=body | {"stream": True})
         extra = [{"text": "x = 1", "filename": "x.py"}]
@@ -126,6 +127,7 @@ async def test_infill_is_the_same_in_the_shape_of_llama_server() -> None:
         "prompt": seen.text,
     }
     assert limited == {"content": "a"}
+    assert unlimited.keys() == found.keys()
     assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("a ", "word", "+")
     *pieces, last = [json.loads(line[6:]) for line in response.text.split("\n\n") if line]
     assert "".join(piece["content"] for piece in pieces) == "a + b"

@@ -319,7 +319,7 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {operation.media_type: {"schema": _schema(operation.answer, known)}}
     if operation.events:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for the events of a stream
     error = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
     said: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),

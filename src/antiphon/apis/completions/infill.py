@@ -64,11 +64,14 @@ def completion_of(request: InfillRequest) -> CompletionRequest:
 
 
 class Infill(Struct):
-    """An answer, or a piece of one: the last piece has `stop`, and the other fields."""
+    """An answer, or a piece of one: the last piece has `stop`, and the other fields.
 
-    index: int
-    content: str
-    stop: bool
+    A request that names some fields gets only those of the last piece.
+    """
+
+    index: int | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    stop: bool | UnsetType = UNSET
     model: str | UnsetType = UNSET
     tokens_predicted: int | UnsetType = UNSET
     tokens_evaluated: int | UnsetType = UNSET
@@ -100,8 +103,8 @@ def _last(envelope: Envelope, content: str, text: str, end: Finished) -> Infill:
 
 
 def _encoded(infill: Infill, fields: list[str] | None) -> bytes:
-    """The answer, or those of its fields that are wanted."""
-    if fields is None or not infill.stop:
+    """The answer, or those of its fields that are wanted: all of them if none is named, as in llama.cpp."""
+    if not fields or not infill.stop:
         return msgspec.json.encode(infill)
     whole: Mapping[str, Any] = msgspec.to_builtins(infill)
     return msgspec.json.encode({name: whole[name] for name in fields if name in whole})
