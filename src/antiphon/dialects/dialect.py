@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError
-from antiphon.core.grammar import Grammar, ReasoningMarkers, Span, SpanKind
+from antiphon.core.grammar import Grammar, ReasoningMarkers, Space, Span, SpanKind
 from antiphon.decode.ids import IdRule, openai_call_id
 from antiphon.dialects.own.call_formats import CallFormat
 from antiphon.render.renderer import Renderer
@@ -19,6 +19,9 @@ from antiphon.render.tool_prompt import ToolPrompt
 
 TEXT = Grammar({"text": Span(SpanKind.TEXT)})
 """Everything that the model writes is visible text."""
+
+_GAP = "\n\n"
+"""What templates render between reasoning and text."""
 
 RendererMaker = Callable[[str | None], Renderer]
 """Makes a renderer for prompts of this date (`2026-11-21`), None for today's."""
@@ -55,7 +58,13 @@ class Dialect(Struct, frozen=True):
     @property
     def reasoning_end(self) -> str | None:
         """The text that ends reasoning and starts the answer; None if the family has no reasoning."""
-        return self.answer_start or (f"\n{self.reasoning.closes[0]}\n\n" if self.reasoning else None)
+        if self.answer_start or self.reasoning is None:
+            return self.answer_start
+        text = self.calls.states[self.calls.text]
+        spaced = (
+            isinstance(text, Span) and text.space is Space.TEXT
+        )  # space after the tag is part of the text
+        return f"\n{self.reasoning.closes[0]}{'' if spaced else _GAP}"
 
     @property
     def reasoning_end_before_call(self) -> str | None:
