@@ -49,3 +49,15 @@ def test_a_closing_marker_that_is_missing_changes_nothing(dialect: Dialect, mark
         missing = (before.removesuffix("\n") if after.startswith("\n") else before) + after
         read = fold(check(table_of(name), missing, **options)).items
         assert [short(each) for each in read] == [short(each) for each in expected], missing
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+def test_the_last_tag_of_an_answer_may_lack_its_last_character(dialect: Dialect) -> None:
+    name = dialect.names[0]
+    answer = answers(name)["single"]
+    if not answer.get("output", "").endswith(">"):
+        return
+    text, options = answer["output"], {"tools": TOOLS, "state": answer.get("state")}
+    expected = fold(decode(table_of(name), [text], **options)).items
+    read = fold(check(table_of(name), text[:-1], **options)).items
+    assert [short(each) for each in read] == [short(each) for each in expected]

@@ -69,6 +69,9 @@ class ElementReader:
         self._in_tag = False
         if end < 0:
             return self._not_a_tag(self._before, text)
+        if not self._open and tag.startswith("/"):  # the argument before was closed twice
+            self._builder.skip(raw)
+            return Step(self._state.then, rest), ""
         if not self._open:
             return (None, rest) if self._begin(tag, raw) else self._not_a_tag(self._before, text)
         return (Step(self._state.then, rest), "") if self._follow(tag, raw) else (None, rest)

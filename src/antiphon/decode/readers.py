@@ -126,6 +126,12 @@ class SpanReader:
 
     def finish(self, text: str) -> Step | None:
         """The same, without holding text back."""
+        if self._table.kind in (_MARKUP, _CALL):
+            if text and (step := self.feed(text)):
+                return step
+            if to := self._begun_tag():
+                return Step(to, "", self._held)
+            text = ""
         self._final = True
         step = self.feed(text) if text or self._held else None
         if step is None and self._table.kind is _OPENING:
@@ -133,6 +139,16 @@ class SpanReader:
         if step is None and self._held:
             self._report(self._held)
         return step
+
+    def _begun_tag(self) -> str:
+        """The state that a tag around calls leads to, whose last characters the model has left out."""
+        begun, table = self._held.strip(), self._table
+        if len(begun) <= MIN_BEGUN:
+            return ""
+        states = {
+            to for marker, to in table.to.items() if marker.startswith(begun) and marker not in table.peek
+        }
+        return states.pop() if len(states) == 1 else ""
 
     def drop_begun_marker(self) -> None:
         """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""

@@ -174,7 +174,7 @@ def _following(value: Value, habits: Markers, states: Mapping[str, State]) -> Fo
     for marker in habits.keys() - between.keys():
         to = states[habits[marker]]
         if isinstance(to, Key):
-            following[marker] = Following(Lexer({*between, *to.on}), frozenset(to.on), is_key(to.parse))
+            following[marker] = Following(Lexer({*between, *to.on}), [*to.on][:1], is_key(to.parse))
         elif isinstance(to, Span):
             following[marker] = Following(Lexer({*between, *_all_on(to)}), frozenset(_all_on(to)), is_space)
     return following

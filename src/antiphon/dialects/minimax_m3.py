@@ -13,7 +13,16 @@ complete only when another argument begins. A block may have several calls, and 
 closing tags of a call may be missing.
 """
 
-from antiphon.core.grammar import ElementArgument, Grammar, Habits, Name, ReasoningMarkers, Span, SpanKind
+from antiphon.core.grammar import (
+    AcceptedNames,
+    ElementArgument,
+    Grammar,
+    Habits,
+    Name,
+    ReasoningMarkers,
+    Span,
+    SpanKind,
+)
 from antiphon.decode.headers import quoted_name
 from antiphon.dialects.dialect import Dialect
 
@@ -27,13 +36,15 @@ MINIMAX_M3 = Dialect(
             "text": Span(
                 SpanKind.TEXT,
                 on={"]<]minimax[>[<tool_call>": "opening"},
-                habits=Habits(hidden=tuple(_END)),
+                habits=Habits({"]<]minimax[>[<invoke name=": "bare"}, hidden=(*_END, "]<]minimax[>[")),
             ),
             "opening": Span(
                 SpanKind.OPENING,
                 on={"]<]minimax[>[<invoke name=": "name", "]<]minimax[>[</tool_call>": "text"},
+                otherwise="opening",
             ),
             "name": Name(on={">": "arguments"}, parse=quoted_name),
+            "bare": Name(on={">": "arguments"}, parse=quoted_name, names=AcceptedNames.DECLARED),
             "arguments": Span(SpanKind.CALL, on={"]<]minimax[>[<": "argument", **_END, **_NEXT}),
             "argument": ElementArgument(then="arguments", prefix="]<]minimax[>["),
             "called": Span(SpanKind.MARKUP, on={**_END, **_NEXT}),
