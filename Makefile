@@ -87,7 +87,7 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
 	scripts/try_wheel "$(PYTHON)"
 
-test-suites: $(VENV)/.test $(SUITES)/.ready  ## Run suites of peers, which it downloads: schemathesis, MCP's (ARGS=mcp)
+test-suites: $(VENV)/.test $(SUITES)/.ready  ## Run suites of peers, which it downloads: llama.cpp's, schemathesis, MCP's (ARGS=mcp)
 	$(BIN)/python -m tests.suites $(SUITES) $(ARGS)
 
 fuzz: $(VENV)/.test  ## Feed random text to every dialect (ARGS="--seconds 60 --dialect hermes")
@@ -144,9 +144,12 @@ $(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py 
 	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model
 	@touch $@
 
-# The version of MCP's suite is the newest that runs with Node 20.
+# The tests of llama.cpp's server are in the source distribution of its Python package; the version of MCP's suite
+# is the newest that runs with Node 20.
+SUITES_PIP := $(SUITES)/bin/python -m pip --disable-pip-version-check -qq
 $(SUITES)/.ready: tests/suites/requirements.txt
 	"$(PYTHON)" -m venv $(SUITES)
-	$(SUITES)/bin/python -m pip --disable-pip-version-check -qq install --requirement $<
+	$(SUITES_PIP) install --requirement $<
+	$(SUITES_PIP) download --no-deps --no-binary llama-cpp-python --dest $(SUITES)/download llama-cpp-python==0.3.36
 	npm install --silent --no-save --prefix $(SUITES)/node @modelcontextprotocol/conformance@0.1.13
 	@touch $@

@@ -1,6 +1,6 @@
 """Runs the suites of peers, and compares what failed with the list of what does not apply.
 
-    python -m tests.suites FOLDER [openapi | mcp …]
+    python -m tests.suites FOLDER [llama | openapi | mcp …]
 
 `FOLDER` has what `make test-suites` downloads. Exits with 1 if a test fails that should not, or one that is
 said not to apply passes: then it has to be taken from the list.
@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 
-from tests.suites import mcp_conformance, openapi
+from tests.suites import llama, mcp_conformance, openapi
 
 HERE = Path(__file__).parent
 SECONDS = 2400
 """The most that a suite may take, on a busy machine."""
 
 SUITES: Mapping[str, Callable[[Path, float], Mapping[str, str | None]]] = {
+    "llama": llama.run,
     "openapi": openapi.run,
     "mcp": mcp_conformance.run,
 }
