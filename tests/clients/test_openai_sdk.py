@@ -125,7 +125,7 @@ def choices_of(completion: ChatCompletion) -> list[dict[str, Any]]:
             "finish_reason": choice.finish_reason,
             "logprobs": choice.logprobs,
             "role": choice.message.role,
-            "content": choice.message.content,
+            "content": choice.message.content or None,  # the first chunk of a stream has an empty one
             "refusal": choice.message.refusal,
             "reasoning": (choice.message.model_extra or {}).get("reasoning_content"),
             "calls": [

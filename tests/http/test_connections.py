@@ -255,7 +255,7 @@ async def test_texts_of_any_size_are_streamed() -> None:
         async with httpx.AsyncClient(base_url=server.url) as client:
             answer = await client.post("/v1/chat/completions", json=body)
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
-    assert [each["choices"][0]["delta"].get("content") for each in events] == [None, *texts, None]
+    assert [each["choices"][0]["delta"].get("content") for each in events] == ["", *texts, None]
 
 
 async def test_requests_that_wait_on_a_connection() -> None:

@@ -15,7 +15,7 @@ import msgspec
 from antiphon.http.app import build
 from antiphon.apis.{api}.schema import {kind}
 
-build(SimpleNamespace(options=SimpleNamespace(origins=()), keys=None))
+build(SimpleNamespace(options=SimpleNamespace(origins=(), stores=True), keys=None))
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(16)
 
