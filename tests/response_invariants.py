@@ -95,12 +95,20 @@ def read_events(body: bytes) -> list[bytes]:
     return payloads
 
 
+_STATES = (b'{"type":"response.in_progress"', b'{"type":"response.queued"')
+
+
 def check(payloads: Iterable[bytes], *, after: int = -1) -> Event:
     """Check a whole stream, and return the final response.
 
     With `after`, the stream is the rest after this sequence number, and only its numbers and its end are
-    checked.
+    checked. Events that only say once more how far the response is have the number of the one before.
     """
+    payloads = [*payloads]
+    known = [json.loads(payload)["sequence_number"] for payload in payloads]
+    again = [number == before for number, before in zip(known, [None, *known], strict=False)]
+    assert all(payload.startswith(_STATES) for payload, twice in zip(payloads, again, strict=True) if twice)
+    payloads = [payload for payload, twice in zip(payloads, again, strict=True) if not twice]
     events = [json.loads(payload) for payload in payloads]
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(after + 1, after + 1 + len(events))), "sequence numbers have gaps"
