@@ -28,6 +28,9 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 Line = dict[str, Any]
 
+_STATES = ("response.queued", "response.in_progress")
+"""Events that say only how far a response is."""
+
 
 class Reading:
     """The events of a response that a client reads. `told` is the end that it got, or the error."""
@@ -75,6 +78,8 @@ class Reading:
             self.told, self.code = "error", event["code"]
             return
         number = event["sequence_number"]
+        if number == self.last and kind in _STATES:  # once more, for a client that waits
+            return
         law(number == self.last + 1, f"{self.response_id}: a reader gets event {number} after {self.last}")
         self.lines.append(line)
         if "response" in event:

@@ -190,7 +190,7 @@ FAULTS = {
         "forgot",
     ),
     "what is sealed is anyone's": Fault(
-        "apis/responses/sealing.py",
+        "apis/sealing.py",
         "return [_VERSION.encode(), owner.encode()]",
         "return [_VERSION.encode()]",
         "is taken from another key|sees data of",

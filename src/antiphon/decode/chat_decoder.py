@@ -87,7 +87,8 @@ class ChatDecoder:
 
     def _is_plain_delta(self, piece: Piece) -> bool:
         """Whether it is text of the same kind as before, and needs only a delta."""
-        return piece.kind is PieceKind.TEXT and self._call is None and self._builder.passes(SpanKind.TEXT)
+        plain = piece.kind is PieceKind.TEXT and piece.text and self._call is None
+        return bool(plain) and self._builder.passes(SpanKind.TEXT)
 
     def _count(self, piece: Piece) -> None:
         self._bytes[piece.kind] += len(piece.text.encode())

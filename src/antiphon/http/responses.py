@@ -51,16 +51,18 @@ class ResponseEvents(EventStream):
     def _keep_alive(self) -> None:
         if lines := events_of_waiting(self._driver, self._projection):
             self._out(self._framing.frame_all(lines))
-        if self._driver.opening:
+        if self._driver.holding:
             super()._keep_alive()
 
 
 def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[bytes]:
     """What a client that waits for the next event is sent. A response that has not begun begins."""
+    if driver.holding:  # what was made last is not sent yet
+        return []
     if not driver.begun:
         driver.announce()
         return []
-    return [] if driver.opening else [projection.in_progress()]  # all events wait for the store
+    return [projection.in_progress()]
 
 
 class LogStream(EventStream):

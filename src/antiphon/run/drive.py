@@ -337,9 +337,9 @@ class Driver:
         return self._begun
 
     @property
-    def opening(self) -> bool:
-        """Wire events wait for the journal."""
-        return self._opening is not None
+    def holding(self) -> bool:
+        """Wire events wait for the journal: until it is open, or has stored the end."""
+        return self._opening is not None or self._task is None
 
     def set_prompts(self, prompts: Sequence[Prompt]) -> None:
         """The prompts of the answer are rendered."""
