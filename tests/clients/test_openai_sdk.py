@@ -125,7 +125,7 @@ def choices_of(completion: ChatCompletion) -> list[dict[str, Any]]:
             "finish_reason": choice.finish_reason,
             "logprobs": choice.logprobs,
             "role": choice.message.role,
-            "content": choice.message.content or None,  # the first chunk of a stream has an empty one
+            "content": choice.message.content,
             "refusal": choice.message.refusal,
             "reasoning": (choice.message.model_extra or {}).get("reasoning_content"),
             "calls": [
@@ -150,7 +150,10 @@ async def test_a_stream_adds_up_to_the_full_answer(
 
     whole, summed = await full(client, request), await accumulate(client, request)
 
-    assert choices_of(summed) == choices_of(whole)
+    expected = choices_of(whole)
+    if expected[0]["content"] is None:
+        expected[0]["content"] = ""  # the first chunk of a stream has an empty one
+    assert choices_of(summed) == expected
     assert whole.usage is not None
     assert summed.usage == whole.usage
     assert (summed.object, summed.model) == (whole.object, whole.model) == ("chat.completion", MODEL)

@@ -10,7 +10,7 @@ import pytest
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.grammar import Span, SpanKind
 from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, Status
-from antiphon.decode.decoder import Decoder
+from antiphon.decode.decoder import PIECE, Decoder
 from antiphon.decode.event_builder import MAX_SKIPPED
 from antiphon.decode.lexer import Lexer
 from antiphon.decode.readers import MIN_BEGUN
@@ -116,5 +116,6 @@ def test_a_chunk_of_any_size_is_read_in_linear_time(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for marker in sorted(dialect.grammar.markers):
-        few, many = (searched(dialect, f"{marker} " * count, monkeypatch) for count in (200, 800))
+        text = f"{marker} " * (2 * PIECE // len(marker))
+        few, many = (searched(dialect, text * times, monkeypatch) for times in (1, 4))
         assert many <= 6 * few, marker

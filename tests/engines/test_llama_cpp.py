@@ -137,7 +137,8 @@ async def test_special_tokens_are_shown_if_they_are_wanted(able):
     for wanted, text in ((None, ""), (False, "<|im_start|>" * 3)):
         forced = Sampling(logit_bias={1: 100}, skip_special_tokens=wanted)
         assert text_of(await chunks_of(able, prompt, 3, sampling=forced)) == text
-    whole = await chunks_of(able, prompt, 40, sampling=Sampling(skip_special_tokens=False))
+    ends = Sampling(skip_special_tokens=False, logit_bias={2: 100})  # <|im_end|>, by which the model stops
+    whole = await chunks_of(able, prompt, 40, sampling=ends)
     assert finish_of(whole).reason is FinishReason.STOP
     assert "<|im_end|>" not in text_of(whole)
 

@@ -18,6 +18,7 @@ import gzip
 import http.client
 import json
 import re
+import shlex
 import socket
 import sys
 import time
@@ -80,13 +81,15 @@ def options_of(server: Json, cases: list[Json], folder: Path) -> list[str]:
     options += ["--dialect", server["dialect"]]
     places = {"{dir}": str(folder), "{python}": sys.executable}
 
-    def placed(text: str) -> str:
+    quoted = {name: shlex.quote(place) for name, place in places.items()}  # .toml files have them in commands
+
+    def placed(text: str, places: Mapping[str, str] = places) -> str:
         for name, place in places.items():
             text = text.replace(name, place)
         return text
 
     for name, text in server.get("files", {}).items():
-        (folder / name).write_text(placed(text) if name.endswith(".toml") else text)
+        (folder / name).write_text(placed(text, quoted) if name.endswith(".toml") else text)
     if "template" in server:
         (folder / "template.jinja").write_text(server["template"])
         options += ["--chat-template", str(folder / "template.jinja")]
