@@ -173,7 +173,7 @@ FAULTS = {
         "            pass\n",
         "is worked on without its client",
         wanted=("talk",),
-        first=132,
+        first=399,
     ),
     "a summary is made again at a takeover": Fault(
         "app/responses/create.py",
@@ -181,7 +181,7 @@ FAULTS = {
         "    if False:\n",
         "is summarised again",
         wanted=("background", "kill"),
-        first=870,
+        first=1270,
     ),
     "the model is not shown a summary": Fault(
         "apis/responses/history.py",
@@ -226,7 +226,7 @@ FAULTS = {
         "await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)",
         "does not stop",
         wanted=("stop", "background"),
-        first=2602,
+        first=8440,
     ),
     "a conversation forgets what was said to a server that crashed": Fault(
         "app/responses/record.py",
