@@ -261,7 +261,9 @@ class Decoder:
         self._builder.cached_tokens += chunk.cached_tokens
         self._builder.media_tokens += chunk.media_tokens
         for start in range(0, len(chunk.text), PIECE):
-            text = self._without_double(chunk.text[start : start + PIECE])
+            text = chunk.text[start : start + PIECE]
+            if self._doubled.expected:
+                text = self._without_double(text)
             while text and (step := self._reader.feed(text)):
                 text = self._without_double(self._follow(step))
 

@@ -13,33 +13,35 @@ LEAST = 3
 class DoubledMarker:
     """Takes the double of the last marker out of the text after it."""
 
-    __slots__ = ("_held", "_marker")
+    __slots__ = ("_held", "expected")
 
     def __init__(self) -> None:
-        self._marker = self._held = ""
+        self._held = ""
+        self.expected = ""
+        """What the next text may begin with: nothing, but directly after a marker."""
 
     def expect(self, marker: str) -> None:
         """This marker was read, and the text after it comes next."""
-        self._marker = marker.strip() if len(marker) >= LEAST else ""
+        self.expected = marker.strip() if len(marker) >= LEAST else ""
 
     def take(self, text: str, *, final: bool = False) -> tuple[str, str]:
         """The double with the space before it, and the text after it. What may become one is held back."""
-        if not self._marker:
+        if not self.expected:
             return "", text
         text, self._held = self._held + text, ""
         space = len(text) - len(text.lstrip())
-        if text.startswith(self._marker, space):
-            end = space + len(self._marker)
-            self._marker = ""
+        if text.startswith(self.expected, space):
+            end = space + len(self.expected)
+            self.expected = ""
             return text[:end], text[end:]
-        if not final and space <= MAX_SPACE and self._marker.startswith(text[space:]):
+        if not final and space <= MAX_SPACE and self.expected.startswith(text[space:]):
             self._held = text
             return "", ""
-        self._marker = ""
+        self.expected = ""
         return "", text
 
     def take_cut(self, least: int) -> tuple[str, str]:
         """The beginning of a double with so many characters, where an answer was cut; or the held text."""
         begun = len(self._held.strip()) >= least
-        text, self._held, self._marker = self._held, "", ""
+        text, self._held, self.expected = self._held, "", ""
         return (text, "") if begun else ("", text)
