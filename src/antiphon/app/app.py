@@ -170,6 +170,8 @@ class App(Struct, frozen=True):
     def notes_on_forced(model: Model, turn: Turn) -> tuple[Note, ...]:
         """Notes on the values of a request that the operator has forced to be others."""
         card = model.card
+        if not card.forced and not card.forced_variables:
+            return ()
         sampling = {name: card.defaults[name] for name in card.forced}
         wanted = {name: getattr(turn.sampling, name) for name in sampling}
         wanted |= {name: turn.variables.get(name) for name in card.forced_variables}

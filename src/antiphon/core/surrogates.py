@@ -5,7 +5,6 @@ Text cannot hold one, and parsers refuse it. It becomes U+FFFD, like any charact
 
 import re
 
-_SIGNS = (b"\\ud", b"\\uD")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -24,6 +23,6 @@ def with_whole_characters(body: bytes) -> bytes:
     """The JSON with U+FFFD in place of each half, escaped or not."""
     if b"\xed" in body:  # also in Korean
         body = _ENCODED.sub("\ufffd".encode(), body)
-    if not any(sign in body for sign in _SIGNS):
+    if b"\\ud" not in body and b"\\uD" not in body:
         return body
     return _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], body)

@@ -168,42 +168,51 @@ def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
-    parts = _bounded(_received(request.receive), limit, most)
+    parts = _received(request.receive, _Counter(limit, most))
     if header_of(request.scope, b"content-encoding") is not None:
         fields = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
         for decoder in decoders(fields):
-            parts = _bounded(_decompressed(parts, decoder), limit, most)
+            parts = _decompressed(parts, decoder, _Counter(limit, most))
     return parts
 
 
-async def _received(receive: Receive) -> AsyncGenerator[bytes, None]:
-    """The parts that come. Raises ClientDisconnect."""
+class _Counter:
+    """Counts the bytes of a body."""
+
+    __slots__ = ("_left", "_limit", "_most")
+
+    def __init__(self, limit: str, most: int) -> None:
+        self._limit = limit
+        self._most = self._left = most
+
+    def count(self, part: bytes) -> bytes:
+        """The part. Raises BodyTooLargeError if there are more than `most`, the value of the `limit`."""
+        self._left -= len(part)
+        if self._left < 0:
+            raise too_large(self._limit, self._most)
+        return part
+
+
+async def _received(receive: Receive, counter: _Counter) -> AsyncGenerator[bytes, None]:
+    """The parts that come. Raises ClientDisconnect, and BodyTooLargeError."""
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        yield message.get("body", b"")
+        yield counter.count(message.get("body", b""))
         more = message.get("more_body", False)
 
 
-async def _decompressed(parts: AsyncIterator[bytes], decoder: Decoder) -> AsyncGenerator[bytes, None]:
-    """What the parts decode to. Raises RequestError."""
+async def _decompressed(
+    parts: AsyncIterator[bytes], decoder: Decoder, counter: _Counter
+) -> AsyncGenerator[bytes, None]:
+    """What the parts decode to. Raises RequestError, and BodyTooLargeError."""
     async for part in parts:
         for piece in decoder.decode(part):
-            yield piece
+            yield counter.count(piece)
             await asyncio.sleep(0)  # a small part may decode to many pieces
     decoder.end()
-
-
-async def _bounded(parts: AsyncIterator[bytes], limit: str, most: int) -> AsyncGenerator[bytes, None]:
-    """The parts, up to a limit of bytes. Raises BodyTooLargeError."""
-    size = 0
-    async for part in parts:
-        size += len(part)
-        if size > most:
-            raise too_large(limit, most)
-        yield part
 
 
 def too_large(limit: str, most: int) -> BodyTooLargeError:
