@@ -4,7 +4,8 @@ import pytest
 
 from antiphon.core.errors import EngineBusyError
 from antiphon.core.limits import CLIENT, Limits
-from antiphon.engines.admission import Admission, Ticket
+from antiphon.core.permits import Permit
+from antiphon.engines.admission import Admission
 
 
 class Visitors:
@@ -13,19 +14,19 @@ class Visitors:
     def __init__(self, slots, **limits):
         self.admission = Admission(slots, Limits(**limits))
         self.inside = []
-        self.tickets = []
+        self.permits = []
         self._numbers = count()
 
     def enter(self, *priorities):
         for priority in priorities:
-            self.tickets.append(self.admission.enter(self._starter(), priority))
+            self.permits.append(self.admission.enter(self._starter(), priority))
 
     def _starter(self):
         number = next(self._numbers)
         return lambda: self.inside.append(number)
 
     def leave(self, number):
-        self.tickets[number].leave()
+        self.permits[number].leave()
 
     @property
     def load(self):
@@ -119,11 +120,11 @@ def test_who_begins_may_enter_another():
 def test_slots_are_shared_between_clients() -> None:
     admission, served = Admission(2), []
 
-    def enter(client: str, number: int) -> Ticket:
+    def enter(client: str, number: int) -> Permit:
         token = CLIENT.set(client)
-        ticket = admission.enter(lambda: served.append(f"{client}{number}"))
+        permit = admission.enter(lambda: served.append(f"{client}{number}"))
         CLIENT.reset(token)
-        return ticket
+        return permit
 
     first = [enter("a", each) for each in range(5)]
     other = enter("b", 0)

@@ -72,7 +72,7 @@ class Generation:
         self._engine, self._receiver = engine, receiver
         self._letter, self._limit = request.prompt.text[-1], request.max_tokens
         self._count, self._over = 0, False
-        self._ticket = engine.admission.enter(self._wait)
+        self._permit = engine.admission.enter(self._wait)
         engine.generations.add(self)
 
     def _wait(self) -> None:
@@ -102,4 +102,4 @@ class Generation:
         if not self._over:
             self._over = True
             self._engine.generations.discard(self)
-            self._ticket.leave()
+            self._permit.leave()

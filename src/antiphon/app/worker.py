@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import prepare
 from antiphon.app.responses.record import finish_from_record
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+from antiphon.core.permits import Permit, Permits
 from antiphon.log import log_failure
 from antiphon.run.drive import Driver
 from antiphon.run.endings import CancelRequestedError, LostError
@@ -57,7 +59,7 @@ class Worker:
 
     def __init__(self, app: App, *, jobs: int, lease: float = LEASE) -> None:
         self._app = app
-        self._slots = asyncio.Semaphore(jobs)
+        self.permits = Permits(jobs)
         self._lease = lease
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
@@ -108,18 +110,19 @@ class Worker:
         """Claim new jobs, one for each free slot."""
         with self._app.storage.store.watch(JOBS) as watch:
             while True:
-                await self._slots.acquire()  # first: other servers could not run a job that waits here
+                # First: other servers could not run a job that waits here.
+                permit = await self.permits.acquire()
                 record = await self._next()
                 # A job of this worker whose lease has expired may be claimed again: it still runs here.
                 if record is None or record.id in self._jobs.values():
-                    self._slots.release()
+                    permit.leave()
                     await watch.changed(await self._pause())
                     continue
                 if record.prompt_ids is not None:  # another server has begun it
                     log.info("a response is continued", id=record.id, after=record.last_seq)
                 task = asyncio.create_task(self._work(record))
                 self._jobs[task] = record.id
-                task.add_done_callback(self._done)
+                task.add_done_callback(partial(self._done, permit))
 
     async def _pause(self) -> float:
         """Seconds to wait for a notification. A lease that runs out does not notify."""
@@ -140,9 +143,9 @@ class Worker:
             return None
         return claimed[0] if claimed else None
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, permit: Permit, task: asyncio.Task[None]) -> None:
         response_id = self._jobs.pop(task)
-        self._slots.release()
+        permit.leave()
         if task.cancelled() or (failure := task.exception()) is None:
             return
         if isinstance(failure, LostError):

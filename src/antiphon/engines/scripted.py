@@ -24,9 +24,10 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.permits import Permit
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
     NOT_VLLM,
     Capabilities,
@@ -222,7 +223,7 @@ class ScriptedEngine:
             chunks = _counted(chunks, sum(map(media_tokens, request.prompt.media)))
         generation = _Generation(self, chunks, receiver, answer.line.delay_ms / 1000)
         try:
-            generation.ticket = self._admission.enter(generation.begin, request.sampling.priority or 0)
+            generation.permit = self._admission.enter(generation.begin, request.sampling.priority or 0)
         except EngineBusyError as error:
             return loop.call_soon(receiver.fail, error)
         self.playing[generation] = None
@@ -280,7 +281,7 @@ class ScriptedEngine:
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        async with self._admission.slot():
+        async with self._admission.hold():
             if not self._ready:
                 raise EngineNotReadyError
             yield
@@ -310,7 +311,7 @@ class _Generation:
     """One generation: its remaining chunks, and its receiver."""
 
     # Slots, because every token looks up some of them.
-    __slots__ = ("_chunks", "_engine", "_pause", "_receiver", "over", "ticket")
+    __slots__ = ("_chunks", "_engine", "_pause", "_receiver", "over", "permit")
 
     def __init__(
         self, engine: ScriptedEngine, chunks: Iterator[Chunk], receiver: Receiver, pause: float
@@ -320,7 +321,7 @@ class _Generation:
         self._receiver = receiver
         self._pause = pause
         self.over = False
-        self.ticket: Ticket
+        self.permit: Permit
 
     def begin(self) -> None:
         """There is a slot: play from the next step on."""
@@ -349,7 +350,7 @@ class _Generation:
         if not self.over:
             self.over = True
             del self._engine.playing[self]
-            self.ticket.leave()
+            self.permit.leave()
 
 
 class _Clock:

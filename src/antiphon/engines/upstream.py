@@ -22,8 +22,9 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
+from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
     Engine,
     GenerationRequest,
@@ -279,7 +280,7 @@ class UpstreamEngine:
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
         """See `Transcriber`."""
-        async with self._admission.slot():
+        async with self._admission.hold():
             server = self._running()
             body, media_type = vectors.form_of(server.card, audio)
             path = "/v1/audio/translations" if audio.translated else "/v1/audio/transcriptions"
@@ -318,7 +319,7 @@ class UpstreamEngine:
 
     async def _post(self, path: str, body: Any, form: Any = Any) -> Any:
         """The server's answer, after waiting for a slot. Raises AntiphonError."""
-        async with self._admission.slot():
+        async with self._admission.hold():
             self._running()
             try:
                 return await ask(self._client, path, body, form)
@@ -359,7 +360,7 @@ class UpstreamEngine:
     def _enter(self, generation: "_Generation", priority: int) -> None:
         """Have it begin when there is a slot for it."""
         try:
-            generation.ticket = self._admission.enter(lambda: self._begin(generation), priority)
+            generation.permit = self._admission.enter(lambda: self._begin(generation), priority)
         except AntiphonError as error:
             asyncio.get_running_loop().call_soon(generation.fail, error)
 
@@ -371,7 +372,7 @@ class UpstreamEngine:
 class _Generation(Exchange):
     """One generation: the server's response on one side, the receiver on the other."""
 
-    ticket: Ticket | None = None
+    permit: Permit | None = None
     prompt: PromptTicket | None = None
 
     def __init__(
@@ -417,9 +418,9 @@ class _Generation(Exchange):
     def _release_slot(self) -> None:
         self._over = True
         self._generations.pop(self, None)
-        for ticket in (self.prompt, self.ticket):
-            if ticket is not None:
-                ticket.leave()
+        for each in (self.prompt, self.permit):
+            if each is not None:
+                each.leave()
         if self._request_task is not None:
             self._request_task.cancel()
 

@@ -29,8 +29,9 @@ from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
+from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission, Ticket
+from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
     Capabilities,
     GenerationRequest,
@@ -213,7 +214,7 @@ class VllmEngine:
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
             trace = observed().trace
-            generation.ticket = self._admission.enter(
+            generation.permit = self._admission.enter(
                 lambda: loop.call_soon(self._start, core, generation, request, trace),
                 request.sampling.priority or 0,
             )
@@ -254,7 +255,7 @@ class VllmEngine:
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`. vLLM computes the whole prompt; the generation then finds it in the cache."""
-        async with self._admission.slot(request.sampling.priority or 0):
+        async with self._admission.hold(request.sampling.priority or 0):
             core = self._running_core()
             made = core.scoring(request, self._around(request))
             [output] = await self._outputs(core, [made])
@@ -262,7 +263,7 @@ class VllmEngine:
 
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
         """See `BeamSearcher`. It takes one slot, whatever its width: its requests are for one token each."""
-        async with self._admission.slot(request.sampling.priority or 0):
+        async with self._admission.hold(request.sampling.priority or 0):
             core, around = self._running_core(), self._around(request)
 
             async def rows(beams: Sequence[Beam]) -> list[Row]:
@@ -307,7 +308,7 @@ class VllmEngine:
         made = await asyncio.to_thread(requests)
 
         async def pooled(request: Any) -> Sequence[float]:
-            async with self._admission.slot():
+            async with self._admission.hold():
                 [output] = await self._outputs(core, [request])
                 found: Sequence[float] = output.pooling_output.tolist()
                 return found
@@ -404,7 +405,7 @@ class _Generation:
     """
 
     # Slots, because every token looks up some of them.
-    __slots__ = ("_chunks", "_engine", "_receiver", "ended", "id", "over", "reader", "ticket")
+    __slots__ = ("_chunks", "_engine", "_receiver", "ended", "id", "over", "permit", "reader")
 
     def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
         self._engine = engine
@@ -414,7 +415,7 @@ class _Generation:
         self.id = ""
         self.over = False
         self.ended = False
-        self.ticket: Ticket
+        self.permit: Permit
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""
@@ -453,7 +454,7 @@ class _Generation:
         if not self.over:
             self.over = True
             self._engine.leave(self)
-            self.ticket.leave()
+            self.permit.leave()
 
 
 class _SingleOutput:

@@ -16,15 +16,15 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
-from antiphon.core.errors import ClientBusyError, RequestError
-from antiphon.core.limits import CLIENT, DEFAULTS, LIMIT_EXCEEDED, Limits
+from antiphon.core.errors import RequestError
+from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
+from antiphon.core.permits import Permits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,8 +35,11 @@ class BoundedPool:
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
         self.limits = limits
-        self._running = Counter[str]()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order in which clients are served
+        processes = limits.work_processes
+        # If there are several, one is kept for other clients.
+        self.permits = Permits(
+            processes, owner_capacity=max(1, processes - 1), owner_queue=limits.work_waiting
+        )
 
     async def run(self, param: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `call`, run in another process; its exception is raised here.
@@ -44,12 +47,8 @@ class BoundedPool:
         Raises RequestError, which blames `param`, for work over a limit, and ClientBusyError for a client
         that has too much work waiting.
         """
-        client = CLIENT.get()
-        await self._admitted(client)
-        try:
+        async with self.permits.hold():
             done, result = await self._run((call, args, kwargs, self.limits))
-        finally:
-            self._release(client)
         if isinstance(result, _OverLimit):
             what = _TOO_MUCH[result.limit].format(getattr(self.limits, result.limit))
             raise RequestError(_MESSAGE.format(what, result.limit), param=param, code=LIMIT_EXCEEDED)
@@ -68,45 +67,6 @@ class BoundedPool:
         if not isinstance(result, _OverLimit):
             _idle.append(process)
         return done, result
-
-    async def _admitted(self, client: str) -> None:
-        """Wait for a process."""
-        if self._may_run(client):
-            self._running[client] += 1
-            return
-        queue = self._waiting.setdefault(client, deque())
-        if len(queue) >= self.limits.work_waiting:
-            raise ClientBusyError
-        admitted = asyncio.get_running_loop().create_future()
-        queue.append(admitted)
-        try:
-            await admitted
-        except asyncio.CancelledError:
-            if not admitted.cancelled():  # it was admitted in the turn in which it was cancelled
-                self._release(client)
-            elif admitted in queue:
-                queue.remove(admitted)
-            raise
-
-    def _may_run(self, client: str) -> bool:
-        """Whether a process is free for the client. If there are several, one is kept for other clients."""
-        processes = self.limits.work_processes
-        return self._running.total() < processes and self._running[client] < max(1, processes - 1)
-
-    def _release(self, client: str) -> None:
-        """A process is free: for the client that was served the longest ago."""
-        self._running[client] -= 1
-        if not self._running[client]:
-            del self._running[client]
-        for each, queue in [*self._waiting.items()]:
-            while queue and queue[0].done():  # cancelled, and its task has not run since
-                queue.popleft()
-            if not queue:
-                del self._waiting[each]
-            elif self._may_run(each):
-                self._running[each] += 1
-                queue.popleft().set_result(None)
-                self._waiting[each] = self._waiting.pop(each)
 
 
 class _OverLimit(Exception):

@@ -1,0 +1,158 @@
+"""Permits: so many pieces of work run at a time; the others wait for a permit, in fair shares.
+
+A permit that becomes free goes to the owner that has the fewest; among equals, owners take turns, so that one
+with much work does not delay the others. Within an owner, the first to come goes first. A lower priority goes
+before all of this.
+
+A permit is given by a plain call, not by the result of a future, and whoever enters has to `leave` once,
+whatever has happened meanwhile: so a permit that is given in the turn of the event loop in which its owner is
+cancelled comes back, too. Use this for all work that waits its turn.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from antiphon.core.errors import AntiphonError, ClientBusyError
+from antiphon.core.limits import CLIENT
+
+
+class Permit:
+    """A permit, or a place among those who wait for one. `leave` gives it up, once."""
+
+    __slots__ = ("_permits", "given", "left", "owner", "priority", "start")
+
+    def __init__(self, permits: "Permits", start: Callable[[], object], owner: str, priority: int) -> None:
+        self._permits = permits
+        self.start: Callable[[], object] | None = start
+        self.owner = owner
+        self.priority = priority
+        self.given = self.left = False
+
+    def leave(self) -> None:
+        """Give up the permit, or the place. The next who waits gets the permit."""
+        if not self.left:
+            self.left, self.start = True, None
+            self._permits.leave(self)
+
+
+class Permits:
+    """At most `capacity` permits, and `owner_capacity` of one owner, are given at a time.
+
+    So many may wait: `queue`, and `owner_queue` of one owner. Without a number there is no bound. The owner
+    is the client of the current request.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        owner_capacity: int | None = None,
+        queue: int | None = None,
+        owner_queue: int | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.running = 0
+        """How many permits are given."""
+        self.waiting = 0
+        """How many wait for one."""
+        self._owner_capacity = capacity if owner_capacity is None else owner_capacity
+        self._queue = queue
+        self._owner_queue = owner_queue
+        self._running: dict[str, int] = {}  # by owner
+        self._waiting: dict[str, int] = {}
+        # By priority and owner: who waits, in the order of coming. Which line was served last is the last.
+        self._lines: dict[tuple[int, str], dict[Permit, None]] = {}
+
+    def enter(self, start: Callable[[], object], priority: int = 0) -> Permit:
+        """Call `start` when there is a permit, now or later.
+
+        Raises ClientBusyError, or what `refusal` returns, if too many wait already.
+        """
+        permit = Permit(self, start, CLIENT.get(), priority)
+        if self.running < self.capacity and self._may_run(permit.owner):
+            self._give(permit)
+            return permit
+        if self._queue is not None and self.waiting >= self._queue:
+            raise self.refusal(of_owner=False)
+        waiting = self._waiting.get(permit.owner, 0)
+        if self._owner_queue is not None and waiting >= self._owner_queue:
+            raise self.refusal(of_owner=True)
+        self._lines.setdefault((priority, permit.owner), {})[permit] = None
+        self._waiting[permit.owner] = waiting + 1
+        self.waiting += 1
+        return permit
+
+    async def acquire(self, priority: int = 0) -> Permit:
+        """Wait for a permit. Who gets it has to `leave` it. Raises as `enter` does."""
+        given = asyncio.Event()
+        permit = self.enter(given.set, priority)
+        try:
+            await given.wait()
+        except BaseException:
+            permit.leave()
+            raise
+        return permit
+
+    @asynccontextmanager
+    async def hold(self, priority: int = 0) -> AsyncIterator[None]:
+        """Hold a permit while the block runs. Raises as `enter` does."""
+        permit = await self.acquire(priority)
+        try:
+            yield
+        finally:
+            permit.leave()
+
+    def refusal(self, *, of_owner: bool) -> AntiphonError:
+        """The error for one more who would wait: too many of all do, or `of_owner`."""
+        return ClientBusyError()
+
+    def leave(self, permit: Permit) -> None:
+        """Take back a permit, or a place. Only `Permit.leave` calls it."""
+        if not permit.given:
+            self._leave_line(permit)
+            return
+        self.running -= 1
+        _count_down(self._running, permit.owner)
+        if (first := self._first()) is not None:
+            self._leave_line(first)
+            self._give(first)
+
+    def _may_run(self, owner: str) -> bool:
+        return self._running.get(owner, 0) < self._owner_capacity
+
+    def _first(self) -> Permit | None:
+        """Who gets the permit that is free."""
+        lines = [line for line in self._lines if self._may_run(line[1])]
+        if not lines:
+            return None
+        # `min` returns the first of equals: the line that was served the longest ago.
+        first = min(lines, key=lambda line: (line[0], self._running.get(line[1], 0)))
+        waiting = self._lines[first] = self._lines.pop(first)
+        return next(iter(waiting))
+
+    def _give(self, permit: Permit) -> None:
+        self.running += 1
+        self._running[permit.owner] = self._running.get(permit.owner, 0) + 1
+        permit.given = True
+        start, permit.start = permit.start, None  # the code that starts holds this permit: break the cycle
+        assert start is not None
+        try:
+            start()
+        except BaseException:  # a fault, which must not cost a permit
+            permit.leave()
+            raise
+
+    def _leave_line(self, permit: Permit) -> None:
+        line = (permit.priority, permit.owner)
+        del self._lines[line][permit]
+        if not self._lines[line]:
+            del self._lines[line]
+        self.waiting -= 1
+        _count_down(self._waiting, permit.owner)
+
+
+def _count_down(counts: dict[str, int], owner: str) -> None:
+    left = counts.pop(owner) - 1
+    if left:
+        counts[owner] = left
