@@ -9,7 +9,7 @@ The same seed makes the same simulation, on any machine. Exits with 1 if a law w
 """
 
 import argparse
-import logging
+import math
 import os
 import secrets
 import sys
@@ -20,11 +20,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
-from resource import RUSAGE_CHILDREN, getrusage
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
-import structlog
-
-from simulation.world import Report, fits, simulate
+from simulation.faults import FAULTS, plant
+from simulation.world import Report, fits, silence, simulate
 
 SHARE = 5
 """The number of seeds that a process gets at a time."""
@@ -43,9 +42,12 @@ def main() -> int:
         "--with", nargs="+", default=[], dest="wanted", help="only seeds with these actions and troubles"
     )
     parser.add_argument("--new", action="store_true", help="begin with a seed by chance")
+    parser.add_argument("--fault", choices=FAULTS, help="with this fault in the source, see faults.py")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    _silence()
+    silence()
+    if arguments.fault is not None:
+        plant(FAULTS[arguments.fault])
     if arguments.seed is not None:
         print(simulate(arguments.seed))
         return 0
@@ -56,32 +58,49 @@ def main() -> int:
 
 
 def _run(seeds: Iterator[int], seconds: float | None, processes: int) -> int:
-    began = time.monotonic()
+    began, before = time.monotonic(), _used()
+    late = math.inf if seconds is None else began + seconds
     reports: list[Report] = []
-    running: set[Future[list[Report | str]]] = set()
-    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        while True:
-            late = seconds is not None and time.monotonic() - began > seconds
-            while not late and len(running) < processes and (share := [*islice(seeds, SHARE)]):
-                running.add(pool.submit(_simulate_all, share))
-            if not running:
-                break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for result in (result for future in done for result in future.result()):
-                if isinstance(result, str):
-                    print(result)
-                    return 1
-                reports.append(result)
-    used, number = getrusage(RUSAGE_CHILDREN), max(1, len(reports))
+    for share in _shares(seeds, late, processes):
+        for result in share:
+            if isinstance(result, str):
+                print(result)
+                return 1
+            reports.append(result)
+    used, number = _used() - before, max(1, len(reports))
     print(
         f"{len(reports)} simulations in {time.monotonic() - began:.1f} s"
-        f" ({(used.ru_utime + used.ru_stime) / number * 1000:.0f} ms of processor each):"
+        f" ({used / number * 1000:.0f} ms of processor each):"
         f" {sum(report.seconds for report in reports) / 3600:.1f} hours,"
         f" {sum(report.responses for report in reports)} responses,"
         f" {sum(report.events for report in reports)} events,"
         f" {sum(report.transactions for report in reports)} transactions."
     )
     return 0
+
+
+def _used() -> float:
+    """Seconds of processors that this process used, and those that it has started."""
+    each = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in each)
+
+
+def _shares(seeds: Iterator[int], late: float, processes: int) -> Iterator[list[Report | str]]:
+    """The results of shares of the seeds, which are begun until `late`."""
+    shares = iter(lambda: [] if time.monotonic() > late else [*islice(seeds, SHARE)], [])
+    if processes == 1:
+        yield from map(_simulate_all, shares)
+        return
+    running: set[Future[list[Report | str]]] = set()
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        while True:
+            running |= {
+                pool.submit(_simulate_all, share) for share in islice(shares, processes - len(running))
+            }
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
 
 
 def _simulate_all(seeds: list[int]) -> list[Report | str]:
@@ -96,12 +115,6 @@ def _simulate_all(seeds: list[int]) -> list[Report | str]:
             reports.append(f"{where}seed {seed}: {error}\n{again}")
             break
     return reports
-
-
-def _silence() -> None:
-    """Hide the logs of servers: failures are expected."""
-    logging.disable(logging.CRITICAL)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import io
+import logging
 import os
 import secrets
 import sys
@@ -14,6 +15,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import structlog
 
 from antiphon.decode.ids import discard_digits
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
@@ -462,6 +464,12 @@ class World:
             sum(len(history.lines) for history in self.histories.values()),
             self.loop.time(),
         )
+
+
+def silence() -> None:
+    """Hide the logs of servers: failures are expected."""
+    logging.disable(logging.CRITICAL)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 _memory: Memory | None = None

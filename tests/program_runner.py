@@ -12,8 +12,10 @@ import runpy
 import sys
 from pathlib import Path
 
+sys.path.append(os.getcwd())  # as for `python -m`
 for module in sys.argv[1:]:
     importlib.import_module(module)
+sys.path.pop()
 gc.freeze()  # the end of each process is not for looking at what it was forked with
 for line in sys.stdin:
     job = json.loads(line)

@@ -2,35 +2,31 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from simulation.faults import FAULTS, ROOT, SEEDS, environment, finding, plant, search
+from simulation.faults import FAULTS, SEEDS, known_seeds
 from tests.programs import Ended, Programs, programs_after
 
 SOUND = 60
 """The number of seeds that are tried each time."""
 NEW_SECONDS = 3
-LIBRARIES = (
-    "alembic.command",
-    "cyclopts",
-    "prometheus_client",
-    "sqlalchemy.ext.asyncio",
-    "structlog",
-    "uvicorn",
-)
-"""Imports of a simulation, besides the simulated code, which may have a fault."""
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with programs_after(*LIBRARIES, folder=tmp_path_factory.mktemp("programs")) as runs:
+    with programs_after("simulation.warm", folder=tmp_path_factory.mktemp("programs")) as runs:
         yield runs
 
 
-async def simulate(python: Programs, *options: str, source: Path = ROOT / "src") -> Ended:
-    return await python.ended("-m", "simulation", *options, **environment(source))
+async def simulate(python: Programs, *options: str) -> Ended:
+    return await python.ended("-m", "simulation", *options)
+
+
+def finding(said: str) -> tuple[int, str]:
+    """The seed of the violation, and its message; -1 if there is none."""
+    found = re.search(r"^seed (\d+): (.*)$", said, re.MULTILINE)
+    return (int(found[1]), found[2]) if found else (-1, said)
 
 
 async def test_all_laws_hold(python: Programs) -> None:
@@ -50,16 +46,17 @@ async def test_a_seed_is_the_same_simulation_every_time(python: Programs) -> Non
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_known_fault_is_found(python: Programs, name: str, tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    code, out, _ = await simulate(python, *search(fault), source=plant(fault, tmp_path))
-    assert code == 1, out
-    assert re.search(fault.found, finding(out)[1])
+async def test_a_known_fault_is_found(python: Programs, name: str) -> None:
+    wanted = ("--with", *FAULTS[name].wanted) if FAULTS[name].wanted else ()
+    begin = ("--from", str(known_seeds()[name]), "--seeds", str(SEEDS), "--processes", "1")
+    code, out, err = await simulate(python, "--fault", name, *begin, *wanted)
+    assert code == 1, out + err
+    assert re.search(FAULTS[name].found, finding(out)[1])
 
 
-async def test_what_is_found_is_found_again(python: Programs, tmp_path: Path) -> None:
-    source = plant(FAULTS["an event is dropped at a takeover"], tmp_path)
-    _, out, _ = await simulate(python, "--new", "--seeds", str(SEEDS), source=source)
+async def test_what_is_found_is_found_again(python: Programs) -> None:
+    fault = ("--fault", "an event is dropped at a takeover")
+    _, out, _ = await simulate(python, *fault, "--new", "--seeds", str(SEEDS))
     seed, said = finding(out)
-    _, _, err = await simulate(python, "--seed", str(seed), source=source)
+    _, _, err = await simulate(python, *fault, "--seed", str(seed))
     assert said in err
