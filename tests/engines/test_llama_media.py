@@ -12,9 +12,8 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 from antiphon.engines import llama_cpp
-from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.engine import WORD_JOINER, GenerationRequest, Prompt
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.upstreams.kind import WORD_JOINER
 from antiphon.run.inspect_upstream import Feature, inspect_upstream
 from tests import vision_encoder
 from tests.contracts.engine import EngineContract, generated

@@ -586,6 +586,11 @@ async def test_text_is_sent_to_a_server_that_takes_no_tokens():
         assert finish_of(chunks).completion_tokens == count  # estimated, if the server does not say
 
 
+def test_what_was_written_goes_on_in_the_last_piece_around_media():
+    prompt = Prompt("a<|b", (1,), around=(("x",), ("a<|", "b"))).continued("c", (2,))
+    assert (prompt.text, prompt.ids, prompt.around) == ("a<|bc", (1, 2), (("x",), ("a<|", "bc")))
+
+
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
 
 

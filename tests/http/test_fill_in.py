@@ -52,6 +52,16 @@ async def test_the_gap_stands_between_the_tokens_of_the_family(family: FillIn) -
     assert body["usage"]["prompt_tokens"] == len(prompt.ids)
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
+async def test_a_file_about_such_tokens_has_none(family: FillIn) -> None:
+    spelled = "".join(family.tokens)
+    async with chatting(Coder(family)) as api:
+        await api.complete(f"{BEFORE}{spelled}", suffix=f"{spelled}{BEHIND}")
+        prompt = api.seen.prompt
+    assert prompt.text.count(spelled) >= 2
+    assert [prompt.ids.count(token_id(token)) for token in family.tokens] == [1] * len(family.tokens)
+
+
 async def test_the_tokens_that_the_models_file_names_come_first() -> None:
     for family in (OWN, FAMILIES[0]):  # of which one has been left out of the vocabulary
         engine = Coder(family)

@@ -527,6 +527,11 @@ class Grammar(Struct, frozen=True):
         markers = [marker for state in self.states.values() for marker in _markers(state)]
         return frozenset(self.tokens).union(*map(_SPECIAL_TOKEN.findall, markers))
 
+    @property
+    def tags(self) -> frozenset[str]:
+        """The markers that are ordinary text, which templates may search for in messages."""
+        return frozenset(marker.strip() for marker in self.markers) - self.special_tokens
+
     def without_calls(self) -> "Grammar":
         """The same grammar for a request that allows no calls: they are plain text.
 

@@ -84,6 +84,8 @@ class Capabilities(Struct, frozen=True):
 
     token_ids: bool = False
     """Chunks have the tokens of their text."""
+    text_prompts: bool = False
+    """Prompts are sent as text, in which the server reads the special tokens: see `as_text`."""
     replicas: bool = False
     """After `ReplicaLostError` a generation may request the rest of its answer from another replica."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
@@ -112,7 +114,8 @@ class ModelCard(Struct, frozen=True):
     any case, as it does the `forced_variables` of the chat template. `sampling` are those that the model's
     makers recommend: they are sent if a request does not set them. `fill_in` are the texts of the tokens
     before the prefix, the suffix and the middle of a gap,
-    None if its file names none.
+    None if its file names none. `special_tokens` are the texts of others than `bos` and `eos`, as far as they
+    are known.
     """
 
     name: str
@@ -130,6 +133,7 @@ class ModelCard(Struct, frozen=True):
     forced_variables: Mapping[str, Any] = {}
     sampling: Mapping[str, float] = {}
     fill_in: tuple[str, str, str] | None = None
+    special_tokens: frozenset[str] = frozenset()
 
 
 class Prompt(Struct, frozen=True):
@@ -149,8 +153,23 @@ class Prompt(Struct, frozen=True):
 
     def continued(self, text: str, ids: tuple[int, ...]) -> "Prompt":
         """The prompt followed by what the model has written."""
-        around = self.around and (*self.around[:-1], (*self.around[-1], text))
+        around = self.around
+        if around:
+            *pieces, end = around[-1] or ("",)
+            around = (*around[:-1], (*pieces, end + text))
         return Prompt(self.text + text, self.ids + ids, self.media, around, placeholders=self.placeholders)
+
+
+WORD_JOINER = "\u2060"
+"""A character without width or meaning. It separates what would otherwise be read as a special token."""
+
+
+def as_text(pieces: Sequence[str]) -> str:
+    """The pieces of a prompt, which are tokenized one by one, as one text for a server that tokenizes it.
+
+    They were split where text of clients looks like a special token: there is a word joiner now.
+    """
+    return WORD_JOINER.join(filter(None, pieces))
 
 
 class Conversation(Struct, frozen=True):

@@ -426,6 +426,7 @@ def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
     common = replace(
         ours,
         token_ids=ours.token_ids and its.token_ids,
+        text_prompts=ours.text_prompts or its.text_prompts,
         sampling=ours.sampling & its.sampling,
         alternatives=min(ours.alternatives, its.alternatives),
         constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),

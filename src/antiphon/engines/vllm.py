@@ -487,6 +487,7 @@ def _card(core: VllmCore) -> ModelCard:
         chat_template=template,
         bos=tokenizer.bos_token or "",
         eos=tokenizer.eos_token or "",
+        special_tokens=frozenset(core.vocabulary.special.values()),
         created=int(time.time()),
         known_as=tuple(core.names),
         response_template=response_template(core.folder / "tokenizer.json"),

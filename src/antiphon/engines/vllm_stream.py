@@ -102,7 +102,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._fast = getattr(tokenizer, "_tokenizer", None)
         self.size = len(tokenizer)
-        self._special = _special_tokens(tokenizer)
+        self.special = _special_tokens(tokenizer)
         cache = TokenCache(self._encode, {} if self._fast is None else added_tokens(self._fast))
         self.encode, self.tokenize = cache.encode, cache.tokenize
         anchor = self.encode("a")
@@ -160,14 +160,14 @@ class Vocabulary:
         """The text that each of these tokens adds, special ones included."""
         step = self.stream().step
         for token in ids:
-            text = self._special.get(token)
+            text = self.special.get(token)
             yield (step(token) or "") if text is None else text
 
     def _shown(self, preserve: frozenset[str] | None) -> Mapping[int, str]:
         """The visible text of each special token, if only those of `preserve` are shown; None: all."""
         if preserve is None:
-            return self._special
-        return {token: text if text in preserve else "" for token, text in self._special.items()}
+            return self.special
+        return {token: text if text in preserve else "" for token, text in self.special.items()}
 
     def _chunks(self, preserve: frozenset[str] | None) -> Mapping[int, Chunk | None]:
         """The chunk of each token, if only these special ones are shown. None: use a stream."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from antiphon.render.special_tokens import SEPARATOR, split_at_separators
+
 
 class FillIn(Struct, frozen=True):
     """The tokens of a family, as text. With `suffix_first` the text after the gap comes first."""
@@ -23,11 +25,17 @@ class FillIn(Struct, frozen=True):
         return tuple(filter(None, (self.prefix, self.suffix, self.middle)))
 
     def pieces(self, before: str, behind: str) -> Iterator[str]:
-        """The prompt for the gap between two texts, in the pieces that are tokenized one by one."""
+        """The prompt for the gap between two texts, in the pieces that are tokenized one by one.
+
+        A file may be about these tokens: where they are in a text, it is cut.
+        """
         parts = (self.prefix, before), (self.suffix, behind)
         for mark, text in reversed(parts) if self.suffix_first else parts:
             yield mark
-            yield text
+            for token in self.tokens:
+                half = len(token) // 2
+                text = text.replace(token, f"{token[:half]}{SEPARATOR}{token[half:]}")  # noqa: PLW2901
+            yield from split_at_separators(text)
         yield self.middle
 
 

@@ -7,6 +7,7 @@ everything: its own error is then the best message for a client.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Protocol
@@ -229,6 +230,26 @@ def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCap
 
 def _efforts(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     return replace(capabilities, efforts=nearest_efforts(probe.with_variables))
+
+
+_CONTENTS = re.compile("|".join((SYSTEM, USER, USER_2, ANSWER, RESULT, REASONING)))
+_MARKER = re.compile(r"<[^<>\s]{1,64}>|\[[^\[\]\s]{1,64}\]|\]~[^\s\[\]]{1,64}[\[\]]")
+_TOOL_MARKER = re.compile(r"\[/?[A-Z_]{2,64}\]")
+_OF_REASONING = re.compile("think|thought|reason", re.IGNORECASE)
+
+
+def turn_markers(render: RenderProbe, capabilities: TemplateCapabilities) -> frozenset[str]:
+    """What looks like a marker in the texts that are written between messages: `[INST]`, `<end_of_turn>`.
+
+    Those of reasoning are not the marker of a turn. Of what is written around tools only markers in
+    capitals are: tags are words of the prompt.
+    """
+    probe = _Probe(render, capabilities)
+    talk = [_user, _answer, _user_2]
+    frames = [_CONTENTS.sub("\n", probe.text(each)) for each in ([_user], [_system, *talk], talk)]
+    tools = probe.text([_user, _with_call, _result_1], _TOOLS)
+    found = {*_TOOL_MARKER.findall(tools)}.union(*map(_MARKER.findall, frames))
+    return frozenset(marker for marker in found if not _OF_REASONING.search(marker))
 
 
 _MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)

@@ -20,7 +20,7 @@ from antiphon.core.turn import CallMode, Function, PromptEnding, Turn, role_para
 from antiphon.render.capabilities import TemplateCapabilities
 from antiphon.render.media import Marks, media_in
 from antiphon.render.messages import NO_MARKS, TemplateMessage, arrange, format_message, gather
-from antiphon.render.probe import probe_capabilities
+from antiphon.render.probe import probe_capabilities, turn_markers
 from antiphon.render.sandbox import Template
 from antiphon.render.special_tokens import SpecialTokenEscaper, restore_separators
 from antiphon.render.tool_prompt import PLAIN_HISTORY, ToolPrompt, ToolPromptRenderer
@@ -80,14 +80,14 @@ class ChatTemplateRenderer:
     and end a sequence. `tool_prompt` describes tools where the template does not.
     `content_parts` says whether contents are lists of parts, None to find out.
     Special tokens are escaped in text of clients (see `special_tokens`), not in the
-    template's own.
+    template's own: besides these, `special_tokens` and the markers of turns, but no `tags`.
     Raises `EngineError` if a template does not compile.
     """
 
     native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
     read_messages: MessageReader | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is known of a model
         self,
         source: str,
         *,
@@ -95,14 +95,17 @@ class ChatTemplateRenderer:
         eos: str,
         tool_prompt: ToolPrompt | None,
         content_parts: bool | None = None,
+        special_tokens: frozenset[str] = frozenset(),
+        tags: frozenset[str] = frozenset(),
     ) -> None:
         self._template = Template(source)
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._has_tool_prompt = tool_prompt is not None
         self._escaper = SpecialTokenEscaper(bos, eos)
         self.capabilities: TemplateCapabilities = probe_capabilities(self._render_messages, content_parts)
-        if placeholders := self.capabilities.media.values():
-            self._escaper = SpecialTokenEscaper(bos, eos, *placeholders)
+        turns = turn_markers(self._render_messages, self.capabilities)
+        own = (special_tokens | turns) - tags
+        self._escaper = SpecialTokenEscaper(bos, eos, *own, *self.capabilities.media.values())
         self._knows_role = lru_cache(ROLES)(self._knows_role_now)
         self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
 

@@ -6,13 +6,15 @@ text of its own. The prompt is split at the separators and tokenized piece by pi
 the client's text as ordinary tokens.
 
 Treated as special are `<|NAME|>`, with fullwidth bars too, and the texts of the model's own tokens that the
-renderer knows. Tags that templates search for in message contents (`</think>`) are not escaped, or templates
-would not find them.
+renderer knows: those that the engine names, those in the markers of the dialect, and those between which the
+template writes messages (`turn_markers`). Tags that templates search for in message contents (`</think>`) are
+not escaped, or templates would not find them.
 """
 
 import re
 from collections.abc import Iterable
 from io import StringIO
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -34,10 +36,10 @@ class SpecialTokenEscaper:
     """
 
     def __init__(self, *tokens: str) -> None:
-        longer = [token for token in sorted(tokens, key=len, reverse=True) if len(token) > 1]
-        self._pattern = _pattern(longer)
-        escaped = [msgspec.json.encode(token).decode()[1:-1] for token in longer]
-        self._in_json = ("<|", "<｜", r"\ufdd0", SEPARATOR, *escaped)
+        others = {token for token in tokens if len(token) > 1 and not _BY_FORM.fullmatch(token)}
+        self._pattern = _pattern(others)
+        escaped = {msgspec.json.encode(token).decode()[1:-1] for token in others}
+        self._others_in_json = re.compile(_any_of(escaped)) if escaped else None
 
     def escape(self, text: str) -> str:
         """The text with separators."""
@@ -60,9 +62,9 @@ class SpecialTokenEscaper:
         # Nearly always there is nothing to escape, and searches of the encoded value are much
         # cheaper than a walk.
         text = msgspec.json.encode(value).decode()
-        for special in self._in_json:
-            if special in text:
-                return self._escape_strings(value)
+        others = self._others_in_json
+        if any(start in text for start in _IN_JSON) or (others is not None and others.search(text)):
+            return self._escape_strings(value)
         return value
 
     def _escape_strings(self, value: Any) -> Any:
@@ -73,16 +75,32 @@ class SpecialTokenEscaper:
         return [self._escape_strings(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+_BY_FORM = re.compile(r"<[|｜][^\s<>|｜]+[|｜]>")
+_IN_JSON = ("<|", "<｜", r"\ufdd0", SEPARATOR)
+
+
 def _pattern(tokens: Iterable[str]) -> re.Pattern[str]:
     """Matches the text before each place for a separator."""
-    return re.compile("|".join([_LOOKS_SPECIAL, _LOOKS_ESCAPED, *map(_before_separator, tokens)]))
+    rests: dict[str, set[str]] = {}
+    for token in tokens:
+        found = _PUNCTUATION.match(token)
+        at = found.end() if found and 0 < found.end() < len(token) else 1
+        rests.setdefault(token[:at], set()).add(token[at:])
+    # The longest first: of `<` and `</`, both may match.
+    starts = sorted(rests, key=len, reverse=True)
+    own = [f"{re.escape(start)}(?={_any_of(rests[start])})" for start in starts]
+    return re.compile("|".join([_LOOKS_SPECIAL, _LOOKS_ESCAPED, *own]))
 
 
-def _before_separator(token: str) -> str:
-    """A pattern for the start of a token, up to the place for a separator, where the token is."""
-    found = _PUNCTUATION.match(token)
-    at = found.end() if found and 0 < found.end() < len(token) else 1
-    return f"{re.escape(token[:at])}(?={re.escape(token[at:])})"
+def _any_of(texts: Iterable[str]) -> str:
+    """A pattern of texts, matched as a tree: a vocabulary may have thousands, and none is tried by itself."""
+    ordered = sorted(texts)
+    if not ordered or not ordered[0]:
+        return ""  # one of them has been found, or there is none
+    options = []
+    for first, alike in groupby(ordered, key=lambda text: text[0]):
+        options.append(re.escape(first) + _any_of(text[1:] for text in alike))
+    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
 GENERIC_ESCAPER = SpecialTokenEscaper()

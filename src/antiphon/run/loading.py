@@ -296,6 +296,8 @@ class ServedModel:
             eos=card.eos,
             tool_prompt=tool_prompt_of(dialect),
             content_parts=self._content_parts,
+            special_tokens=card.special_tokens | dialect.grammar.special_tokens,
+            tags=dialect.grammar.tags,
         )
         if native is None or self._chat_template:
             return jinja

@@ -35,6 +35,7 @@ from antiphon.engines.engine import (
     ModelCard,
     Prompt,
     TranscriptionRequest,
+    as_text,
     check_size,
 )
 from antiphon.render.fill_in import FAMILIES, FillIn
@@ -291,7 +292,12 @@ class TokenModel:
             raise _too_long(f"more than {spelled}", most)
         if FENCE in text and (media := media_in(turn.items)):
             return await self._with_media(text, media, context)
-        return await self._read(split_at_separators(text), context)
+        return await self._read(self._pieces(text), context)
+
+    def _pieces(self, text: str) -> list[str]:
+        """A rendered text in the pieces that are tokenized one by one; one piece, if a server does that."""
+        pieces = split_at_separators(text)
+        return [as_text(pieces)] if self.card.capabilities.text_prompts else pieces
 
     async def _with_media(self, text: str, media: Sequence[MediaPart], context: int) -> Prompt:
         """The prompt that was rendered as this text, with the media in it."""
@@ -301,7 +307,7 @@ class TokenModel:
         pieces: list[str] = []
         for piece in split_at_media(text):
             if isinstance(piece, str):
-                around.append((*split_at_separators(piece),))
+                around.append((*self._pieces(piece),))
                 pieces += around[-1]
             else:
                 number, placeholder = piece
@@ -352,9 +358,15 @@ class TokenModel:
         return prompt
 
     def _compile(self, template: str) -> Renderer:
-        bos, eos = self.card.bos, self.card.eos
         try:
-            return ChatTemplateRenderer(template, bos=bos, eos=eos, tool_prompt=tool_prompt_of(self.dialect))
+            return ChatTemplateRenderer(
+                template,
+                bos=self.card.bos,
+                eos=self.card.eos,
+                tool_prompt=tool_prompt_of(self.dialect),
+                special_tokens=self.card.special_tokens | self.dialect.grammar.special_tokens,
+                tags=self.dialect.grammar.tags,
+            )
         except EngineError as error:
             raise RequestError(error.message, param="template") from error
 

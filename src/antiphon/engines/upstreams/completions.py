@@ -566,8 +566,10 @@ async def read_model(
         known_as=names,
         response_template=found.response_template,
         opening=opening,
+        special_tokens=found.special_tokens | tokenizer.special | {found.bos},
         capabilities=Capabilities(
             token_ids=flavour.tokens,
+            text_prompts=not flavour.tokens,
             sampling=flavour.sampling | {"priority"},
             alternatives=flavour.alternatives,
             constraints=flavour.constraints,

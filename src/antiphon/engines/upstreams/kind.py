@@ -21,7 +21,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     RequestError,
 )
-from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
+from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt, as_text
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 from antiphon.engines.shared_prompts import SharedPrompts
@@ -52,9 +52,6 @@ _TOO_LONG = (
 
 MODEL_FAILED_STATUS = 424
 """The status with which Text Generation Inference reports that its model has failed."""
-
-WORD_JOINER = "\u2060"
-"""A character without width or meaning. It separates what would otherwise be read as a special token."""
 
 Answers = Mapping[str, Any]
 """A server's answers to the probes, as JSON: of those paths that it has."""
@@ -269,10 +266,9 @@ Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[UpstreamSe
 def texts_around_media(prompt: Prompt, card: ModelCard) -> list[str]:
     """The texts around the media of a prompt, for a server that reads it as text.
 
-    A word joiner splits text of clients that looks like a special token. The server itself adds the token
-    that the model needs before any text.
+    The server itself adds the token that the model needs before any text.
     """
-    texts = [WORD_JOINER.join(filter(None, pieces)) for pieces in prompt.around]
+    texts = [*map(as_text, prompt.around)]
     if card.opening is not None:
         texts[0] = texts[0].removeprefix(card.bos)
     return texts

@@ -142,6 +142,7 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
         created=int(time.time()),
         known_as=(name, family),
         response_template=found.response_template,
-        capabilities=Capabilities(sampling=SUPPORTED, media_remedy=MEDIA_REMEDY),
+        special_tokens=found.special_tokens | tokenizer.special | {found.bos},
+        capabilities=Capabilities(text_prompts=True, sampling=SUPPORTED, media_remedy=MEDIA_REMEDY),
     )
     return OllamaServer(name, card, wanted.parallel or DEFAULT_SLOTS, tokenizer)

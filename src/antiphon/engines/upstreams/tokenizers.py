@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.engines.http_client import HttpClient
@@ -28,9 +29,18 @@ SPARE = ESTIMATE - 1
 
 NOTHING: Mapping[str, Any] = {}
 
+USUAL = frozenset({"<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", "[gMASK]", "<sop>", "<eop>"})
+"""Special tokens that many models have, for one whose tokenizer is not known."""
+
 
 class Tokenizer(Protocol):
-    """The tokenizer's part of the protocol `Engine`."""
+    """The tokenizer's part of the protocol `Engine`.
+
+    `special` are the texts of special tokens, as far as it knows them.
+    """
+
+    @property
+    def special(self) -> frozenset[str]: ...  # noqa: D102
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...  # noqa: D102
 
@@ -48,6 +58,8 @@ def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
 
 class ServerTokenizer:
     """vLLM's `/tokenize` and `/detokenize`, and servers that differ in some fields."""
+
+    special: frozenset[str] = frozenset()
 
     def __init__(
         self, client: HttpClient, model: str, *, answer: str = "prompt", body: Mapping[str, Any] = NOTHING
@@ -98,6 +110,8 @@ class LocalTokenizer:
         except Exception as error:  # it raises nothing more specific
             raise EngineError(f"There is no tokenizer that can be read in {path}: {error}.") from error
         self.tokenize = TokenCache(self._encode, added_tokens(self._tokenizer)).tokenize
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.special = frozenset(token.content for token in added if token.special)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -119,6 +133,8 @@ class LocalTokenizer:
 
 class EstimatedTokens:
     """Counts every few bytes of text as a token. The ids hold these bytes, so that they can be decoded."""
+
+    special = USUAL
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`."""
@@ -164,6 +180,7 @@ class ModelMetadata(Struct, frozen=True):
     bos: str = ""
     eos: str = ""
     response_template: str | None = None
+    special_tokens: frozenset[str] = frozenset()
 
 
 def described(answers: Answers, names: Iterable[str], folder: Path | None) -> ModelMetadata:
@@ -188,14 +205,21 @@ def _in_folder(folder: Path) -> ModelMetadata:
     if path.is_file():
         config["chat_template"] = path.read_text(encoding="utf-8")
     found = _of_config(config)
-    return ModelMetadata(found.chat_template, found.bos, found.eos, response_template(path))
+    return replace(found, response_template=response_template(path))
 
 
 def _of_config(config: Mapping[str, Any]) -> ModelMetadata:
     template = config.get("chat_template")
     if isinstance(template, list):  # of several, one is the default
         template = next((each["template"] for each in template if each.get("name") == "default"), None)
-    return ModelMetadata(template, _text_of(config.get("bos_token")), _text_of(config.get("eos_token")))
+    added = (config.get("added_tokens_decoder") or {}).values()
+    special = (each for each in added if isinstance(each, dict) and each.get("special"))
+    return ModelMetadata(
+        template,
+        _text_of(config.get("bos_token")),
+        _text_of(config.get("eos_token")),
+        special_tokens=frozenset(map(_text_of, special)),
+    )
 
 
 def _text_of(token: Any) -> str:
