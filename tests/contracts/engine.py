@@ -28,6 +28,7 @@ from antiphon.engines.engine import (
     PromptScorer,
     Work,
 )
+from antiphon.run.replay import split_unfinished
 from tests.media import png
 
 PATIENCE = 100.0
@@ -212,6 +213,17 @@ class EngineContract:
         for chunk in await chunks_of(engine, self.prompt, 20):
             assert "\ufffd" not in chunk.text
             chunk.text.encode()  # raises on half a surrogate pair
+
+    async def test_a_resumable_answer_can_be_continued_after_any_chunk(self, engine: Engine) -> None:
+        """What is kept of it are whole characters, and their tokens."""
+        if not engine.card.capabilities.token_ids:
+            pytest.skip("it is continued after its text")
+        chunks = await chunks_of(engine, self.prompt, 20, resumable=True)
+        for count in range(len(chunks)):
+            whole, _ = split_unfinished(chunks[:count])
+            ids = [token.id for token in tokens_of(whole)]
+            if min(ids, default=0) >= 0:  # llama.cpp does not name all
+                assert await engine.detokenize(ids) == text_of(whole)
 
     @pytest.mark.parametrize("limit", [1, 2, 7])
     async def test_the_limit_is_exact(self, engine: Engine, limit: int) -> None:

@@ -1,5 +1,6 @@
 """A recorded answer is replayed unchanged, and the engine continues after it."""
 
+import asyncio
 import json
 from random import Random
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antiphon.apis.responses.accept import ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
@@ -39,6 +41,8 @@ from antiphon.run.replay import (
 from tests.response_invariants import check
 from tests.run.support import (
     PROMPT,
+    STOP,
+    Handheld,
     Heard,
     Speaker,
     answered,
@@ -47,6 +51,7 @@ from tests.run.support import (
     fold,
     request,
     scripted,
+    until,
 )
 from tests.search import examples
 
@@ -102,20 +107,25 @@ def test_what_is_stored_piece_by_piece_is_all_there_is(said: list[Chunk], cuts: 
         pieces.append(log.new())
 
     read = read_entries(pieces)
-    assert read == said[: len(read)]
-    assert not any(each.text or each.finish for each in said[len(read) :])
+    assert read == said
     assert log.new() == b""
     assert ReplayLog(read).new() == b""  # what was read is stored already
 
 
-def test_a_character_that_has_only_begun_waits() -> None:
-    log = ReplayLog()
-    log.record([chunk("a", 1), Chunk("", (Token(7, ""),))])
-    first = log.new()
-    log.record([chunk("é", 8)])
+async def test_a_character_that_has_only_begun_waits() -> None:
+    step, begun = [chunk("a", 1), Chunk("", (Token(7, ""),))], [chunk("é", 8)]
+    log, engine = ReplayLog(), Handheld()
+    going = asyncio.create_task(went_on(log, engine))
+    await until(lambda: engine.receivers)
 
-    assert read_entries([first]) == [chunk("a", 1)]
-    assert read_entries([first, log.new()]) == log.chunks
+    engine.receivers[0].push(step)
+    first = log.new()
+    engine.receivers[0].push(begun)
+
+    assert read_entries([first]) == step[:1]
+    assert read_entries([first, log.new()]) == step + begun
+    engine.receivers[0].push([chunk("b", finish=STOP)])
+    assert (await going).usage.completion_tokens == 4
 
 
 def test_results_and_prompts_stand_between_the_chunks_of_two_generations() -> None:
@@ -175,23 +185,24 @@ async def test_with_nothing_recorded_the_engine_is_asked_for_all() -> None:
     log = ReplayLog()
     assert (await went_on(log, engine, wanted)).text == "ab"
     assert log.chunks == chunks("ab")
-    assert engine.asked == [wanted]
+    assert engine.asked == [replace(wanted, resumable=True)]
 
 
 @pytest.mark.parametrize(
-    "played",
+    ("played", "written"),
     [
-        [chunk("a", 11), chunk("bc", -1)],
-        [chunk("a", 11), Chunk("bc")],
-        [Chunk("abc")],
-        [Chunk("abc", (Token(11, "ab"),))],
+        ([chunk("a", 11), chunk("bc", -1)], 2),
+        ([chunk("a", 11), Chunk("bc")], 3),
+        ([Chunk("abc")], 3),
+        ([Chunk("abc", (Token(11, "ab"),))], 3),
     ],
 )
-async def test_tokens_that_the_engine_did_not_name_are_found_anew(played: list[Chunk]) -> None:
+async def test_tokens_that_the_engine_did_not_name_are_found_anew(played: list[Chunk], written: int) -> None:
+    """Those that it counted are counted as it did."""
     engine = Speaker([chunks("d")])
     await went_on(ReplayLog(played), engine)
     assert engine.asked[0].prompt.ids == (*PROMPT.ids, *map(ord, "abc"))
-    assert engine.asked[0].max_tokens == 97
+    assert engine.asked[0].max_tokens == 100 - written
 
 
 @pytest.mark.parametrize("room", [1, 2])

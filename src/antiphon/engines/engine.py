@@ -19,6 +19,8 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
 * the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens; an engine
   without `token_ids` returns none, and its last chunk's `completion_tokens` counts them;
 * text consists of whole characters: bytes that do not complete one are held back;
+* in the answer to a `resumable` request, the text of a chunk belongs to the token that completed it: tokens
+  at the end of a chunk that only begin a character, or that are hidden, have none;
 * requests that wait are served in their order of arrival;
 * in a prompt with `media`, whose kinds the capabilities name, the engine reads each at its placeholder in
   the prompt, and its first chunk says how many tokens they took;
@@ -187,7 +189,8 @@ class GenerationRequest(Struct, frozen=True):
     """A request to an engine for one generation.
 
     `begun` is the part of the answer that the prompt already ends with: the answer continues after an
-    interruption. `max_tokens` is the rest of the context if the client set no limit. `preserve` holds the
+    interruption. One that is `resumable` may have to be continued after any of its chunks.
+    `max_tokens` is the rest of the context if the client set no limit. `preserve` holds the
     special tokens whose text the decoder must get. Of `sampling` only fields that the engine's capabilities
     name are set, and a `constraint` is of a kind that they name. An engine for conversations gets the
     `conversation`, and an empty prompt. `adapter` is the name of a loaded one, see `Adapters`.
@@ -199,6 +202,7 @@ class GenerationRequest(Struct, frozen=True):
     preserve: frozenset[str] = frozenset()
     constraint: Constraint | None = None
     begun: str = ""
+    resumable: bool = False
     conversation: Conversation | None = None
     adapter: str | None = None
 

@@ -28,7 +28,7 @@ from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import DeltaWriter, Driver, call_in_turn, wait_for_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
-from antiphon.run.replay import ReplayLog, may_be_half, request_after
+from antiphon.run.replay import ReplayLog, request_after, split_unfinished
 
 log = structlog.get_logger()
 
@@ -152,7 +152,6 @@ class GenerationRun(_PlainChunks):
         "_choice",
         "_closings",
         "_content",
-        "_continues",
         "_counted",
         "_decoder",
         "_direct",
@@ -193,15 +192,12 @@ class GenerationRun(_PlainChunks):
         items: Accumulator,
     ) -> None:
         self._engine = engine
-        self._request = request
         self._decoder = decoder
-        self._continues = engine.card.capabilities.replicas
         # For the rest of the answer: after a failed replica, or after closed reasoning.
-        recorded = self._continues or interceptors.reasoning is not None
+        recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
         self._replay = interceptors.replay or (ReplayLog() if recorded else None)
-        self._unfinished: list[
-            Chunk
-        ] = []  # tokens without text, which another replica could not continue after
+        self._request = request if self._replay is None else replace(request, resumable=True)
+        self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
         self._lost = 0  # replicas that failed
         self._calls = interceptors.calls
         self._limit = interceptors.reasoning
@@ -214,7 +210,7 @@ class GenerationRun(_PlainChunks):
         self._content = interceptors.content
         times = self._pool.limits.repetitions  # this many characters are never examined: off
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
-        self._intercepted = self._continues or self._replay is not None or self._repetition is not None
+        self._intercepted = self._replay is not None or self._repetition is not None
         self._items = items
         self._pieces = items.pieces
         self._before = 0  # tokens that were written before the engine began its part
@@ -287,10 +283,10 @@ class GenerationRun(_PlainChunks):
             written = sum(len(chunk.tokens) for chunk in replay.chunks)
             log.warning("another replica continues", after=written, error=str(lost.__cause__))
             self._observation.failovers += 1
-            self._unfinished = []
 
     async def _generate(self, request: GenerationRequest) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
+        self._unfinished = []
         if self._before and request.max_tokens < 1:  # engines refuse a limit of 0
             self._decode(self._taken([Chunk("", finish=Finish(FinishReason.LENGTH))]))
             return
@@ -415,6 +411,7 @@ class GenerationRun(_PlainChunks):
         self._finished = True
         self._count_plain()
         decoder, held = self._decoder, list[Event]()
+        self._held, self._unfinished = self._unfinished + self._held, []
         while self._held:
             piece = _first_piece(self._held)
             del self._held[: len(piece)]
@@ -430,7 +427,7 @@ class GenerationRun(_PlainChunks):
 
     def _taken(self, chunks: list[Chunk]) -> list[Chunk]:
         """The chunks to decode, of these chunks of the engine; they are recorded."""
-        if self._continues:
+        if self._replay is not None:
             chunks = self._whole(chunks)
         if self._repetition is not None and self._repetition.push("".join(chunk.text for chunk in chunks)):
             log.info("an answer repeats itself", request_id=self._observation.request_id)
@@ -440,13 +437,13 @@ class GenerationRun(_PlainChunks):
         return chunks
 
     def _whole(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The chunks up to the last with text: tokens after it may have begun a character."""
-        chunks = self._unfinished + chunks
-        end = len(chunks)
-        while end and may_be_half(chunks[end - 1]):
-            end -= 1
-        self._unfinished = chunks[end:]
-        return chunks[:end]
+        """Of these chunks, and those that were held back, the ones that the answer can be continued after."""
+        whole, unfinished = split_unfinished(chunks)
+        if not whole:
+            self._unfinished += unfinished
+            return whole
+        whole, self._unfinished = self._unfinished + whole, unfinished
+        return whole
 
     def _decode(self, chunks: list[Chunk]) -> None:
         """Emit the events of these chunks, up to the end."""

@@ -4,6 +4,10 @@ A generation that was interrupted continues after its text so far: the recorded 
 decoder, and the engine continues after the prompt and their text. The same is done when a server has crashed
 in the middle of an answer, and when reasoning was closed on purpose.
 
+The text so far consists of whole characters, and so must the tokens that the engine continues after: one that
+gets the first bytes of a character cannot complete it, and vLLM returns the text of the whole prompt instead.
+`split_unfinished` decides where an answer can be continued: only what comes before is decoded and recorded.
+
 An answer that calls server tools has several generations. Between the chunks of two of them are the results
 of the calls, and the next prompt.
 """
@@ -79,15 +83,8 @@ class ReplayLog:
         return chunks  # type: ignore[return-value]
 
     def new(self) -> bytes:
-        """The entries since the last call, to be stored.
-
-        Final tokens without text are held back: they may have begun a character, which an engine that
-        continues after them could not complete.
-        """
-        end = len(self._entries)
-        while end > self._stored and may_be_half(self._entries[end - 1]):
-            end -= 1
-        fresh, self._stored = self._entries[self._stored : end], end
+        """The entries since the last call, to be stored."""
+        fresh, self._stored = self._entries[self._stored :], len(self._entries)
         return _encode(fresh) if fresh else b""
 
     @property
@@ -139,6 +136,26 @@ class ReplayContext(Struct, frozen=True):
     calls_begun: int = 0
 
 
+def split_unfinished(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
+    """The chunks up to the last token with text, after which an answer can be continued; and what follows it.
+
+    Tokens without text may have begun a character: an engine that continues the answer writes them again.
+    """
+    place = len(chunks)
+    while place and type(chunk := chunks[place - 1]) is Chunk and not (chunk.text or chunk.finish):
+        place -= 1
+    whole, unfinished = [*chunks[:place]], [*chunks[place:]]
+    if whole and whole[-1].finish is None:
+        last = whole[-1]
+        end = len(last.tokens)
+        while end and not last.tokens[end - 1].text:
+            end -= 1
+        if 0 < end < len(last.tokens):
+            whole[-1] = replace(last, tokens=last.tokens[:end])
+            unfinished.insert(0, Chunk("", last.tokens[end:]))
+    return whole, unfinished
+
+
 async def request_after(
     chunks: Sequence[Chunk],
     engine: Engine,
@@ -153,7 +170,7 @@ async def request_after(
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
-    text, ids = await _text_and_tokens(chunks, engine)
+    text, ids, written = await _text_and_tokens(chunks, engine)
     constraint: Constraint | None = None
     if plan.constraint is not None:  # the text so far may violate it: then the rest is not constrained
         rest_plan = await pool.run("conversation", plan_after, plan, text)
@@ -162,22 +179,23 @@ async def request_after(
     rest = replace(
         request,
         prompt=prompt,
-        max_tokens=request.max_tokens - len(ids),
-        sampling=_sampling_after(request.sampling, len(ids)),
+        max_tokens=request.max_tokens - written,
+        sampling=_sampling_after(request.sampling, written),
         constraint=constraint,
         begun=text,
     )
-    return rest, len(ids)
+    return rest, written
 
 
-async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...]]:
-    """The text of the chunks, and its tokens."""
+async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...], int]:
+    """The text of the chunks, its tokens, and how many of these the model has written."""
     text = "".join(chunk.text for chunk in chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens]
     ids = tuple(token.id for token in tokens)
-    if min(ids, default=0) < 0 or "".join(token.text for token in tokens) != text:
-        ids = tuple(await engine.tokenize([text]))  # the engine did not name them all
-    return text, ids
+    known = "".join(token.text for token in tokens) == text  # or the engine has not returned them all
+    if not known or min(ids, default=0) < 0:  # it has not named them all
+        ids = tuple(await engine.tokenize([text]))
+    return text, ids, len(tokens) if known else len(ids)
 
 
 def read_entries(stored: Iterable[bytes]) -> list[ReplayEntry]:
@@ -190,11 +208,6 @@ def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
     if isinstance(entry, Chunk):
         return entry
     return msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
-
-
-def may_be_half(entry: ReplayEntry) -> bool:
-    """Whether these are tokens without text: they may have begun a character."""
-    return type(entry) is Chunk and not (entry.text or entry.finish)
 
 
 def _sampling_after(sampling: Sampling, written: int) -> Sampling:

@@ -20,6 +20,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
+from antiphon.engines.upstreams.characters import Characters, FirstText, may_repeat_prompt
 from antiphon.engines.upstreams.kind import (
     MEDIA_REMEDY,
     Answers,
@@ -248,12 +249,12 @@ class CompletionsServer:
             **flavour.fixed,
         }
         self._sent = flavour.sampling - _OURS
-        texts: Lookups[int, str] = Lookups(self._look_up)
-        self._text = texts.__getitem__
+        texts: Lookups[tuple[int, ...], str] = Lookups(self._look_up)
+        self._decode = texts.__getitem__
 
-    async def _look_up(self, token: int) -> str:
+    async def _look_up(self, ids: tuple[int, ...]) -> str:
         try:
-            return await self.detokenize((token,))
+            return await self.detokenize(ids)
         except RequestError:  # vocabularies have places that no text belongs to
             return ""
 
@@ -353,7 +354,7 @@ class CompletionsServer:
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
         """See `UpstreamServer`."""
         kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
-        return kind(request.sampling, self._text, counted=not self._flavour.tokens)
+        return kind(request, self._decode, counted=not self._flavour.tokens)
 
 
 def hides_special_tokens(request: GenerationRequest) -> bool:
@@ -377,21 +378,24 @@ UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
 
 
 class CompletionsReader(OpenAIReader):
-    """Reads the events of completions. `text` finds the text of a token.
+    """Reads the events of completions. `text` finds the text of tokens.
 
     `counted`: the server counts the tokens, without naming them.
     """
 
     def __init__(
         self,
-        sampling: Sampling,
-        text: Callable[[int], str],
+        request: GenerationRequest,
+        text: Callable[[tuple[int, ...]], str],
         *,
         counted: bool,
         decode: Callable[[bytes], Any] = _decode,
     ) -> None:
         super().__init__(decode)
+        sampling = request.sampling
         self._text = text
+        self._characters = Characters(text) if request.resumable and not counted else None
+        self._first = FirstText(text, request) if may_repeat_prompt(request) and not counted else None
         self._stops = frozenset(sampling.stop_token_ids)
         self._most = sampling.logprobs or 0
         self._counted = counted
@@ -408,8 +412,10 @@ class CompletionsReader(OpenAIReader):
         if not chunk.text:
             self._last = chunk
             return None
-        self._last = Chunk("", (), chunk.finish)  # the text must not wait for the usage
-        return Chunk(chunk.text, chunk.tokens)
+        # The text must not wait for the usage. Hidden tokens do: no answer is continued after its end token.
+        end = next((n for n, token in enumerate(chunk.tokens, 1) if token.text), len(chunk.tokens))
+        self._last = Chunk("", chunk.tokens[end:], chunk.finish)
+        return Chunk(chunk.text, chunk.tokens[:end])
 
     def _chunk(self, choice: _Choice) -> Chunk:
         ids, text = choice.token_ids, choice.text
@@ -417,25 +423,41 @@ class CompletionsReader(OpenAIReader):
         if self._counted or not ids:
             self._bytes += len(text.encode())
             return Chunk(text, (), finish)
-        if choice.logprobs is None:
+        scores = None if choice.logprobs is None else self._scores(choice.logprobs)
+        if self._first is not None:
+            text = self._first.read(ids, text)
+        end = len(ids) if self._characters is None else self._end(self._characters, ids, text, finish)
+        if self._first is not None:  # from here on nothing raises NotFetched
+            self._first.skip(ids)
+            self._first = None if text else self._first
+        if scores is None:
             if len(ids) == 1:
                 return Chunk(text, (Token(ids[0], text),), finish)
-            return Chunk(text, (*(Token(token, "") for token in ids[:-1]), Token(ids[-1], text)), finish)
-        return Chunk(text, self._scored(ids, text, choice.logprobs), finish)
-
-    def _scored(self, ids: Sequence[int], text: str, scores: Any) -> tuple[Token, ...]:
-        """The tokens with their log probabilities. The text belongs to the last of them."""
-        tops = scores.top_logprobs or (None,) * len(ids)
-        texts = [*[""] * (len(ids) - 1), text]
-        return tuple(
-            Token(token, written, logprob, self._candidates(top))
-            for token, written, logprob, top in zip(ids, texts, scores.token_logprobs, tops, strict=True)
+            scores = [(None, ())] * len(ids)
+        texts = (text if place == end else "" for place in range(1, len(ids) + 1))
+        return Chunk(
+            text,
+            tuple(Token(each, its, *score) for each, its, score in zip(ids, texts, scores, strict=True)),
+            finish,
         )
+
+    def _end(self, characters: Characters, ids: tuple[int, ...], text: str, finish: Finish | None) -> int:
+        """The number of these tokens that the text belongs to."""
+        if finish is not None and finish.reason is FinishReason.STOP and len(ids) > 1 and text:
+            last = self._text(ids[-1:])
+            if not (last and text.endswith(last)):  # the end token, which is hidden
+                ids = ids[:-1]
+        return characters.read(ids, text)
+
+    def _scores(self, scores: Any) -> Sequence[tuple[float | None, tuple[Candidate, ...]]]:
+        """For each token, its log probability and the alternatives to it."""
+        tops = scores.top_logprobs or (None,) * len(scores.token_logprobs)
+        return [*zip(scores.token_logprobs, map(self._candidates, tops), strict=True)]
 
     def whole(self, choice: _Choice) -> Chunk:
         """An answer that is not streamed, as one chunk. Raises NotFetched."""
         chunk = self._chunk(choice)
-        texts = [self._text(token.id) for token in chunk.tokens]
+        texts = [self._text((token.id,)) for token in chunk.tokens]
         if chunk.finish is not None and chunk.finish.reason is FinishReason.STOP:
             texts[-1:] = [""]
         if "".join(texts) != chunk.text:
@@ -448,7 +470,7 @@ class CompletionsReader(OpenAIReader):
             return ()
         ids = [(int(name.removeprefix("token_id:")), logprob) for name, logprob in top.items()]
         ids.sort(key=lambda each: -each[1])
-        return tuple(Candidate(token, self._text(token), logprob) for token, logprob in ids[: self._most])
+        return tuple(Candidate(token, self._text((token,)), logprob) for token, logprob in ids[: self._most])
 
     def _finish(self, choice: _Choice) -> Finish:
         reason = _REASONS.get(choice.finish_reason or "")

@@ -21,10 +21,10 @@ from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptT
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
-from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
+from antiphon.engines.upstreams.characters import WholeEvents
 from antiphon.engines.upstreams.completions import (
     UNSET,
     Flavour,
@@ -145,7 +145,7 @@ class SglangServer:
         self.tokenize = tokenizer.tokenize
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
-        texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
+        texts: Lookups[tuple[int, ...], str] = Lookups(self.detokenize)
         self._text = texts.__getitem__
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -211,8 +211,7 @@ class SglangServer:
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
         """See `UpstreamServer`."""
-        prompt = request.prompt
-        return SglangReader(request.sampling, self._text, len(prompt.ids) if prompt.media else 0)
+        return SglangReader(request, self._text)
 
 
 class SglangReader:
@@ -220,13 +219,14 @@ class SglangReader:
 
     complete = False
 
-    def __init__(self, sampling: Sampling, text: Callable[[int], str], text_tokens: int) -> None:
+    def __init__(self, request: GenerationRequest, text: Callable[[tuple[int, ...]], str]) -> None:
+        sampling, prompt = request.sampling, request.prompt
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
         self._text = text
-        self._text_tokens = (
-            text_tokens  # tokens of a prompt with images, as sent, without those of the images
-        )
+        self._events = WholeEvents(text) if request.resumable else None
+        # Tokens of a prompt with images, as sent, without those of the images
+        self._text_tokens = len(prompt.ids) if prompt.media else 0
         self._counted = 0
         self._written = 0  # characters
 
@@ -245,9 +245,17 @@ class SglangReader:
         new = meta.completion_tokens - self._counted
         whole = len(event.output_ids) == meta.completion_tokens
         ids = event.output_ids[len(event.output_ids) - new :]
-        text = event.text[self._written :] if whole else event.text
-        tokens = self._tokens(ids, text, meta)
-        self._written += len(text)
+        new_text = event.text[self._written :] if whole else event.text
+        scores = self._scores(len(ids), meta)
+        text = new_text
+        if self._events is not None:  # after this nothing raises NotFetched
+            text = self._events.read(ids, text) if end is None else self._events.rest() + text
+        last = len(ids) - 1
+        tokens = tuple(
+            Token(token, text if place == last else "", *score)
+            for place, (token, score) in enumerate(zip(ids, scores, strict=True))
+        )
+        self._written += len(new_text)
         cached = 0 if self._counted else meta.cached_tokens
         media = (
             max(0, meta.prompt_tokens - self._text_tokens) if self._text_tokens and not self._counted else 0
@@ -259,20 +267,18 @@ class SglangReader:
         stop = end.matched if end.matched in self._stops else None
         return Chunk(text, tokens, Finish(_REASONS[end.type], stop), cached, media)
 
-    def _tokens(self, ids: Sequence[int], text: str, meta: _Meta) -> tuple[Token, ...]:
-        """The tokens of a text; the text belongs to the last of them."""
-        last = len(ids) - 1
+    def _scores(self, count: int, meta: _Meta) -> Sequence[tuple[float | None, tuple[Candidate, ...]]]:
+        """For each of the last tokens, its log probability and the alternatives to it."""
         if not self._scored:
-            return tuple(Token(token, text if place == last else "") for place, token in enumerate(ids))
-        scores = meta.output_token_logprobs[len(meta.output_token_logprobs) - len(ids) :]
-        tops = meta.output_top_logprobs[len(meta.output_top_logprobs) - len(ids) :] or [None] * len(ids)
-        return tuple(
-            Token(token, text if place == last else "", score[0], self._candidates(top))
-            for place, (token, score, top) in enumerate(zip(ids, scores, tops, strict=True))
-        )
+            return [(None, ())] * count
+        scores = meta.output_token_logprobs[len(meta.output_token_logprobs) - count :]
+        tops = meta.output_top_logprobs[len(meta.output_top_logprobs) - count :] or [None] * count
+        return [(score[0], self._candidates(top)) for score, top in zip(scores, tops, strict=True)]
 
     def _candidates(self, top: list[_Score] | None) -> tuple[Candidate, ...]:
-        return tuple(Candidate(token, self._text(token), logprob or 0.0) for logprob, token, _ in top or ())
+        return tuple(
+            Candidate(token, self._text((token,)), logprob or 0.0) for logprob, token, _ in top or ()
+        )
 
     def end(self) -> Chunk | None:
         """See `LineReader`."""

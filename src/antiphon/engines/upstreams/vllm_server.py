@@ -14,10 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, PromptToken, Token
+from antiphon.core.chunks import Candidate, Chunk, PromptToken
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
-from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.upstreams.chat import Logprobs, scored_tokens
@@ -93,7 +92,7 @@ class VllmServer(CompletionsServer):
         """See `UpstreamServer`."""
         if not request.prompt.media:
             return super().reader(request)
-        return _ImageReader(request.sampling, self._text, len(request.prompt.ids))
+        return _ImageReader(request, self._decode)
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScoringServer`."""
@@ -132,14 +131,14 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _ImageReader(CompletionsReader):
-    """Reads the events of `GENERATE`; the prompt was sent with this number of tokens.
+    """Reads the events of `GENERATE`.
 
     The first chunk has the number of tokens of the images. Alternatives to tokens have no ids there.
     """
 
-    def __init__(self, sampling: Sampling, text: Callable[[int], str], sent: int) -> None:
-        super().__init__(sampling, text, counted=False, decode=self._decoded)
-        self._sent = sent
+    def __init__(self, request: GenerationRequest, text: Callable[[tuple[int, ...]], str]) -> None:
+        super().__init__(request, text, counted=False, decode=self._decoded)
+        self._sent = len(request.prompt.ids)
         self._media = 0  # tokens not yet reported
 
     def _decoded(self, data: bytes) -> _Event:
@@ -162,12 +161,8 @@ class _ImageReader(CompletionsReader):
         tokens, self._media = self._media, 0
         return replace(chunk, media_tokens=tokens)
 
-    def _scored(self, ids: Sequence[int], text: str, scores: Logprobs) -> tuple[Token, ...]:
-        last = len(ids) - 1
-        return tuple(
-            Token(token, text if place == last else "", scored.logprob, scored.top[: self._most])
-            for place, (token, scored) in enumerate(zip(ids, scored_tokens(scores), strict=True))
-        )
+    def _scores(self, scores: Logprobs) -> Sequence[tuple[float | None, tuple[Candidate, ...]]]:
+        return [(scored.logprob, scored.top[: self._most]) for scored in scored_tokens(scores)]
 
 
 async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> VllmServer | None:
