@@ -67,7 +67,7 @@ class Mode(Struct, frozen=True):
         said = self.prompt % length
         asked = {"input": said} if "responses" in self.path else {"messages": [_user(said)]}
         body = msgspec.json.encode({"model": "scripted", "stream": True, **asked, **self.body})
-        head = f"POST {self.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        head = f"POST {self.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 

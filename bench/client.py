@@ -93,7 +93,7 @@ async def _connection(load: Load, address: Address, tally: Tally, delay: float) 
 
 def http_request(body: bytes) -> bytes:
     """A POST of this body to the chat endpoint."""
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return head + b"content-length: %d\r\n\r\n" % len(body) + body
 
 

@@ -287,7 +287,7 @@ def _answers(address: Address) -> bool:
         connection.settimeout(PROBE_SECONDS)
         try:
             connection.connect(str(address) if isinstance(address, Path) else ("127.0.0.1", address))
-            connection.sendall(b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             return b" 200 " in connection.recv(64)
         except OSError:
             return False

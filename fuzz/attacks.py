@@ -538,7 +538,7 @@ def stop_strings(server: Server) -> Answers:
 
 @attack
 def endless_header(server: Server) -> Answers:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nx: "
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx: "
     return server.send(head, *[b"a" * MB] * 300)
 
 
@@ -554,7 +554,7 @@ def many_headers(server: Server) -> Answers:
 
 @attack
 def pipelined(server: Server) -> Answers:
-    return server.send(*[b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n" * 20_000] * 100)
+    return server.send(*[b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20_000] * 100)
 
 
 @attack
@@ -564,7 +564,7 @@ def slow_header(server: Server) -> Answers:
 
 @attack
 def slow_body(server: Server) -> Answers:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10000\r\n\r\n"
     return server.send(head, *[b" "] * 400, pause=0.1, seconds=40)
 
 
@@ -646,7 +646,7 @@ def stored_answers_that_are_not_read(server: Server) -> Answers:
 def _unread(server: Server, readers: int, path: str, asked: Any) -> Answers:
     """Readers that do not read their answers."""
     body = json.dumps(asked).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     connections = [server.connection() for _ in range(readers)]
     for each in connections:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -679,7 +679,7 @@ def _is_open(connection: socket.socket) -> bool:
         return False
 
 
-CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @attack
@@ -714,7 +714,7 @@ def bombs(server: Server) -> Answers:
 
 
 def _encoded(server: Server, encoding: str, body: bytes) -> Answers:
-    fields = f"host: a\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(body)}"
+    fields = f"host: localhost\r\ncontent-encoding: {encoding}\r\ncontent-length: {len(body)}"
     return server.send(f"POST {CHAT} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + body)
 
 
@@ -722,15 +722,16 @@ def _encoded(server: Server, encoding: str, body: bytes) -> Answers:
 def offers(server: Server) -> Answers:
     """Requests that offer HTTP/2, many in one piece, and one whose head is read twice."""
     offer = b"connection: upgrade\r\nupgrade: h2c\r\n"
-    long = b"POST /v1/responses HTTP/1.1\r\n" + offer + b"x: y\r\n" * 5_000
-    many = [b"GET /health HTTP/1.1\r\nhost: a\r\n%s\r\n" % offer * 20_000] * 20
+    long = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n" + offer + b"x: y\r\n" * 5_000
+    many = [b"GET /health HTTP/1.1\r\nhost: localhost\r\n%s\r\n" % offer * 20_000] * 20
     return server.send(*many) + server.send(long, *[b"x: y\r\n" * 100_000] * 20)
 
 
 @attack
 def bodies_that_never_come(server: Server) -> Answers:
     """They are announced, and all their clients disconnect at once."""
-    head = b"POST /v1/responses HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+    head += b"content-length: 1000\r\n\r\n"
     opened = [server.connection() for _ in range(300)]
     for each in opened:
         each.sendall(head)
@@ -753,7 +754,9 @@ def odd_requests(server: Server) -> Answers:
         *(f"GET /v1/files?{'a=b;' * 7000} HTTP/1.1", f"GET /v1/files?after={'%F0%9F' * 4000} HTTP/1.1"),
         f"GET /page/app.js HTTP/1.1\r\nrange: bytes={'0-,' * 9000}",
     ]
-    return sum((server.send(f"{line}\r\nhost: a\r\n\r\n".encode(), seconds=3) for line in lines), Answers())
+    return sum(
+        (server.send(f"{line}\r\nhost: localhost\r\n\r\n".encode(), seconds=3) for line in lines), Answers()
+    )
 
 
 @attack
@@ -783,7 +786,7 @@ def pages_that_are_not_read(server: Server) -> Answers:
     path = f"/v1/conversations/{made['id']}/items"
     for _ in range(8):
         server.post(path, {"items": [item]})
-    head = f"GET {path}?limit=100 HTTP/1.1\r\nhost: a\r\n\r\n".encode()
+    head = f"GET {path}?limit=100 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
     readers = [server.connection() for _ in range(100)]
     for each in readers:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

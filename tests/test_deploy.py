@@ -244,6 +244,27 @@ async def test_probes_need_no_key_and_heed_the_end() -> None:
         assert url == paths["readiness"]
 
 
+async def test_without_keys_the_image_is_called_by_addresses_and_by_names_that_are_allowed() -> None:
+    """The probes of Docker and Kubernetes have an address; other containers have the name of a service."""
+    [host] = [
+        word.removeprefix("ANTIPHON_HOST=")
+        for instruction, value in image()
+        if instruction == "ENV"
+        for word in value.split()
+        if word.startswith("ANTIPHON_HOST=")
+    ]
+    services = list(yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"])
+    async with (
+        running([{"output": "Hi"}], host=host) as strict,
+        running([{"output": "Hi"}], host=host, hosts=tuple(services)) as named,
+        httpx.AsyncClient(verify=NO_TLS) as http,
+    ):
+        for called in ("127.0.0.1:8000", "10.1.2.3:8000", "[fd00::7]:8000", *services):
+            for server, allowed in ((strict, called not in services), (named, True)):
+                answer = await http.get(f"{server.url}/health", headers={"host": called})
+                assert answer.status_code == (200 if allowed else 403), called
+
+
 # The image, without a container: its steps in Bubblewrap, which root has to begin, for they change owners
 
 ASK = """

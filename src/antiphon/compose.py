@@ -259,6 +259,8 @@ def _options(settings: Settings) -> Options:
         tokens_as_ids=settings.return_tokens_as_token_ids,
         log_content=settings.log_content,
         debug_answers=settings.debug_answers,
+        host=settings.host,
+        hosts=settings.allow_host,
         origins=settings.allow_origin,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import date
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -108,6 +109,22 @@ def is_root_path(_type: object, given: str) -> None:
         raise ValueError(f"a root path is written /llm, not '{given}'.")
 
 
+def are_hosts(_type: object, given: tuple[str, ...]) -> None:
+    """Raise ValueError if they are none."""
+    for host in given:
+        if host != "*" and not (_HOST.fullmatch(host) or is_address(host)):
+            raise ValueError(f"a host is written llm.example.com, without a port, not '{host}'.")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def are_origins(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     for origin in given:
@@ -123,6 +140,7 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
 
 
 MCP_SERVERS = "mcp_servers"
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
@@ -188,6 +206,10 @@ class Settings:
     trusted_proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
     """The address, or the network, of a proxy whose X-Forwarded-For and X-Forwarded-Proto are trusted;
     repeat it for several; * for any client."""
+
+    allow_host: Annotated[tuple[str, ...], Parameter(validator=are_hosts, show_default=False)] = ()
+    """A name of this server, as in llm.example.com; repeat it for several; * for any. Without keys, requests
+    to other names than these, localhost and --host are refused: docs/security.md."""
 
     allow_origin: Annotated[tuple[str, ...], Parameter(validator=are_origins, show_default=False)] = ()
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;

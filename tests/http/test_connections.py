@@ -23,7 +23,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "slow", "output": "word ", "tokens": 10_000, "delay_ms": 50},
     {"output": "Hello"},
 ]
-HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -80,7 +80,7 @@ def refusal(answer: bytes, status: int, limit: str) -> None:
 @pytest.mark.parametrize(
     "pieces",
     [
-        [b"GET /health HTTP/1.1\r\nx: ", *[b"a" * 300] * 4],  # one that does not end
+        [b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ", *[b"a" * 300] * 4],  # one that does not end
         [b"GET /", *[b"a" * 300] * 4],
         [b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 300],
         [b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n\r\n"],
@@ -89,7 +89,7 @@ def refusal(answer: bytes, status: int, limit: str) -> None:
 async def test_a_head_that_is_too_long(pieces: list[bytes]) -> None:
     async with serving(header_bytes=1000) as server:
         refusal(await sent(server, *pieces), 431, "header_bytes")
-        assert b" 200 " in await sent(server, HEALTH.replace(b"host: a", b"connection: close"))
+        assert b" 200 " in await sent(server, HEALTH.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
 
 
 async def test_heads_of_several_requests_are_counted_each() -> None:
@@ -102,7 +102,7 @@ async def test_heads_of_several_requests_are_counted_each() -> None:
             await reader.readexactly(18)
 
 
-CHUNKED = b"POST /v1/responses HTTP/1.1\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("between", [b"2;", b"2\r\n{}\r\n0\r\nx: "], ids=["extension", "trailer"])
@@ -161,7 +161,7 @@ async def test_only_answers_are_left_to_make_room() -> None:
 
 def ask_slowly() -> bytes:
     body = json.dumps({"model": "scripted", "input": "slow", "stream": True, "store": False}).encode()
-    return b"POST /v1/responses HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 @pytest.mark.parametrize("limits", [{}, {"unread_bytes": 1_000_000}], ids=["for too long", "too much"])
@@ -173,7 +173,10 @@ async def test_who_does_not_read_whole_answers_is_cut_off(limits: dict[str, int]
         body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}).encode()
         async with connected(server) as (reader, writer):
             reader._transport.pause_reading()  # type: ignore[attr-defined]
-            head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = (
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+                % len(body)
+            )
             writer.write(head + body)
             await until(lambda: bool(server.app.metrics.tokens("scripted")[1]))
             await asyncio.sleep(0.5)
@@ -187,7 +190,7 @@ async def test_who_does_not_read_whole_answers_is_cut_off(limits: dict[str, int]
     ("piece", "limit"),
     [
         (b"GET /health HTTP/1.1\r\n", "header_seconds"),
-        (b"POST /v1/responses HTTP/1.1\r\ncontent-length: 10\r\n\r\n{", "body_seconds"),
+        (b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{", "body_seconds"),
     ],
 )
 async def test_who_sends_too_slowly(piece: bytes, limit: str) -> None:
@@ -231,7 +234,7 @@ async def test_a_slow_answer_is_no_slow_request() -> None:
 
 async def test_whole_answers_on_one_connection() -> None:
     body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n" % len(body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n" % len(body)
     async with serving() as server:
         answers = await sent(server, (head + b"\r\n" + body) * 2, head + b"connection: close\r\n\r\n" + body)
     rest = answers
@@ -260,7 +263,9 @@ async def test_texts_of_any_size_are_streamed() -> None:
 
 async def test_requests_that_wait_on_a_connection() -> None:
     async with serving(pipelined=4) as server:
-        answers = await sent(server, HEALTH * 3, HEALTH.replace(b"host: a", b"connection: close"))
+        answers = await sent(
+            server, HEALTH * 3, HEALTH.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        )
         assert answers.count(b" 200 ") == 4
         # The first is answered after it was read: the following ones are too many.
         assert (await sent(server, HEALTH * 50)).count(b" 200 ") < 50
@@ -279,7 +284,7 @@ async def test_who_leaves_before_the_body_has_come_is_no_failure() -> None:
 
 async def test_a_request_for_no_path_is_an_error_like_others() -> None:
     async with serving() as server:
-        answer = await sent(server, b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        answer = await sent(server, b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         head, _, body = answer.partition(b"\r\n\r\n")
         assert b" 404 " in head.partition(b"\r\n")[0]
         assert json.loads(body)["error"]["type"] == "not_found_error"
@@ -299,7 +304,11 @@ def asking(fields: bytes, version: bytes = b"1.1", **more: Any) -> tuple[bytes, 
     """A request for an answer: its head and its body."""
     wire = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], **more}
     body = json.dumps(wire).encode()
-    head = b"POST /v1/chat/completions HTTP/%s\r\n%scontent-length: %d\r\n\r\n" % (version, fields, len(body))
+    head = b"POST /v1/chat/completions HTTP/%s\r\nhost: localhost\r\n%scontent-length: %d\r\n\r\n" % (
+        version,
+        fields,
+        len(body),
+    )
     return head, body
 
 
@@ -314,7 +323,7 @@ async def test_an_offer_of_another_protocol_is_ignored(offer: bytes, stream: boo
         [head[:30], head[30:-2], head[-2:] + body[:7], body[7:]],
         [chunked, b"%x\r\n%s\r\n" % (len(body), body), b"0\r\n\r\n"],
         [HEALTH + head + body],
-        [HEALTH.replace(b"host: a", offer.replace(b"close", b"te")) * 3 + head + body],
+        [HEALTH.replace(b"\r\n\r\n", b"\r\n" + offer.replace(b"close", b"te") + b"\r\n") * 3 + head + body],
     ]
     async with serving() as server:
         for each in pieces:
@@ -397,7 +406,7 @@ async def shaken(app: Any) -> tuple[Any, Pipe]:
     config.load()
     protocol, pipe = config.ws_protocol_class(config, ServerState(), {}), Pipe()
     protocol.connection_made(pipe)
-    lines = "GET /v1/responses HTTP/1.1", "host: a", "upgrade: websocket", "connection: upgrade"
+    lines = "GET /v1/responses HTTP/1.1", "host: localhost", "upgrade: websocket", "connection: upgrade"
     key = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==", "sec-websocket-version: 13"
     protocol.data_received("".join(f"{line}\r\n" for line in (*lines, *key, "")).encode())
     await asyncio.sleep(0)

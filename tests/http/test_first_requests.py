@@ -12,10 +12,12 @@ from types import SimpleNamespace
 
 import msgspec
 
+from antiphon.app.app import Options
+from antiphon.app.keys import KeyTable
 from antiphon.http.app import build
 from antiphon.apis.{api}.schema import {kind}
 
-build(SimpleNamespace(options=SimpleNamespace(origins=(), stores=True), keys=None))
+build(SimpleNamespace(options=Options(), keys=KeyTable()))
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(16)
 

@@ -383,7 +383,7 @@ async def test_without_a_key_there_is_no_connection(header: str | None) -> None:
         with pytest.raises(InvalidStatus) as caught:
             async with connected(server, **headers):
                 pass
-        assert caught.value.response.status_code == 403
+        assert caught.value.response.status_code == 401
         async with connected(server, authorization="Bearer secret") as socket:
             assert (await turn(socket, "Hi"))["status"] == "completed"
 

@@ -54,7 +54,8 @@ class Options(Struct, frozen=True, dict=True):
     reasoning in the Responses API. Stored objects are kept for `keep` seconds; unless the server `stores`,
     clients can keep none. With `log_content` prompts
     and answers are logged. The details of the last `debug_answers` answers of each owner are kept in memory.
-    Web pages of these `origins` may use the server from a browser.
+    `host` is where the server listens, and `hosts` are further names that it has. Web pages of these
+    `origins` may use the server from a browser.
     """
 
     limits: Limits = DEFAULTS
@@ -70,6 +71,8 @@ class Options(Struct, frozen=True, dict=True):
     tokens_as_ids: bool = False
     log_content: bool = False
     debug_answers: int = 0
+    host: str = "127.0.0.1"
+    hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
     @cached_property

@@ -1,9 +1,10 @@
-"""API keys: which requests are allowed, for which account, and how many.
+"""API keys: which requests are allowed, for which account, and how many. Every request passes through here.
 
 If keys are configured, every path but /health, /ready, /version and the page at / requires `Authorization:
 Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. Only this
 module sees the key: the request carries its account, and stored objects belong to the owner of that.
-Requests that change the server itself require an admin key, even without other keys.
+Requests that change the server itself require an admin key, even without other keys. Where there are no keys,
+the rules of `origins.py` keep the web pages of others out.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from antiphon.core.errors import AuthenticationError, RequestError, ScopeError
 from antiphon.core.limits import CLIENT
 from antiphon.core.observation import observed
 from antiphon.http.errors import error_response
+from antiphon.http.origins import OriginRules
 
 POLICY_VIOLATION = 1008
 """The code that closes a WebSocket whose client may not use it (RFC 6455)."""
+DENIAL = "websocket.http.response"
+"""The extension of ASGI for a response in place of the handshake of a WebSocket."""
 
 _OPEN = frozenset({"/health", "/ready", "/version", "/", "/docs", "/openapi.json"})
 _PAGE = "/page/"
@@ -68,19 +72,21 @@ class KeyMiddleware:
     def __init__(self, asgi: ASGIApp, app: App) -> None:
         self._asgi = asgi
         self._keys = app.keys
+        self._rules = OriginRules(app.options, guarded=app.keys.guarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request whose key is missing, has not the scope, or has used up its limits."""
+        """Refuse a request of a page that may not send it, or whose key does not allow it."""
         if scope["type"] == "lifespan":
             await self._asgi(scope, receive, send)
             return
         path, account, guarded = scope["path"], ANYONE, self._keys.guarded
-        if path in _ADMIN or (guarded and not _is_open(path)):
-            try:
+        try:
+            self._rules.check(scope)
+            if path in _ADMIN or (guarded and not _is_open(path)):
                 account = self._admitted(scope, path)
-            except RequestError as error:
-                await _refuse(error, scope, receive, send)
-                return
+        except RequestError as error:
+            await _refuse(error, scope, receive, send)
+            return
         scope.setdefault("state", {})["account"] = account
         # Slots are shared by client; without keys, clients are distinguished by their addresses.
         CLIENT.set(account.owner if guarded else (scope.get("client") or ("",))[0])
@@ -133,7 +139,7 @@ def _check_scope(account: Account, needed: AccountScope | None) -> None:
 
 
 async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
+    if scope["type"] == "http" or DENIAL in scope["extensions"]:
         await error_response(error, scope)(scope, receive, send)
     else:  # a socket that is closed before it is accepted: the server answers 403
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})

@@ -13,6 +13,7 @@ the connection. An offer to go on in another protocol than WebSocket is ignored 
 """
 
 import logging
+import re
 from asyncio import BaseTransport, Event, TimerHandle, WriteTransport
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
@@ -47,6 +49,8 @@ _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
 SIZE_LINES = [b"%x\r\n" % size for size in range(4096)]
 """The first lines of chunks of most sizes: to format one takes as long as the rest of a write."""
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+"""A target of a request with an authority."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
@@ -462,6 +466,8 @@ class StreamProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Serve the request, or let it wait for its turn, and offer the extension to it."""
         self._awaited = "body_seconds"
+        if not self.url.startswith(b"/"):
+            self._take_authority()
         parser, version = self.parser, self.parser.get_http_version()
         self.scope = scope = self._scope.copy()
         scope["http_version"] = version
@@ -486,6 +492,14 @@ class StreamProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
         else:
             self._start_asgi_task(cycle, self.app)
+
+    def _take_authority(self) -> None:
+        """A target with an authority, as proxies get it: that is the Host (RFC 9112, 3.2.2)."""
+        target = _ABSOLUTE.fullmatch(self.url)
+        if target is not None:
+            authority, path = target.groups()
+            self.url = path if path.startswith(b"/") else b"/" + path
+            self.headers = [(name, authority if name == b"host" else value) for name, value in self.headers]
 
     def on_chunk_header(self) -> None:
         """Count a chunk of the body."""
@@ -615,6 +629,18 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         while not self.queue.empty():
             self.queue.get_nowait()
         super().connection_lost(exc)
+
+    async def run_asgi(self) -> None:
+        """Serve it. uvicorn's would log an error for a response in place of the handshake."""
+        try:
+            await self.app(self.scope, self.receive, self.send)
+        except ClientDisconnected:
+            pass
+        except BaseException:
+            self.logger.exception("Exception in ASGI application")
+        self.send_500_response()  # does nothing after a handshake, or a response
+        if self.close_timer is None:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Read on, until there is too much of it."""

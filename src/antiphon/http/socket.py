@@ -18,7 +18,6 @@ from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
 from antiphon.app.journal import as_records
 from antiphon.app.responses.create import Creation, as_kept, begin, response_id
-from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import RequestError, public_error
 from antiphon.core.limits import CLIENT as CLIENT_NAME
 from antiphon.core.observation import observed
@@ -46,9 +45,6 @@ class Create(CreateResponse, kw_only=True):
 
 async def converse(socket: WebSocket) -> None:
     """Answer turns until the client disconnects."""
-    if _is_foreign(socket):
-        await socket.close(POLICY_VIOLATION)
-        return
     await socket.accept()
     conversation = _Conversation(app_of(socket), socket)
     receiving, answering = map(asyncio.create_task, (conversation.receive(), conversation.answer()))
@@ -66,16 +62,6 @@ async def converse(socket: WebSocket) -> None:
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
     if connected and not conversation.client.stalled:
         await socket.close(POLICY_VIOLATION, conversation.refusal)
-
-
-def _is_foreign(socket: WebSocket) -> bool:
-    """Whether a web page from another origin calls a server without keys: a browser would let it."""
-    # Only browsers send an origin, and the same-origin policy does not apply to WebSockets.
-    # With keys this is not needed: a page knows none, and browsers add none by themselves.
-    origin, allowed = socket.headers.get("origin"), app_of(socket).options.origins
-    if origin is None or origin in allowed or "*" in allowed or account_of(socket) is not ANYONE:
-        return False
-    return origin.partition("://")[2] != socket.headers.get("host")
 
 
 class SocketClient(Client):
