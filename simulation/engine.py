@@ -5,12 +5,15 @@ text is known, and the request that an engine works on, in any server.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import Context
 from functools import cache
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from antiphon.apis.responses.compact import SUMMARY_REQUEST
+from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.engines.engine import Engine, GenerationRequest, Receiver, Work
 from antiphon.engines.pool import PoolEngine
@@ -38,6 +41,8 @@ KINDS: Mapping[str, tuple[int, int, int | None]] = {
     "never": (3, 10, 0),
 }
 """Kinds of answers: words, milliseconds between them, and after how many the engine fails."""
+BEGUN = Token(1, "")
+"""A token that only begins a character."""
 RECALL = "recall"
 """The answer says whether the model was shown a summary of earlier text."""
 
@@ -56,15 +61,34 @@ def whole_text(name: str, kind: str) -> str:
     return " ".join(f"{name}{number}" for number in range(KINDS[kind][0]))
 
 
+class _Answer(ScriptedAnswer, frozen=True):
+    """As of vLLM with several tokens in each step: the last only begins the character that comes next.
+
+    After a prompt that ends with such a token, its detokenizer returns the prompt, too.
+    """
+
+    def play(self, request: GenerationRequest) -> Iterator[Chunk]:
+        repeated = request.prompt.text if request.prompt.ids[-1:] == (BEGUN.id,) else ""
+        for chunk in super().play(request):
+            tokens = chunk.tokens if chunk.finish else (*chunk.tokens, BEGUN)
+            yield replace(chunk, text=repeated + chunk.text, tokens=tokens)
+            repeated = ""
+
+
+def _played(line: Line) -> ScriptedAnswer:
+    answer = answer_of(line)
+    return _Answer(answer.line, answer.chunks, answer.length)
+
+
 @cache
 def _answer(name: str, kind: str) -> ScriptedAnswer:
     _, delay, fails = KINDS.get(kind, (2, 10, None))
-    return answer_of(Line(whole_text(name, kind), delay_ms=delay, fail_after=fails))
+    return _played(Line(whole_text(name, kind), delay_ms=delay, fail_after=fails))
 
 
 @cache
 def _said(text: str) -> ScriptedAnswer:
-    return answer_of(Line(text, delay_ms=20))
+    return _played(Line(text, delay_ms=20))
 
 
 def _summary(name: str) -> str:

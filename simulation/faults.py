@@ -130,6 +130,13 @@ FAULTS = {
         "            if False:\n                request,",
         "is started again|reads|says",
     ),
+    "an answer is continued inside a character": Fault(
+        "run/replay.py",
+        "        if 0 < end < len(last.tokens):\n",
+        "        if False:\n",
+        "says|reads|a reader gets",
+        wanted=("background", "kill"),
+    ),
     "clients hear that a replica failed": Fault(
         "engines/pool.py",
         "        lost = ReplicaLostError()\n",
