@@ -1,7 +1,8 @@
 """Embeddings, rankings, scores and transcriptions, without HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from itertools import chain
 from time import time
 from typing import TypeVar
@@ -56,13 +57,14 @@ async def scores(app: App, request: ScoreRequest) -> bytes:
     return scores_body(random_id("score-", 24), int(time()), request.model, found)
 
 
-async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
     """The body of a transcription, in pieces. Raises RequestError, EngineError."""
     model = await app.models.model(name)
     account = observed().account
     with account:
-        async for piece in model.transcribe(audio):
-            yield piece
+        async with aclosing(model.transcribe(audio)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: str) -> Scores:

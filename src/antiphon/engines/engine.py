@@ -38,7 +38,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   served first.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -369,7 +369,7 @@ class TranscriptionRequest(Struct, frozen=True):
 class Transcriber(Protocol):
     """The method of an engine that transcribes audio."""
 
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """The body of the answer, in pieces, in the form that the fields want.
 
         Raises RequestError or EngineError, before the first piece if the audio cannot be transcribed.

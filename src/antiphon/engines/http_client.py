@@ -8,7 +8,7 @@ see `docs/decisions/0011-upstream-engines.md`.
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -127,7 +127,7 @@ class StreamedExchange(Exchange):
         """See `Exchange`."""
         self._pieces.put_nowait(error)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The pieces of the body; the connection is closed if the rest is not wanted. Raises HttpError."""
         try:
             while (piece := await self._pieces.get()) is not None:

@@ -258,11 +258,12 @@ class LlamaCppEngine:
         )
         try:
             await client.start()
+            fill_in = await _fill_in(client, facts)
         except BaseException:
             await client.stop()
             await process.close()
             raise
-        self._card = replace(self._described(client.card, facts), fill_in=await _fill_in(client, facts))
+        self._card = replace(self._described(client.card, facts), fill_in=fill_in)
         instance = _Instance(process, client, adapters)
         self._do(self._watch(instance))
         log.info(

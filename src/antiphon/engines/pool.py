@@ -12,8 +12,8 @@ succession is given up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -320,18 +320,19 @@ class PoolEngine:
 
         return await self._first(scored)
 
-    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Transcriber`: by the first replica that returns a first piece."""
 
-        async def begun(engine: Engine) -> tuple[bytes, AsyncIterator[bytes]]:
+        async def begun(engine: Engine) -> tuple[bytes, AsyncGenerator[bytes, None]]:
             assert isinstance(engine, Transcriber)
             pieces = engine.transcribe(audio)
             return await anext(pieces), pieces
 
-        first, mark_overloaded = await self._first(begun)
-        yield first
-        async for piece in mark_overloaded:
-            yield piece
+        first, rest = await self._first(begun)
+        async with aclosing(rest):
+            yield first
+            async for piece in rest:
+                yield piece
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`."""

@@ -10,7 +10,7 @@ real model would hide is simply not written. One chunk is one step of the engine
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,7 +263,7 @@ class ScriptedEngine:
         async with self._slot():
             return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
 
-    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """The name and size of the file, and the prompt, as text, as JSON or as a stream."""
         given = dict(audio.fields)
         said = f"{audio.name}: {len(audio.data)} bytes, {given.get('prompt', 'no prompt')}"

@@ -6,8 +6,8 @@ refused here, because the capabilities of the card do not name the feature.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -278,7 +278,7 @@ class UpstreamEngine:
         server = self._running()
         return await vectors.score(self._post, vector_api(server.kind), server.card, pairs)
 
-    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Transcriber`."""
         async with self._admission.hold():
             server = self._running()
@@ -288,11 +288,12 @@ class UpstreamEngine:
             self._client.send(passing)
             refused = b""
             try:
-                async for piece in passing.pieces():
-                    if passing.status == 200:
-                        yield piece
-                    else:
-                        refused = (refused + piece)[:MAX_REFUSAL]
+                async with aclosing(passing.pieces()) as pieces:
+                    async for piece in pieces:
+                        if passing.status == 200:
+                            yield piece
+                        else:
+                            refused = (refused + piece)[:MAX_REFUSAL]
             except HttpError as error:
                 raise unreachable(error) if not passing.status else broken(error) from error
             if passing.status in MISSING_STATUSES:

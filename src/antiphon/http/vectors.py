@@ -4,13 +4,14 @@ Vectors of texts, and scores of texts; transcriptions, which take a form.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
 from antiphon.app import vectors
@@ -85,25 +86,30 @@ async def transcribe(request: Request) -> Response:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")
     reading = _Reading(vectors.transcribed(app_of(request), wanted.model, audio))
-    first = await _unless_disconnected(request, reading.next())
+    try:
+        first = await _unless_disconnected(request, reading.next())
+    except BaseException:
+        reading.stop()
+        raise
     if first is None:
         reading.stop()
         return Response(status_code=CLIENT_CLOSED)
     answer = EVENTS if wanted.stream else _FORMS.get(wanted.response_format, "application/json")
-    return StreamingResponse(reading.all(first), media_type=answer)
+    return _Transcript(reading, first, answer)
 
 
 class _Reading:
     """Reads pieces in a separate task: their generator has to begin and to end in one task."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
         self._read: asyncio.Queue[bytes | Exception] = asyncio.Queue(MAX_QUEUED_PARTS)
         self._task = asyncio.ensure_future(self._run(pieces))
 
-    async def _run(self, pieces: AsyncIterator[bytes]) -> None:
+    async def _run(self, pieces: AsyncGenerator[bytes, None]) -> None:
         try:
-            async for piece in pieces:
-                await self._read.put(piece)
+            async with aclosing(pieces):  # which gives the slot of the engine back
+                async for piece in pieces:
+                    await self._read.put(piece)
         except Exception as error:
             await self._read.put(error)
         else:
@@ -118,16 +124,27 @@ class _Reading:
 
     async def all(self, piece: bytes) -> AsyncIterator[bytes]:
         """This piece, and all that follow."""
-        try:
-            while piece:
-                yield piece
-                piece = await self.next()
-        finally:
-            self.stop()
+        while piece:
+            yield piece
+            piece = await self.next()
 
     def stop(self) -> None:
         """Read no more."""
         self._task.cancel()
+
+
+class _Transcript(StreamingResponse):
+    """Pieces that are being read. They are read no more once it is over, also if it never began."""
+
+    def __init__(self, reading: _Reading, first: bytes, media_type: str) -> None:
+        super().__init__(reading.all(first), media_type=media_type)
+        self._reading = reading
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reading.stop()
 
 
 embeddings = handler(vectors.embeddings, EmbeddingsRequest)

@@ -5,7 +5,7 @@ else here. Sizes are estimates, until the server reports its counts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from types import MappingProxyType
@@ -203,7 +203,7 @@ class ChatModel:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
 
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Model`."""
         return vectors.transcribe(self.engine, audio)
 

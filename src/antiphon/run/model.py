@@ -5,7 +5,7 @@ continue it, and decodes the result.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import NamedTuple, Protocol
@@ -147,7 +147,7 @@ class Model(Protocol):
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
         ...
 
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """A transcription, as the body of an answer. Raises RequestError, EngineError."""
         ...
 

@@ -6,8 +6,8 @@ room are served in their order of arrival, for any model.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -563,10 +563,10 @@ class NamedModel:
         async with self.in_use():
             return await self._model.score(pairs)
 
-    async def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Model`."""
-        async with self.in_use():
-            async for piece in self._model.transcribe(audio):
+        async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:
+            async for piece in pieces:
                 yield piece
 
     def _completed(self, turn: Turn) -> Turn:

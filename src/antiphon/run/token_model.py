@@ -1,7 +1,7 @@
 """A model whose engine continues prompts: turns become prompts, and the generated text is decoded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -216,7 +216,7 @@ class TokenModel:
         """See `Model`."""
         return await vectors.score(self.engine, pairs)
 
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Model`."""
         return vectors.transcribe(self.engine, audio)
 

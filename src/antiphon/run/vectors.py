@@ -5,7 +5,7 @@ between two vectors.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from operator import mul
 from types import MappingProxyType
@@ -73,7 +73,7 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     return Scores((*scores,), found.tokens)
 
 
-def transcribe(engine: Engine, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+def transcribe(engine: Engine, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
     """A transcription, as the body of an answer. Raises RequestError, EngineError."""
     if Task.TRANSCRIBE not in engine.card.capabilities.tasks or not isinstance(engine, Transcriber):
         raise _unsupported_task_error(
@@ -146,7 +146,7 @@ class VectorModel:
         """See `Model`."""
         return await score(self.engine, pairs)
 
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncIterator[bytes]:
+    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Model`."""
         return transcribe(self.engine, audio)
 

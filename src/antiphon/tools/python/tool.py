@@ -132,6 +132,7 @@ class Interpreters:
         self.limits = limits
         self.keeper = keeper
         self._workers: dict[str, _Worker] = {}  # by container, the least recently used first
+        self._starting = 0  # interpreters that will be there soon
         self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or wanted
         self._users: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -201,16 +202,19 @@ class Interpreters:
         return worker
 
     async def _begin(self, wanted: _WantedContainer, name: str, *, restarted: bool) -> _Worker:
-        while len(self._workers) >= self.limits.python_interpreters:
+        while len(self._workers) + self._starting >= self.limits.python_interpreters:
             idle = next((each for each in self._workers if each not in self._users), None)
-            if idle is None:
+            if idle is None:  # nobody waits for one: so it is no case for `core/permits.py`
                 raise ToolError(_BUSY)
             await self._end(idle)
+        self._starting += 1
         try:
             interpreter = await Interpreter.begin(self.sandbox.words)
         except OSError as error:
             log.exception("Python does not start")
             raise ToolError(_BROKEN) from error
+        finally:
+            self._starting -= 1
         worker = self._workers[wanted.id] = _Worker(name, interpreter, restarted)
         return worker
 
