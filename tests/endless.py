@@ -1,6 +1,7 @@
 """Work for processes of their own, of which most does not end by itself."""
 
 import os
+import signal
 from typing import Any
 
 from antiphon.core.errors import RequestError
@@ -12,6 +13,12 @@ def echo(value: Any) -> Any:
 
 def process() -> int:
     return os.getpid()
+
+
+def terminated() -> int:
+    """It sends itself the signal."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return os.getppid()
 
 
 def refused() -> None:

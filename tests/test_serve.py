@@ -376,6 +376,41 @@ def test_a_client_that_leaves_is_no_error(tmp_path: Path, scripted: tuple[str, .
         assert server.stderr == ""
 
 
+def children_of(process: int) -> list[int]:
+    """The processes that a process has started."""
+    found = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for each in found for child in each.read_text().split()]
+
+
+def test_a_signal_while_files_are_indexed_leaves_them_to_the_next_server(
+    tmp_path: Path, scripted: tuple[str, ...]
+) -> None:
+    """As supervisors send it: to all processes of the server."""
+    with (
+        serving(tmp_path, *scripted) as server,
+        httpx.Client(base_url=f"{server.url}/v1", verify=NO_TLS) as http,
+    ):
+        ids = [
+            http.post(
+                "/files", files={"file": ("a.txt", b"word " * 80_000)}, data={"purpose": "assistants"}
+            ).json()["id"]
+            for _ in range(2)
+        ]
+        path = f"/vector_stores/{http.post('/vector_stores', json={'file_ids': ids}).json()['id']}"
+        assert http.get(path).json()["file_counts"]["in_progress"]
+        for process in children_of(server.pid):
+            os.kill(process, signal.SIGTERM)
+        server.send(signal.SIGTERM)
+        assert server.ended() in CODES[signal.SIGTERM]
+        assert server.stderr == ""
+    with (
+        serving(tmp_path, *scripted) as server,
+        httpx.Client(base_url=f"{server.url}/v1", verify=NO_TLS) as http,
+    ):
+        server.until(lambda: not http.get(path).json()["file_counts"]["in_progress"])
+        assert http.get(path).json()["file_counts"]["completed"] == len(ids)
+
+
 def test_who_reads_what_it_prints_may_leave(scripted: tuple[str, ...]) -> None:
     """A terminal, or a pipe: its lines are lost then, and nothing else."""
     command = [str(ANTIPHON), "serve", "--store", "memory", *scripted]

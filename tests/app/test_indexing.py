@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from antiphon.app.indexing import ATTEMPTS
+from antiphon.core.errors import EngineBusyError
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.documents import TextChunk
 from antiphon.store.open import open_store
 from antiphon.store.records import IndexedFile, IndexStatus
 from antiphon.store.store import Store
+from tests.endless import endless
+from tests.run.support import until
 from tests.server import running
 from tests.store.parts.files import uploaded
 from tests.store.parts.vector_stores import indexed, vector_store
@@ -38,18 +43,20 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db"
 
 
-async def prepare(url: str, content: bytes = b"whole text") -> None:
-    """A vector store with a file that waits."""
+async def prepare(url: str, content: bytes = b"whole text", files: int = 1) -> None:
+    """A vector store with files that wait."""
     store = await open_store(url)
-    await uploaded(store, "file_1", content)
-    await store.vector_stores.create(vector_store(), [indexed()])
+    names = [f"file_{number}" for number in range(1, files + 1)]
+    for name in names:
+        await uploaded(store, name, content)
+    await store.vector_stores.create(vector_store(), [*map(indexed, names)])
     await store.close()
 
 
-async def ended(store: Store) -> IndexedFile:
+async def ended(store: Store, name: str = "file_1") -> IndexedFile:
     async with asyncio.timeout(TIMEOUT):
         while True:
-            record = await store.vector_stores.file(OWNER, "vs_1", "file_1")
+            record = await store.vector_stores.file(OWNER, "vs_1", name)
             if record.status is not IndexStatus.IN_PROGRESS:
                 return record
             await asyncio.sleep(0.01)
@@ -89,9 +96,66 @@ async def test_a_server_that_stops_gives_its_files_back(url: str):
         store = server.app.storage.store
         async with asyncio.timeout(TIMEOUT):
             while await store.vector_stores.claim("w", 0.0, 1.0) is not None:
-                await store.vector_stores.release("w", [indexed().key])
+                await store.vector_stores.release("w")
     async with running([{"output": "Hi"}], store=url, lease=600) as server:
         assert (await ended(server.app.storage.store)).status == "completed"
+
+
+async def test_a_server_that_stops_leaves_its_files_to_the_next(url: str, monkeypatch: pytest.MonkeyPatch):
+    """One is read, the other waits for its process: the stop cancels both in one turn, and ends."""
+
+    async def forever(pool: BoundedPool, *_: object) -> list[TextChunk]:
+        return await pool.run("file", endless)
+
+    await prepare(url, files=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("antiphon.app.indexing.read_chunks", forever)
+        async with asyncio.timeout(TIMEOUT), running([{"output": "Hi"}], store=url, lease=600) as server:
+            permits = server.worker.indexer.pool.permits
+            await until(lambda: (permits.running, permits.waiting) == (1, 1))
+        assert (permits.running, permits.waiting) == (0, 0)
+    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+        for name in ("file_1", "file_2"):
+            assert (await ended(server.app.storage.store, name)).status == "completed"
+
+
+async def test_what_fails_because_the_server_stops_says_nothing_of_the_file(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    begun = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            raise ZeroDivisionError from error
+
+    await prepare(url)
+    with monkeypatch.context() as patch:
+        patch.setattr("antiphon.app.indexing.read_chunks", broken)
+        async with asyncio.timeout(TIMEOUT), running([{"output": "Hi"}], store=url, lease=600):
+            await begun.wait()
+    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+        assert (await ended(server.app.storage.store)).status == "completed"
+
+
+async def test_a_file_waits_as_long_as_the_model_is_busy(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Only servers that crash are counted."""
+    tries = 0
+
+    async def busy(*_: object) -> list[TextChunk]:
+        nonlocal tries
+        tries += 1
+        if tries <= ATTEMPTS + 1:
+            raise EngineBusyError
+        return [TextChunk("at last", "last")]
+
+    await prepare(url)
+    monkeypatch.setattr("antiphon.app.indexing.read_chunks", busy)
+    async with running([{"output": "Hi"}], store=url, lease=0.05) as server:
+        assert (await ended(server.app.storage.store)).status == "completed"
+    assert tries == ATTEMPTS + 2
 
 
 async def test_a_failure_of_ours_is_told_without_its_cause(url: str, monkeypatch: pytest.MonkeyPatch):
@@ -108,8 +172,6 @@ async def test_a_failure_of_ours_is_told_without_its_cause(url: str, monkeypatch
 
 
 async def test_a_file_that_is_detached_meanwhile(url: str, monkeypatch: pytest.MonkeyPatch):
-    from antiphon.run.documents import TextChunk  # noqa: PLC0415
-
     reading, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(*_: object) -> list[TextChunk]:

@@ -243,7 +243,7 @@ async def test_writes_and_outages_are_counted(store: Outage, monkeypatch: pytest
     store.away = False
     await calls
     failed = len(store.calls) - 1
-    text = metrics.text("text/plain", {}, 0)[0].decode()
+    text = metrics.text("text/plain", {}, {}, 0)[0].decode()
     assert f"\nantiphon:store_failures_total {float(failed)}\n" in text
     assert "\nantiphon:store_write_seconds_count 1.0\n" in text
 

@@ -299,3 +299,21 @@ def test_a_start_that_fails_costs_no_permit() -> None:
     with pytest.raises(ZeroDivisionError):
         holds.leave()
     assert (permits.running, permits.waiting, last.given) == (1, 0, True)
+
+
+async def test_work_that_cannot_be_cancelled_keeps_its_permit_until_it_ends() -> None:
+    permits, working = Permits(1), [asyncio.get_running_loop().create_future() for _ in range(3)]
+    tasks = [asyncio.create_task(permits.run(lambda work=work: work)) for work in working]  # type: ignore[misc]
+    await asyncio.sleep(0)
+    for leaves in tasks[:2]:
+        leaves.cancel()
+    await asyncio.gather(*tasks[:2], return_exceptions=True)
+    assert (permits.running, permits.waiting) == (1, 1)
+    working[0].set_exception(ZeroDivisionError())  # nobody is told
+    working[2].set_result("last")
+    assert await tasks[2] == "last"
+    await asyncio.sleep(0)
+    assert (permits.running, working[1].done()) == (0, False)
+    with pytest.raises(ZeroDivisionError):
+        await permits.run(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    assert permits.running == 0

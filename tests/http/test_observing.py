@@ -258,6 +258,23 @@ async def test_what_is_done_is_counted_under_the_names_of_vllm(http: httpx.Async
     assert grown("process_cpu_seconds_total") >= 0
 
 
+async def test_work_that_waits_for_its_turn_is_shown(http: httpx.AsyncClient, server: Running) -> None:
+    permits = server.worker.indexer.pool.permits
+    held = [permits.enter(lambda: None) for _ in range(3)]  # of one client, who never has all
+    shown = {labels[0]: value for labels, value in (await scraped(http)).items() if "indexing" in labels}
+    status = (await http.get("/v1/status")).json()
+    for each in held:
+        each.leave()
+    assert shown == {
+        "antiphon:permits_slots": 2,
+        "antiphon:permits_running": 1,
+        "antiphon:permits_waiting": 2,
+    }
+    assert {"work": "indexing", "slots": 2, "running": 1, "waiting": 2} in status["permits"]
+    works = {labels[1] for labels in await scraped(http) if labels[0] == "antiphon:permits_slots"}
+    assert works >= {"schemas", "attachments", "indexing", "background", "large_requests", "logs"}
+
+
 async def test_histograms_count_what_is_below_each_bound(http: httpx.AsyncClient) -> None:
     await http.post(CHAT, json=chat("Hi"))
     text = (await http.get("/metrics")).text
@@ -293,7 +310,7 @@ async def test_how_long_the_event_loop_was_held_is_known_for_a_while() -> None:
     metrics.delay.watch(loop)  # type: ignore[arg-type]
     for late in (0.001, 0.25, 0.002):
         loop.go_on(late)
-    text, _ = metrics.text("text/plain", {}, 0)
+    text, _ = metrics.text("text/plain", {}, {}, 0)
     shown = float(text.partition(b"\nantiphon:loop_delay_seconds ")[2].split()[0])
     assert shown == metrics.delay.seconds == pytest.approx(0.25)
     for _ in range(round(2 * LoopDelay.WINDOW / LoopDelay.STEP) + 2):

@@ -12,7 +12,7 @@ import pytest
 from antiphon.core.errors import ClientBusyError, RequestError
 from antiphon.core.limits import CLIENT, LIMIT_EXCEEDED, Limits
 from antiphon.run.bounded import BoundedPool, LargeBytes, warm
-from tests.endless import echo, endless, greedy, nested, process, refused, wordy
+from tests.endless import echo, endless, greedy, nested, process, refused, terminated, wordy
 
 
 @contextmanager
@@ -74,6 +74,12 @@ async def test_a_process_that_somebody_has_ended_is_replaced() -> None:
     os.kill(ended, signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, ended, os.WEXITED | os.WNOWAIT)
     assert await pool.run("a", process) != ended
+
+
+async def test_a_signal_to_all_processes_of_a_server_ends_no_work() -> None:
+    """A supervisor sends SIGTERM to all of them: what is computed is no less valid for that."""
+    pool = BoundedPool()
+    assert await pool.run("a", terminated) == os.getpid()
 
 
 async def test_functions_that_have_no_name_are_left_behind() -> None:

@@ -15,6 +15,8 @@ from antiphon.store.schema import METADATA
 from tests.store.samples import NOW, OWNER, append, completion, conversation, entry, item, items, job, leased
 from tests.store.weighing import check_counts
 
+JOBS = ("responses", "vector_store_files")
+
 
 def indexes(connection: Connection) -> set[tuple[str, str]]:
     found = connection.execute(
@@ -62,6 +64,11 @@ async def test_what_was_there_is_counted(tmp_path: Path):
         *(f"ALTER TABLE {table} DROP COLUMN size" for table in ("responses", "conversations", "completions")),
         *(f"CREATE INDEX {table}_by_time ON {table} (created_at)" for table in ("responses", "completions")),
         "DROP TABLE usage",
+        *(f"DROP INDEX {table}_{kind}" for table in JOBS for kind in ("jobs", "leased")),
+        "DROP INDEX responses_answering",
+        "DROP INDEX vector_store_files_detached",
+        "CREATE INDEX responses_running ON responses (created_at)",
+        "CREATE INDEX vector_store_files_by_status ON vector_store_files (status)",
         "UPDATE alembic_version SET version_num = '0012'",
     )
     engine = create_engine(url)

@@ -96,7 +96,7 @@ async def _beat(store: Store, model: Model, worker: str) -> None:
 
 
 async def _release(store: Store, model: Model, worker: str) -> None:
-    await store.jobs.release(worker, ["resp_1"])
+    await store.jobs.release(worker)
     if model.lease and model.lease.worker == worker:
         model.lease = None
 

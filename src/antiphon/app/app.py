@@ -26,7 +26,9 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
+from antiphon.core.permits import Permits
 from antiphon.core.turn import Turn
+from antiphon.engines.engine import Load
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.model import Model
 from antiphon.run.models import Models
@@ -91,12 +93,11 @@ class LargeWork:
     """
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self.permits = Permits(1)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of this work."""
-        async with self._lock:
-            return await asyncio.to_thread(work)
+        """The result of this work, which goes on if the caller is cancelled."""
+        return await self.permits.run(lambda: asyncio.ensure_future(asyncio.to_thread(work)))
 
     async def run_on_items(self, items: Any, work: Callable[[], T]) -> T:
         """The result of work on the items of a request, in a thread if they are many."""
@@ -135,6 +136,21 @@ class App(Struct, frozen=True):
     def searcher(self) -> FileSearcher:
         """Searches vector stores."""
         return searcher(self.storage, self.embedder, self.options.limits)
+
+    @property
+    def permits(self) -> dict[str, Load]:
+        """How many permits there are of each kind of work, how many are given, and how many wait."""
+        schemas = [served.model.pool.permits for served in self.models.served if served.model is not None]
+        own = {"attachments": self.attachments.pool.permits, "large_requests": self.large.permits}
+        each = {"schemas": schemas} | {work: [one] for work, one in (own | self.metrics.permits).items()}
+        return {
+            work: Load(
+                sum(some.running for some in pools),
+                sum(some.waiting for some in pools),
+                sum(some.capacity for some in pools),
+            )
+            for work, pools in each.items()
+        }
 
     def presentation(self, model: Model) -> PresentationOptions:
         """How answers of a model are presented by default."""

@@ -158,6 +158,15 @@ class ModelNow(Struct, kw_only=True):
     tokens_now: int
 
 
+class PermitsNow(Struct):
+    """How much of some work may be done at a time, is done, and waits."""
+
+    work: str
+    slots: int
+    running: int
+    waiting: int
+
+
 class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
     """How the server is doing."""
 
@@ -165,6 +174,7 @@ class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
     health: Health
     background_running: int
     debug_answers: int
+    permits: list[PermitsNow]
     models: list[ModelNow]
 
 
@@ -368,6 +378,9 @@ async def status(app: App, owner: str) -> bytes:
             health=app.models.health,
             background_running=app.metrics.background,
             debug_answers=app.options.debug_answers,
+            permits=[
+                PermitsNow(work, load.slots, load.running, load.waiting) for work, load in app.permits.items()
+            ],
             models=data,
         )
     )

@@ -32,6 +32,9 @@ RENEWALS = 3
 _WRITTEN = 200
 """Chunks that are written at once, so that other writes need not wait long."""
 
+_NOT_NOW = (EngineBusyError, EngineNotReadyError, StoreError)
+"""Errors that say nothing of the file."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -41,26 +44,30 @@ class Indexer:
     def __init__(self, app: App, lease: float) -> None:
         self._app = app
         self._lease = lease
-        self._pool = BoundedPool(app.options.limits)
+        self.pool = BoundedPool(app.options.limits)
         self._held: set[str] = set()
         self._has_held = asyncio.Event()  # there are some
         self._tasks: list[asyncio.Task[None]] = []
+        self._draining = self._stopping = False
 
     def start(self) -> None:
         """Begin to work. The storage was started before."""
         work = [self._renew(), *(self._work() for _ in range(JOBS))]
         self._tasks = [asyncio.create_task(each) for each in work]
 
+    def drain(self) -> None:
+        """Claim no more."""
+        self._draining = True
+
     async def stop(self) -> None:
         """Stop working; other servers can continue unfinished jobs at once."""
-        held = [*self._held]
+        self._draining = self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        if held:
-            with suppress(StoreError):  # then the leases run out
-                await self._vector_stores.release(self._worker, held)
+        with suppress(StoreError):  # then the leases run out
+            await self._vector_stores.release(self._worker)
 
     @property
     def _vector_stores(self) -> VectorStores:
@@ -80,7 +87,7 @@ class Indexer:
 
     async def _work(self) -> None:
         with self._app.storage.store.watch(INDEXING) as watch:
-            while True:
+            while not self._draining:
                 try:
                     record = await self._vector_stores.claim(self._worker, time.time(), self._lease)
                     if record is not None:
@@ -92,7 +99,8 @@ class Indexer:
                     log.warning("a file has to wait for the model that embeds", error=error.message)
                 except Exception as error:
                     log_failure(error)
-                await watch.changed(self._lease)
+                if not self._draining:
+                    await watch.changed(self._lease)
 
     async def _hold(self, record: IndexedFile) -> None:
         self._held.add(record.key)
@@ -106,25 +114,27 @@ class Indexer:
                 self._has_held.clear()
 
     async def _index(self, record: IndexedFile) -> None:
-        """Index a file.
-
-        Raises StoreError, or the error of a model that is not ready: then the lease expires, and the job is
-        tried again.
-        """
+        """Index a file. Raises an error of `_NOT_NOW`: then the job is tried again later."""
         error = None
         try:
             if not await self._write_chunks(record):
                 return
-        except RequestError as refusal:
-            error = LastError(_code(refusal), refusal.message)
-        except (StoreError, EngineBusyError, EngineNotReadyError):
-            raise
         except Exception as failure:
-            log_failure(failure, vector_store=record.vector_store_id, file=record.id)
-            error = LastError("server_error", "This file could not be indexed. Attach it again.")
+            if self._stopping:  # whatever fails then says nothing of the file, and must not end the stopping
+                raise asyncio.CancelledError from failure
+            if isinstance(failure, _NOT_NOW):
+                await self._postpone(record)
+                raise
+            error = _explanation(failure, record)
         status = IndexStatus.COMPLETED if error is None else IndexStatus.FAILED
         encoded = None if error is None else msgspec.json.encode(error)
         await self._vector_stores.finish(IndexEnd(self._worker, record.key, status, encoded))
+
+    async def _postpone(self, record: IndexedFile) -> None:
+        """Have it tried again later, by any server. Raises StoreError."""
+        until = time.time() + self._lease
+        writer = self._app.storage.writer
+        await writer.retried(lambda: self._vector_stores.postpone(self._worker, record.key, until))
 
     async def _write_chunks(self, record: IndexedFile) -> bool:
         """Write the chunks of a file; whether the job is still ours. Raises RequestError, StoreError."""
@@ -133,7 +143,7 @@ class Indexer:
             message = "The server stopped each time that it indexed this file. Leave it out."
             raise RequestError(message)
         _, content = await whole_content(self._app, record.owner, record.id, "file_id")
-        chunks = await read_chunks(self._pool, content, Chunking(record.chunk_size, record.chunk_overlap))
+        chunks = await read_chunks(self.pool, content, Chunking(record.chunk_size, record.chunk_overlap))
         if not chunks:
             raise RequestError("This file has no text. Send a file with text, not only with images.")
         for start in range(0, len(chunks), _WRITTEN):
@@ -154,5 +164,10 @@ class Indexer:
         ]
 
 
-def _code(error: RequestError) -> str:
-    return UNSUPPORTED if error.code == UNSUPPORTED else "invalid_file"
+def _explanation(failure: Exception, record: IndexedFile) -> LastError:
+    """Why a file cannot be indexed, for its owner."""
+    if isinstance(failure, RequestError):
+        code = UNSUPPORTED if failure.code == UNSUPPORTED else "invalid_file"
+        return LastError(code, failure.message)
+    log_failure(failure, vector_store=record.vector_store_id, file=record.id)
+    return LastError("server_error", "This file could not be indexed. Attach it again.")

@@ -58,8 +58,7 @@ class LogSource:
 
     async def _read_after_others(self) -> LogTail | None:
         """The same, by one reader at a time, because a slow reader may have much to read."""
-        async with self._writer.reading:
-            return await self._read()
+        return await self._writer.reading.run(lambda: asyncio.ensure_future(self._read()))
 
     async def _push(self, output: Driver, batches: Iterable[list[bytes]]) -> None:
         """Push these events, a batch in each turn, and wait until more can be taken."""

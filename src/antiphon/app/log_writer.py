@@ -22,6 +22,7 @@ import structlog
 from antiphon.app.event_log import events_after
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
+from antiphon.core.permits import Permits
 from antiphon.run.drive import LARGE, wait_for_turn
 from antiphon.run.endings import LostError, OverLimitError
 from antiphon.store.records import Append, Lease, LogEntry
@@ -79,9 +80,10 @@ class LogWriter:
         self._any_ready = asyncio.Event()
         self._background_ready = asyncio.Event()
         self._writing = asyncio.Lock()
-        self.reading = asyncio.Lock()
-        """Held while much of a log is read: several threads would keep the interpreter lock from the event
+        self.reading = Permits(1)
+        """For who may read much of a log: several threads would keep the interpreter lock from the event
         loop."""
+        self._metrics.permits["logs"] = self.reading
         self._flushing: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[Any]] = set()  # the tasks that call the store
 

@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.core.observation import Observation, ObservedGeneration
+from antiphon.core.permits import Permits
 from antiphon.engines.engine import Load
 
 _FIRST = (
@@ -102,6 +103,14 @@ _COUNTED = {
     "antiphon:malformed": ("malformed", "Places of broken markup in what models wrote."),
 }
 """Counters of a model: their names in `_ModelCounts`, and their descriptions."""
+
+
+_PERMITS = {
+    "slots": "How much of this work may be done at a time.",
+    "running": "How much is.",
+    "waiting": "How much waits for that.",
+}
+"""Gauges of the permits of work: their names in a `Load`, and their descriptions."""
 
 
 class _ModelCounts:
@@ -219,6 +228,8 @@ class Metrics:
         self._store_failures = 0
         self.background = 0
         """Background responses that are being worked on here."""
+        self.permits: dict[str, Permits] = {}
+        """Of work that waits for its turn, by its kind."""
         self.delay = LoopDelay()
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -254,27 +265,34 @@ class Metrics:
         counts = self._models.get(model)
         return (0, 0) if counts is None else (counts.prompt_tokens, counts.generated_tokens)
 
-    def text(self, accept: str, loads: Mapping[str, Load], tasks: int) -> tuple[bytes, str]:
+    def text(
+        self, accept: str, loads: Mapping[str, Load], permits: Mapping[str, Load], tasks: int
+    ) -> tuple[bytes, str]:
         """All metrics, and their media type, in the format of Prometheus that `accept` selects.
 
-        `loads` are those of the engines, by model; `tasks` is the number of tasks on the event loop. This
-        takes milliseconds: call it in a thread.
+        `loads` are those of the engines, by model, and `permits` those of other work; `tasks` is the number
+        of tasks on the event loop. This takes milliseconds: call it in a thread.
         """
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(_Snapshot([*self._gauges(loads, tasks), *self._families()]))
+        registry.register(_Snapshot([*self._gauges(loads, permits, tasks), *self._families()]))
         encode, media_type = choose_encoder(accept)
         return encode(registry), media_type
 
-    def _gauges(self, loads: Mapping[str, Load], tasks: int) -> Iterator[Metric]:
+    def _gauges(self, loads: Mapping[str, Load], permits: Mapping[str, Load], tasks: int) -> Iterator[Metric]:
         running = GaugeMetricFamily("vllm:num_requests_running", "Generations under way.", labels=_MODEL)
         waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Generations that wait.", labels=_MODEL)
         for model, load in loads.items():
             running.add_metric((model, _ENGINE), load.running)
             waiting.add_metric((model, _ENGINE), load.waiting)
         yield from (running, waiting)
+        for field, help_ in _PERMITS.items():
+            gauge = GaugeMetricFamily(f"antiphon:permits_{field}", help_, labels=("work",))
+            for work, load in permits.items():
+                gauge.add_metric((work,), getattr(load, field))
+            yield gauge
         yield GaugeMetricFamily(
             "antiphon:background_running", "Background responses under way.", self.background
         )

@@ -66,7 +66,8 @@ class Worker:
         self._cancels = Signal()
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._indexer = Indexer(app, lease)
+        self.indexer = Indexer(app, lease)
+        app.metrics.permits |= {"background": self.permits, "indexing": self.indexer.pool.permits}
 
     async def start(self) -> None:
         """Begin to work. The storage was started before."""
@@ -77,10 +78,11 @@ class Worker:
         )
         self._tasks = [asyncio.create_task(each) for each in work]
         self._claiming = asyncio.create_task(self._claim())
-        self._indexer.start()
+        self.indexer.start()
 
     def drain(self) -> None:
         """Claim no more."""
+        self.indexer.drain()
         if self._claiming is not None:
             self._claiming.cancel()
 
@@ -90,13 +92,12 @@ class Worker:
             return
         claiming, self._claiming = self._claiming, None
         await _cancelled([claiming])
-        await self._indexer.stop()
+        await self.indexer.stop()
         writer = self._app.storage.writer
         writer.stopping.set_result(None)  # before the jobs end: their journals wait for no store then
-        mine = [*self._jobs.values()]
         await _cancelled([*self._jobs])
         with suppress(StoreError):  # then the leases run out
-            await writer.store.jobs.release(writer.worker, mine)
+            await writer.store.jobs.release(writer.worker)
 
     async def stop(self) -> None:
         """Stop working."""

@@ -12,9 +12,13 @@ cancelled comes back, too. Use this for all work that waits its turn.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 from antiphon.core.errors import AntiphonError, ClientBusyError
 from antiphon.core.limits import CLIENT
+
+T = TypeVar("T")
 
 
 class Permit:
@@ -103,6 +107,20 @@ class Permits:
         finally:
             permit.leave()
 
+    async def run(self, begin: Callable[[], asyncio.Future[T]], priority: int = 0) -> T:
+        """The result of work that cannot be cancelled, such as that of a thread. Raises as `enter` does.
+
+        It holds its permit until it has ended, also if the caller is cancelled.
+        """
+        permit = await self.acquire(priority)
+        try:
+            working = begin()
+        except BaseException:
+            permit.leave()
+            raise
+        working.add_done_callback(partial(_leave, permit))
+        return await asyncio.shield(working)
+
     def refusal(self, *, of_owner: bool) -> AntiphonError:
         """The error for one more who would wait: too many of all do, or `of_owner`."""
         return ClientBusyError()
@@ -150,6 +168,12 @@ class Permits:
             del self._lines[line]
         self.waiting -= 1
         _count_down(self._waiting, permit.owner)
+
+
+def _leave(permit: Permit, working: asyncio.Future[Any]) -> None:
+    permit.leave()
+    if not working.cancelled():
+        working.exception()  # marks it as retrieved: the caller may have left
 
 
 def _count_down(counts: dict[str, int], owner: str) -> None:

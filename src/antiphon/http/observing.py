@@ -129,5 +129,5 @@ async def metrics(request: Request) -> Response:
     app = app_of(request)
     accept = request.headers.get("accept", "")
     tasks = len(asyncio.all_tasks())
-    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads, tasks)
+    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads, app.permits, tasks)
     return Response(text, headers={"content-type": media_type})

@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -145,7 +145,7 @@ class _Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        with ours, theirs:
+        with ours, theirs, _shielded_from_sigterm():
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -182,6 +182,19 @@ class _Process:
         """End it."""
         self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def _shielded_from_sigterm() -> Iterator[None]:
+    """Processes that are started here do not end by SIGTERM.
+
+    A supervisor may send it to all processes of a server that stops, whose work is no less valid for that.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _idle: list[_Process] = []

@@ -1,39 +1,30 @@
-"""Leases of workers on responses: columns of rows, taken with `FOR UPDATE SKIP LOCKED` where that exists."""
+"""Leases of workers on responses: columns of rows, taken with `FOR UPDATE SKIP LOCKED` where that exists.
 
-from collections.abc import Collection
-from typing import Any
+Which job is taken next: `job_queue.py`.
+"""
+
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Select, TextClause, and_, bindparam, func, select, update
+from sqlalchemy import and_, bindparam, func, select, update
 
-from antiphon.store.database import Database, one_by_one
+from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.job_queue import JobQueue
 from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseStatus
 from antiphon.store.responses import record_of
-from antiphon.store.schema import RUNNING, responses
+from antiphon.store.schema import ANSWERING, BACKGROUND_JOBS, RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
-from antiphon.store.transaction import PreparedStatement, Transaction, Values
+from antiphon.store.transaction import PreparedStatement, Transaction
 
-Condition = ColumnElement[bool] | TextClause
-
-
-def _free(*which: Condition) -> Select[Any]:
-    """The oldest running responses for which `which` holds."""
-    return (
-        select(responses)
-        .where(RUNNING, *which)
-        .order_by(responses.c.created_at, responses.c.id)
-        .limit(bindparam("limit"))
-        .with_for_update(skip_locked=True)
-    )
-
-
-# Servers repeat these queries at short intervals, mostly without a result: they are compiled once.
-_JOBS = _free(responses.c.background, func.coalesce(responses.c.lease_until, 0.0) <= bindparam("now"))
-_ANY_JOB = select(responses.c.id).where(RUNNING, responses.c.background).limit(1)
-_ABANDONED = _free(~responses.c.background, responses.c.lease_until <= bindparam("now"))
-_HELD = and_(
-    responses.c.id.in_(bindparam("ids", expanding=True)), RUNNING, responses.c.worker == bindparam("holder")
+_ANY_JOB = select(responses.c.id).where(BACKGROUND_JOBS).limit(1)
+# Servers repeat this query at short intervals, mostly without a result: it is compiled once.
+_ABANDONED = (
+    select(responses)
+    .where(ANSWERING, responses.c.lease_until <= bindparam("now"))
+    .order_by(responses.c.created_at, responses.c.id)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)
 )
 _MINE = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
 _RENEW = PreparedStatement(
@@ -43,47 +34,49 @@ _RENEW = PreparedStatement(
 _KEPT = PreparedStatement(
     select(responses.c.id, responses.c.cancel_requested).where(_MINE), [responses.c.id, responses.c.worker]
 )
-_RELEASE = update(responses).where(_HELD).values(worker=None, lease_until=bindparam("until"))
+# A lease that ended in 1970, so that the next query of any worker claims them.
+_RELEASE = (
+    update(responses)
+    .where(BACKGROUND_JOBS, responses.c.worker == bindparam("holder"))
+    .values(worker=None, lease_until=0.0)
+)
 
 
 class _Claim(Struct, frozen=True):
     lease: Lease
     now: float
     limit: int
+    queue: JobQueue | None = None
 
 
 class _Holding(Struct, frozen=True):
     lease: Lease
     ids: frozenset[str]
 
-    @property
-    def held(self) -> Values:
-        """The parameters of `_HELD`."""
-        return {"ids": [*self.ids], "holder": self.lease.worker}
 
-
-def _take(transaction: Transaction, claim: _Claim, free: Select[Any]) -> list[ResponseRecord]:
+def _take(transaction: Transaction, lease: Lease, rows: Sequence[Found]) -> list[ResponseRecord]:
     """Take the lease of free jobs."""
-    wanted = {"now": claim.now, "limit": claim.limit}
-    found = [record_of(row) for row in transaction.execute(free, wanted)]
+    found, status = [record_of(row) for row in rows], ResponseStatus.IN_PROGRESS
     if found:
-        status, (worker, until) = ResponseStatus.IN_PROGRESS, msgspec.structs.astuple(claim.lease)
         taken = update(responses).where(responses.c.id.in_([record.id for record in found]))
-        transaction.execute(taken.values(status=status, worker=worker, lease_until=until))
-    return [
-        msgspec.structs.replace(record, status=ResponseStatus.IN_PROGRESS, lease=claim.lease)
-        for record in found
-    ]
+        values = {"status": status, "worker": lease.worker, "lease_until": lease.until}
+        transaction.execute(taken.values(values))
+    return [msgspec.structs.replace(record, status=status, lease=lease) for record in found]
 
 
 @one_by_one
 def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
-    return _take(transaction, claim, _JOBS)
+    assert claim.queue is not None
+    taken: list[ResponseRecord] = []
+    while len(taken) < claim.limit and (row := claim.queue.next(transaction, claim.now)) is not None:
+        taken += _take(transaction, claim.lease, [row])
+    return taken
 
 
 @one_by_one
 def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
-    return _take(transaction, claim, _ABANDONED)
+    wanted = {"now": claim.now, "limit": claim.limit}
+    return _take(transaction, claim.lease, transaction.execute(_ABANDONED, wanted).all())
 
 
 @one_by_one
@@ -96,8 +89,8 @@ def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
 
 
 @one_by_one
-def _release(transaction: Transaction, holding: _Holding) -> None:
-    transaction.execute(_RELEASE, {**holding.held, "until": holding.lease.until})
+def _release(transaction: Transaction, worker: str) -> None:
+    transaction.execute(_RELEASE, {"holder": worker})
     transaction.wake(JOBS)
 
 
@@ -118,9 +111,10 @@ class SqlJobs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._queue = JobQueue(responses, BACKGROUND_JOBS, responses.c)
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
-        claim = _Claim(Lease(worker, now + lease_seconds), now, limit)
+        claim = _Claim(Lease(worker, now + lease_seconds), now, limit, self._queue)
         return await self._database.write(_claim, claim)
 
     async def any_background(self) -> bool:
@@ -141,6 +135,5 @@ class SqlJobs:
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
         return await self._database.write(_request_cancel, (owner, response_id, now))
 
-    async def release(self, worker: str, response_ids: Collection[str]) -> None:
-        # A lease that ended in 1970, so that the next query of any worker claims them.
-        await self._database.write(_release, _Holding(Lease(worker, 0.0), frozenset(response_ids)))
+    async def release(self, worker: str) -> None:
+        await self._database.write(_release, worker)

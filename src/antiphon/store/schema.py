@@ -20,6 +20,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Table,
+    TextClause,
     TypeDecorator,
     text,
 )
@@ -28,7 +29,14 @@ from sqlalchemy import Text as PlainText
 from antiphon.core.errors import RequestError
 
 RUNNING = text("status IN ('queued', 'in_progress')")
-"""Not terminal; word for word the condition of the index `responses_running`, or it would not be used."""
+"""Not terminal."""
+# Word for word the conditions of indexes, or these would not be used.
+ANSWERING = text(f"{RUNNING} AND NOT background")
+BACKGROUND_JOBS = text(f"{RUNNING} AND background")
+INDEXING_JOBS = text("status = 'in_progress'")
+DETACHED = text("status = 'deleted'")
+"""Responses in the foreground that have not ended; the rows that workers claim (`job_queue.py`); files that
+were taken out of vector stores."""
 
 METADATA = MetaData()
 
@@ -51,6 +59,15 @@ def checked(value: str) -> str:
     if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
         raise RequestError("Text must not contain U+0000 or an unpaired surrogate. Remove it.")
     return value
+
+
+def _indexes_of_jobs(table: str, jobs: TextClause) -> tuple[Index, Index]:
+    """The indexes of a `JobQueue`: those that wait, and those that run."""
+    running = text(f"{jobs} AND worker IS NOT NULL")
+    return (
+        Index(f"{table}_jobs", "owner", "created_at", "id", sqlite_where=jobs, postgresql_where=jobs),
+        Index(f"{table}_leased", "owner", sqlite_where=running, postgresql_where=running),
+    )
 
 
 responses = Table(
@@ -82,7 +99,8 @@ responses = Table(
         sqlite_where=text("expires_at IS NOT NULL"),
         postgresql_where=text("expires_at IS NOT NULL"),
     ),
-    Index("responses_running", "created_at", sqlite_where=RUNNING, postgresql_where=RUNNING),
+    Index("responses_answering", "created_at", sqlite_where=ANSWERING, postgresql_where=ANSWERING),
+    *_indexes_of_jobs("responses", BACKGROUND_JOBS),
 )
 
 items = Table(
@@ -251,7 +269,8 @@ vector_store_files = Table(
     Index("vector_store_files_by_store", "vector_store_id", "created_at", "file_id"),
     Index("vector_store_files_by_file", "file_id"),
     Index("vector_store_files_by_owner", "owner"),
-    Index("vector_store_files_by_status", "status", "created_at"),
+    Index("vector_store_files_detached", "id", sqlite_where=DETACHED, postgresql_where=DETACHED),
+    *_indexes_of_jobs("vector_store_files", INDEXING_JOBS),
 )
 
 vector_store_batches = Table(

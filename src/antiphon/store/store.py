@@ -195,8 +195,10 @@ class Jobs(Protocol):
     """
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
-        """Take background responses, oldest first, that are queued or have no valid lease any more.
+        """Take background responses that are queued or have no valid lease any more.
 
+        The next is of the owner with the fewest that run; among equals, owners take turns. Those of one owner
+        are taken oldest first.
         They are in_progress from now on. One with events in its log was begun by another worker; one with
         `cancel_requested` has only to be finished.
         """
@@ -232,8 +234,8 @@ class Jobs(Protocol):
         """
         ...
 
-    async def release(self, worker: str, response_ids: Collection[str]) -> None:
-        """Release leases, so that other workers can continue at once."""
+    async def release(self, worker: str) -> None:
+        """Release the worker's leases on background responses, so that others can continue at once."""
         ...
 
 
@@ -497,15 +499,28 @@ class VectorStores(Protocol):
         ...
 
     async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
-        """Take the oldest file that waits to be indexed, and delete chunks of an earlier worker."""
+        """Take a file that waits to be indexed, and delete chunks of an earlier worker.
+
+        Owners have their turns as in `Jobs.claim`.
+        """
         ...
 
     async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
         """Renew leases, except those that were lost."""
         ...
 
-    async def release(self, worker: str, keys: Collection[str]) -> None:
-        """Release leases, so that other workers can continue at once."""
+    async def release(self, worker: str) -> None:
+        """Release all leases of the worker, so that others can continue at once.
+
+        They do not count as attempts.
+        """
+        ...
+
+    async def postpone(self, worker: str, key: str, until: float) -> bool:
+        """Give a job back that cannot be done now; whether the worker still had it.
+
+        It can be claimed from `until` on, and does not count as an attempt.
+        """
         ...
 
     async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:

@@ -18,8 +18,9 @@ from antiphon.store.delete import (
     delete_vector_stores,
     release_blobs,
 )
-from antiphon.store.records import IndexStatus, SweepResult
+from antiphon.store.records import SweepResult
 from antiphon.store.schema import (
+    DETACHED,
     blob_holders,
     blob_pieces,
     blobs,
@@ -93,8 +94,7 @@ async def _sweep_chunks(database: Database) -> None:
 
 
 def _detached(connection: Connection, limit: int) -> Sequence[str]:
-    gone = vector_store_files.c.status == IndexStatus.DELETED
-    return connection.scalars(select(vector_store_files.c.id).where(gone).limit(limit)).all()
+    return connection.scalars(select(vector_store_files.c.id).where(DETACHED).limit(limit)).all()
 
 
 def _chunks(connection: Connection, keys: Collection[str], limit: int) -> Sequence[int]:

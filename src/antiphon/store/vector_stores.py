@@ -28,6 +28,7 @@ from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_vector_stores, detach_files
 from antiphon.store.files import missing_file
+from antiphon.store.job_queue import JobQueue
 from antiphon.store.pages import existing, page
 from antiphon.store.records import (
     ChunkRecord,
@@ -45,6 +46,7 @@ from antiphon.store.records import (
     VectorStoreRecord,
 )
 from antiphon.store.schema import (
+    INDEXING_JOBS,
     files,
     vector_chunks,
     vector_store_batches,
@@ -326,23 +328,10 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> Vect
 # Indexing
 
 
-# Servers repeat this query at short intervals, mostly without a result: it is compiled once.
-_WAITING = (
-    select(*_FILE)
-    .where(
-        vector_store_files.c.status == IndexStatus.IN_PROGRESS,
-        func.coalesce(vector_store_files.c.lease_until, 0.0) <= bindparam("now"),
-    )
-    .order_by(vector_store_files.c.created_at, vector_store_files.c.id)
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-
-
 @one_by_one
-def _claim(transaction: Transaction, claim: tuple[Lease, float]) -> IndexedFile | None:
-    lease, now = claim
-    row = transaction.execute(_WAITING, {"now": now}).first()
+def _claim(transaction: Transaction, claim: tuple[Lease, float, JobQueue]) -> IndexedFile | None:
+    lease, now, queue = claim
+    row = queue.next(transaction, now)
     if row is None:
         return None
     record = _indexed(row)
@@ -367,8 +356,28 @@ def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> 
     lease, keys = holding
     held = update(vector_store_files).where(_held(lease.worker, keys))
     transaction.execute(held.values(lease_until=lease.until))
-    if lease.until == 0:
-        transaction.wake(INDEXING)
+
+
+# Servers that crash are counted, those that give a job back are not.
+_GIVE_BACK = (
+    update(vector_store_files)
+    .where(INDEXING_JOBS, vector_store_files.c.worker == bindparam("holder"))
+    .values(worker=None, lease_until=bindparam("until"), attempts=vector_store_files.c.attempts - 1)
+)
+
+
+@one_by_one
+def _release(transaction: Transaction, worker: str) -> None:
+    # A lease that ended in 1970, so that the next query of any worker claims them.
+    transaction.execute(_GIVE_BACK, {"holder": worker, "until": 0.0})
+    transaction.wake(INDEXING)
+
+
+@one_by_one
+def _postpone(transaction: Transaction, postponed: tuple[str, str, float]) -> bool:
+    worker, key, until = postponed
+    mine = _GIVE_BACK.where(vector_store_files.c.id == key)
+    return bool(transaction.execute(mine, {"holder": worker, "until": until}).rowcount)
 
 
 @one_by_one
@@ -407,6 +416,7 @@ class SqlVectorStores:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._queue = JobQueue(vector_store_files, INDEXING_JOBS, _FILE)
 
     async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
         made = await self._database.write(_create, (record, attached))
@@ -471,13 +481,16 @@ class SqlVectorStores:
         return await self._database.write(_cancel_batch, (owner, vector_store_id, batch_id))
 
     async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
-        return await self._database.write(_claim, (Lease(worker, now + lease_seconds), now))
+        return await self._database.write(_claim, (Lease(worker, now + lease_seconds), now, self._queue))
 
     async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
         await self._database.write(_renew, (Lease(worker, now + lease_seconds), keys))
 
-    async def release(self, worker: str, keys: Collection[str]) -> None:
-        await self._database.write(_renew, (Lease(worker, 0.0), keys))
+    async def release(self, worker: str) -> None:
+        await self._database.write(_release, worker)
+
+    async def postpone(self, worker: str, key: str, until: float) -> bool:
+        return await self._database.write(_postpone, (worker, key, until))
 
     async def add_chunks(self, worker: str, key: str, chunks: Sequence[NewChunk]) -> bool:
         return await self._database.write(_add, (worker, key, chunks))

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from antiphon.store.job_queue import OWNERS
 from antiphon.store.records import (
     Lease,
     ResponseStatus,
@@ -20,6 +21,11 @@ from tests.store.samples import (
 )
 
 
+async def next_job(store: Store, now: float) -> str:
+    (taken,) = await store.jobs.claim("w", now, 10, 1)
+    return taken.id
+
+
 class JobsContract:
     """Who works on what."""
 
@@ -33,6 +39,41 @@ class JobsContract:
         assert await store.responses.get(OWNER, "resp_c") == claimed[0]
         assert [record.id for record in await store.jobs.claim("v", NOW, 10, 2)] == ["resp_a"]
         assert await store.jobs.claim("v", NOW, 10, 2) == []
+
+    async def test_the_owner_with_the_fewest_that_run_is_next(self, store: Store) -> None:
+        """One owner's long queue does not delay another's job, whoever came first."""
+        for index in range(40):
+            await store.responses.create(job(f"many_{index:02}", owner="many", created_at=index), ())
+        for index, owner in enumerate(("other", "another")):
+            await store.responses.create(job(f"one_{index}", owner=owner, created_at=100.0), ())
+        taken = [await next_job(store, NOW) for _ in range(4)]
+        assert sorted(taken[:3]) == ["many_00", "one_0", "one_1"]
+        assert taken[3] == "many_01"
+        await store.responses.create(job("one_2", owner="other", created_at=200.0), ())
+        assert await next_job(store, NOW) == "one_2"  # it has one that runs, the first has two
+        assert await next_job(store, NOW + 10) in {"many_00", "one_0", "one_1"}  # leases that ran out
+
+    async def test_owners_with_equally_many_take_turns(self, store: Store) -> None:
+        for owner in "abc":
+            for index in range(4):
+                await store.responses.create(job(f"{owner}{index}", owner=owner, created_at=index), ())
+        served = []
+        for _ in range(12):
+            taken = await next_job(store, NOW)
+            assert await store.responses.finish(response_end(taken)) is Verdict.ACCEPTED
+            served.append(taken)
+        assert {len({each[0] for each in served[start : start + 3]}) for start in (0, 3, 6, 9)} == {3}
+        assert [each for each in served if each[0] == "a"] == ["a0", "a1", "a2", "a3"]
+
+    async def test_more_owners_than_a_claim_looks_at(self, store: Store) -> None:
+        owners = [f"owner{index:03}" for index in range(2 * OWNERS + 1)]
+        for owner in owners:
+            for index in range(2):
+                await store.responses.create(job(f"{owner}_{index}", owner=owner), ())
+        served = [await next_job(store, NOW) for _ in range(4 * OWNERS + 2)]
+        assert sorted(served[: len(owners)]) == [f"{owner}_0" for owner in owners]
+        assert len(set(served)) == 2 * len(owners)
+        assert await store.jobs.claim("w", NOW, 10, 1) == []
 
     async def test_each_job_is_claimed_once(self, store: Store) -> None:
         for index in range(30):
@@ -93,20 +134,25 @@ class JobsContract:
     async def test_what_is_released_is_claimed_at_once(self, store: Store) -> None:
         await store.responses.create(job(), ())
         await store.jobs.claim("w", NOW, 10, 1)
-        await store.jobs.release("v", ["resp_1"])
+        await store.jobs.release("v")
         assert await store.jobs.claim("v", NOW, 10, 1) == []
-        await store.jobs.release("w", ["resp_1"])
+        await store.jobs.release("w")
         record = await store.responses.get(OWNER, "resp_1")
         assert record is not None
         assert (record.status, record.lease) == (ResponseStatus.IN_PROGRESS, None)
         assert await store.log.append(append(entry(0))) == [Verdict.LOST]
         assert len(await store.jobs.claim("v", NOW, 10, 1)) == 1
 
+    async def test_what_is_answered_in_the_foreground_is_not_released(self, store: Store) -> None:
+        await store.responses.create(leased(), ())
+        await store.jobs.release("w")
+        assert await store.jobs.claim_abandoned("v", NOW + 9, 10, 9) == []
+
     async def test_nothing_to_claim_once_it_ended(self, store: Store) -> None:
         await store.responses.create(job(), ())
         await store.jobs.claim("w", NOW, 10, 1)
         await store.responses.finish(response_end())
-        await store.jobs.release("w", ["resp_1"])
+        await store.jobs.release("w")
         assert await store.jobs.claim("v", NOW + 99, 10, 1) == []
 
     async def test_abandoned_foreground_responses(self, store: Store) -> None:

@@ -179,7 +179,7 @@ class WatchContract:
             await store.responses.create(job(), ())
             assert await woken(waiting)
             await store.jobs.claim("w", NOW, 10, 1)
-            await store.jobs.release("w", ["resp_1"])
+            await store.jobs.release("w")
             assert await woken(waiting)
 
     async def test_watching_for_cancellation(self, store: Store) -> None:

@@ -165,9 +165,21 @@ class VectorStoresContract:
         await store.vector_stores.create(vector_store(), [indexed()])
         assert await store.vector_stores.claim("w", NOW, 10)
         with store.watch(INDEXING) as watch:
-            await store.vector_stores.release("w", [indexed().key])
+            await store.vector_stores.release("w")
             assert await woken(watch)
-        assert await store.vector_stores.claim("v", NOW, 10)
+        claimed = await store.vector_stores.claim("v", NOW, 10)
+        assert claimed is not None
+        assert claimed.attempts == 0  # only servers that crash are counted
+
+    async def test_a_small_file_does_not_wait_for_anothers_many(self, store: Store) -> None:
+        for owner, name, count in ((OWNER, "many", 9), ("other", "one", 1)):
+            ids = [f"{name}_{index}" for index in range(count)]
+            for file_id in ids:
+                await uploaded(store, file_id, owner=owner)
+            attached = [indexed(file_id, name, owner=owner) for file_id in ids]
+            await store.vector_stores.create(vector_store(name, owner=owner), attached)
+        claimed = [await store.vector_stores.claim("w", NOW, 10) for _ in range(2)]
+        assert {each.owner for each in claimed if each is not None} == {OWNER, "other"}
 
     async def test_what_fails_is_found_nowhere(self, store: Store) -> None:
         await uploaded(store)
