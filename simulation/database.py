@@ -145,7 +145,10 @@ class _Connection:
         self._notifier = notifier
         self._shared.join(notifier, self._process)
 
-    async def read(self, work: Read[R]) -> R:
+    def read(self, work: Read[R]) -> asyncio.Future[R]:
+        return asyncio.create_task(self._read(work))
+
+    async def _read(self, work: Read[R]) -> R:
         await self._trip()
         with as_store_errors(sqlite3.Error):
             found = work(self._shared.memory.connection)

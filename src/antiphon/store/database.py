@@ -1,7 +1,8 @@
 """One way to read and one to write, for every database.
 
 A read is a function of a SQLAlchemy connection, a write one of a `Transaction`. A `Backend` runs them:
-SQLite in threads, PostgreSQL through asyncpg. Reads run concurrently. Writes are queued for one writer:
+SQLite in threads, PostgreSQL through asyncpg. A few reads run at a time, in fair shares by client: the reads
+of one that has many wait for each other, and hardly delay those of others. Writes are queued for one writer:
 those that wait when it is free share a transaction (group commit), and consecutive writes of one kind share
 a call, so that a hundred appends take only a few statements.
 
@@ -12,8 +13,9 @@ others still succeed.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Context
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
@@ -23,6 +25,7 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
+from antiphon.core.permits import Permit, Permits
 from antiphon.store.quota import EnoughUntil, Quota
 from antiphon.store.records import StoreLimits
 from antiphon.store.transaction import SqlDriver, Transaction
@@ -51,8 +54,8 @@ class Backend(Protocol):
         """Connect, bring the tables up to date, and from now on wake the notifier."""
         ...
 
-    async def read(self, work: Read[R]) -> R:
-        """Run a read."""
+    def read(self, work: Read[R]) -> asyncio.Future[R]:
+        """Begin a read."""
         ...
 
     async def transact(self, work: Work[R]) -> R:
@@ -120,6 +123,9 @@ class Database:
         self.limits = limits
         self.enough_until: EnoughUntil = {}
         self._backend = backend
+        self._permits = Permits(limits.readers)
+        self._reading: set[asyncio.Future[Any]] = set()
+        self._working: dict[Callable[..., Any], asyncio.Task[None]] = {}
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
         self._writer: asyncio.Task[None] | None = None
 
@@ -133,9 +139,25 @@ class Database:
         self._writer = asyncio.create_task(self._write_all(), name="store writer")
 
     async def read(self, work: Callable[..., R], *arguments: object) -> R:
-        """The result of `work(connection, *arguments)`."""
-        self._require_open()
-        return await self._backend.read(lambda connection: work(connection, *arguments))
+        """The result of `work(connection, *arguments)`.
+
+        If the caller is cancelled, the read ends nevertheless, and keeps its permit until then: it occupies a
+        thread, or a connection.
+        """
+        permit = await self._permits.acquire()
+        try:
+            self._require_open()
+            reading = self._backend.read(lambda connection: work(connection, *arguments))
+        except BaseException:
+            permit.leave()
+            raise
+        self._reading.add(reading)
+        reading.add_done_callback(partial(self._read_done, permit))
+        return await asyncio.shield(reading)
+
+    def _read_done(self, permit: Permit, reading: asyncio.Future[Any]) -> None:
+        self._reading.discard(reading)
+        permit.leave()
 
     async def write(self, work: Write[A, R], argument: A) -> R:
         """The result of the write, after its commit."""
@@ -145,17 +167,30 @@ class Database:
         result: R = await waiting.result
         return result
 
+    def begin(self, work: "Callable[[Database], Coroutine[Any, Any, None]]") -> None:
+        """Begin work in the background, which a failure of the database ends; once at a time."""
+        if work not in self._working:
+            task = self._working[work] = asyncio.create_task(self._work(work), context=Context())
+            task.add_done_callback(lambda _: self._working.pop(work))
+
+    async def _work(self, work: "Callable[[Database], Coroutine[Any, Any, None]]") -> None:
+        with suppress(StoreError):
+            await work(self)
+
     def quota(self, connection: Connection, now: float) -> Quota:
         """The quotas of owners, by the clock of the event loop."""
         return Quota(connection, self.limits, self.enough_until, now)
 
     async def close(self) -> None:
-        """Do the queued writes, then close the backend."""
+        """Do the queued writes, wait for the reads that run, then close the backend."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
+        for work in self._working.values():
+            work.cancel()
         await self._queue.put(None)
         await writer
+        await asyncio.gather(*self._reading, *self._working.values(), return_exceptions=True)
         await self._backend.close()
 
     def _require_open(self) -> None:

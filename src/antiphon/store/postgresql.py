@@ -48,7 +48,6 @@ class Postgresql:
         self._notifier = Notifier()
         self._name = uuid4().hex
         self._listener: asyncio.Task[None] | None = None
-        self._reading: set[asyncio.Task[Any]] = set()
         self._writer: _Writer | None = None
         self._engine = create_async_engine(
             "postgresql+asyncpg://",
@@ -68,22 +67,14 @@ class Postgresql:
         self._listener = asyncio.create_task(self._listen(tried), name="store listener")
         await tried.wait()
 
-    async def read(self, work: Read[R]) -> R:
-        """Run a read. It completes even if the caller is cancelled: its connection is in use until then."""
-        reading = asyncio.create_task(self._read(work))
-        self._reading.add(reading)
-        reading.add_done_callback(self._read_done)
-        return await asyncio.shield(reading)
+    def read(self, work: Read[R]) -> asyncio.Future[R]:
+        """Begin a read."""
+        return asyncio.create_task(self._read(work))
 
     async def _read(self, work: Read[R]) -> R:
         with as_store_errors(*_FAILURES):
             async with self._engine.connect() as connection:
                 return await connection.run_sync(work)
-
-    def _read_done(self, reading: asyncio.Task[Any]) -> None:
-        self._reading.discard(reading)
-        if not reading.cancelled():
-            reading.exception()  # marks it as retrieved
 
     async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics, here and elsewhere."""
@@ -135,7 +126,6 @@ class Postgresql:
         if self._listener:
             self._listener.cancel()
             await asyncio.wait([self._listener])
-        await asyncio.gather(*self._reading, return_exceptions=True)
         if self._writer:
             await self._writer.connection.close()
         await self._engine.dispose()

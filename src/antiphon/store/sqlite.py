@@ -82,9 +82,9 @@ class Sqlite:
         if self._path is not None:
             self._poller = asyncio.create_task(self._poll(), name="store poller")
 
-    async def read(self, work: Read[R]) -> R:
-        """Run a read."""
-        return await _run(self._read_threads, lambda: self._read(work))
+    def read(self, work: Read[R]) -> asyncio.Future[R]:
+        """Begin a read."""
+        return _run(self._read_threads, lambda: self._read(work))
 
     async def transact(self, work: Work[R]) -> R:
         """Run a write, commit it and wake its topics."""
@@ -102,7 +102,7 @@ class Sqlite:
         if self._poller:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        self._read_threads.shutdown()  # waits for the last read
+        self._read_threads.shutdown()
         self._write_thread.shutdown()
         if self._writer:
             self._writer.connection.close()
@@ -208,8 +208,8 @@ class _Writer:
         return version
 
 
-async def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)
+def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> asyncio.Future[R]:
+    return asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _check_search() -> None:

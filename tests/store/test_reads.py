@@ -1,0 +1,115 @@
+"""Reads run in fair shares by client: on a backend whose reads end when a test says so."""
+
+import asyncio
+from collections import deque
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+
+from antiphon.core.errors import StoreError
+from antiphon.core.limits import CLIENT
+from antiphon.store.database import Database
+from antiphon.store.records import StoreLimits
+
+READERS = 4
+
+
+class Slow:
+    """A backend whose reads end one after the other, when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: deque[tuple[str, asyncio.Future[Any]]] = deque()
+        self.order: list[str] = []
+
+    async def open(self, _notifier: object) -> None:
+        pass
+
+    def read(self, work: Any) -> asyncio.Future[Any]:
+        reading = asyncio.get_running_loop().create_future()
+        self.begun.append((work(None), reading))
+        self.order.append(work(None))
+        assert len(self.begun) <= READERS
+        return reading
+
+    async def end(self) -> None:
+        """End the first read that runs."""
+        name, reading = self.begun.popleft()
+        reading.set_result(name)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+async def database(slow: Slow) -> Database:
+    database = Database(slow, StoreLimits(readers=READERS))  # type: ignore[arg-type]
+    await database.open()
+    return database
+
+
+def reading(database: Database, client: str) -> asyncio.Task[Any]:
+    context = copy_context()
+    context.run(CLIENT.set, client)
+    return asyncio.create_task(database.read(lambda _: client), context=context)
+
+
+async def begun(database: Database, *clients: str) -> list[asyncio.Task[Any]]:
+    tasks = [reading(database, client) for client in clients]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_nobody_waits_for_more_than_one_read_of_another(slow: Slow, database: Database):
+    await begun(database, *["greedy"] * 16)
+    (modest,) = await begun(database, "modest")
+    assert not modest.done()
+    await slow.end()
+    assert slow.order[-1] == "modest"
+    again = await begun(database, *["modest"] * 2)
+    for _ in range(16 + 3 - 1):
+        await slow.end()
+    assert slow.order[READERS : READERS + 2] == ["modest"] * 2, slow.order  # it has the fewest that run
+    assert await asyncio.gather(modest, *again) == ["modest"] * 3
+
+
+async def test_who_has_as_many_takes_turns(slow: Slow, database: Database):
+    await begun(database, *"aaaaaaaa", *"bbbb", *"cccc", *"dddd")
+    for _ in range(20):
+        await slow.end()
+    assert sorted(slow.order[READERS : READERS + 3]) == [*"bcd"]
+    assert sorted(slow.order[READERS + 3 : READERS + 7]) == [*"abcd"]
+
+
+async def test_a_read_keeps_its_place_until_it_has_ended(slow: Slow, database: Database):
+    """Who leaves does not free the thread that reads for it: `Slow.read` counts."""
+    for _ in range(3):
+        for task in await begun(database, *["leaves"] * READERS):
+            task.cancel()
+        await asyncio.sleep(0)
+    (stays,) = await begun(database, "stays")
+    assert slow.order == ["leaves"] * READERS
+    for _ in range(READERS + 1):
+        await slow.end()
+    assert await stays == "stays"
+    assert slow.order == [*["leaves"] * READERS, "stays"]  # those that left while they waited did not begin
+
+
+async def test_it_closes_when_the_reads_have_ended(slow: Slow, database: Database):
+    tasks = await begun(database, *"abcdef")
+    closing = asyncio.create_task(database.close())
+    for _ in range(READERS):
+        assert not closing.done()
+        await slow.end()
+    await closing
+    assert await asyncio.gather(*tasks[:READERS]) == [*"abcd"]
+    for task in tasks[READERS:]:
+        with pytest.raises(StoreError, match="closed"):
+            await task
