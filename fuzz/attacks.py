@@ -32,10 +32,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+if __name__ == "__main__":
+    # For a script, Python's path begins with its folder; the benches are `bench.…`.
+    sys.path[0] = str(Path(__file__).parent.parent)
+
 import brotli
 from backports import zstd
+from sqlalchemy import create_engine
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
+
+from antiphon.core.accounts import ANYONE
+from bench.lists import FIRST, fill
 
 MAX_WAIT = 1.0
 """Seconds that another client may wait, beyond its wait at a server that is not attacked."""
@@ -83,9 +91,9 @@ class Server:
         script.write_text("\n".join(map(json.dumps, SCRIPT)))
         small = folder / "disk"
         small.mkdir()
-        store = f"sqlite:///{small / 'store.db'}"
+        self.store = f"sqlite:///{small / 'store.db'}"
         command = [sys.executable, "-c", ANTIPHON, "serve", "--port", "0", "--engine", "scripted"]
-        command += ["--script", str(script), "--parallel", str(PARALLEL), "--store", store, *options]
+        command += ["--script", str(script), "--parallel", str(PARALLEL), "--store", self.store, *options]
         if disk is not None:
             mounted = f'mount -t tmpfs -o size={disk}m tmpfs "$0" && exec "$@"'
             command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, str(small), *command]
@@ -226,22 +234,27 @@ def _resident(pid: str) -> float:
 
 
 class Witness(threading.Thread):
-    """Another client of a server. `longest` is the longest that it waited, `memory` the most that it saw."""
+    """Another client of a server, which is answered, and reads what it has stored.
+
+    `longest` is the longest that it waited, `memory` the most that it saw.
+    """
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
         self._server = server
+        self._stored = f"/v1/conversations/{server.created('/v1/conversations', {})['id']}"
         self._over = threading.Event()
         self.longest = 0.0
         self.memory = 0.0
 
     def run(self) -> None:
-        body = ask("Hello")
+        requests = (("POST", "/v1/chat/completions", ask("Hello")), ("GET", self._stored, b""))
         while not self._over.is_set():
-            began = time.monotonic()
-            status = self._server.post("/v1/chat/completions", body, 2 * SECONDS, OTHER)
-            waited = time.monotonic() - began if status == "200" else 2.0 * SECONDS
-            self.longest = max(self.longest, waited)
+            for method, path, body in requests:
+                began = time.monotonic()
+                status = self._server.request(method, path, body, timeout=2 * SECONDS, address=OTHER)
+                waited = time.monotonic() - began if status == "200" else 2.0 * SECONDS
+                self.longest = max(self.longest, waited)
             self.memory = max(self.memory, self._server.memory())
             self._over.wait(0.05)
 
@@ -288,6 +301,8 @@ OPTIONS = {
 DISKS = {"full-disk": 6}
 """MB of the disk that the store is on."""
 MB = 1_000_000
+STORED_ROWS, STORED_STEP = 200_000, 5_000
+"""How many rows of each kind a full store has, and how many are written at a time."""
 
 
 @attack
@@ -795,6 +810,41 @@ def pages_that_are_not_read(server: Server) -> Answers:
     for each in readers:
         each.close()
     return Answers({"not read": len(readers)})
+
+
+@attack
+def lists_of_a_full_store(server: Server) -> Answers:
+    """Sixteen at a time, of filters that find nothing, or only what is last, in a store that is full."""
+    engine = create_engine(server.store)
+    for first in range(0, STORED_ROWS, STORED_STEP):  # between two of them, the server may write
+        with engine.begin() as connection:
+            fill(connection, first + STORED_STEP, first, ANYONE.owner)
+    engine.dispose()
+    files = f"/v1/vector_stores/vs_{FIRST}/files"
+    paths = [
+        *("/v1/responses?background=true", "/v1/files?purpose=rare", "/v1/containers?name=none"),
+        *(f"{files}?filter=cancelled", f"{files}?filter=failed", "/v1/vector_stores?limit=100"),
+        "/v1/chat/completions?metadata[half]=even&metadata[third]=odd",
+        "/v1/chat/completions?model=m&metadata[half]=even&metadata[third]=odd",
+        f"/v1/conversations/conv_{FIRST}/items?limit=100&after=item_{FIRST + STORED_ROWS // 2}",
+    ]
+    answers, wanted = Answers(), iter(paths * 16)
+    deadline = time.monotonic() + SECONDS
+
+    def one() -> None:
+        for path in wanted:
+            if time.monotonic() < deadline:
+                answers[server.request("GET", path, b"", timeout=4 * SECONDS)] += 1
+
+    threads = [threading.Thread(target=one, daemon=True) for _ in range(PARALLEL)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gone = ("conversations/conv", "vector_stores/vs", "chat/completions/chat")
+    answers.update(server.request("DELETE", f"/v1/{each}_{FIRST}", b"") for each in gone)
+    time.sleep(2)  # while what belongs to them is deleted
+    return answers
 
 
 @attack

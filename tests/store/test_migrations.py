@@ -1,21 +1,24 @@
 """The migrations make exactly the tables that the statements are written for."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from antiphon.core.errors import StoreError
-from antiphon.store.migrate import migrate
+from antiphon.store.migrate import FOLDER, migrate
 from antiphon.store.open import open_store
-from antiphon.store.records import NewBlob
+from antiphon.store.records import CompletionFilter, FileCounts, NewBlob, Paging, VectorStoreBatch
 from antiphon.store.schema import METADATA
+from tests.store.parts.vector_stores import filled, index, indexed
 from tests.store.samples import NOW, OWNER, append, completion, conversation, entry, item, items, job, leased
 from tests.store.weighing import check_counts
-
-JOBS = ("responses", "vector_store_files")
 
 
 def indexes(connection: Connection) -> set[tuple[str, str]]:
@@ -49,35 +52,61 @@ def test_migrating_again_changes_nothing():
         assert connection.execute(text("SELECT count(*) FROM conversations")).scalar_one() == 1
 
 
-async def test_what_was_there_is_counted(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/store.db"
+def as_of(revision: str, current: Path, path: Path) -> None:
+    """Make a store as an earlier program left it, with the rows of a current one."""
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        made.execute("ATTACH ? AS current", (str(current),))
+        for table in METADATA.tables:
+            columns = [
+                {row[1] for row in made.execute(f"PRAGMA {of}.table_info({table})")}
+                for of in ("main", "current")
+            ]
+            if names := ", ".join(sorted(set.intersection(*columns))):
+                made.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM current.{table}")  # noqa: S608
+
+
+async def stored(url: str) -> None:
+    """Something of everything that was there from the beginning."""
     store = await open_store(url)
     await store.responses.create(leased(prompt_ids=b"1234"), items("a"))
     await store.log.append(append(entry(0), entry(1)))
     await store.responses.create(job("b", owner=f"batches:{OWNER}"), ())
     await store.conversations.create(conversation(owner="eve"), [item("a", tokens=b"1234"), item("b")])
-    await store.completions.save(completion(), items("a"))
+    for number in range(3):
+        record = completion(f"chat_{number}", metadata={"n": f"{number}", "ü": "\"'"})
+        await store.completions.save(record, items("a"))
     new = NewBlob(owner="eve", holder="f", media_type="text/plain", created_at=NOW)
     await store.blobs.put(new, b"content")
+    await filled(store, {"file_a": ["x"], "file_b": ["y"]})
+    batch = VectorStoreBatch(id="b", vector_store_id="vs_1", owner=OWNER, created_at=NOW)
+    attached = [indexed(name, key=f"again {name}", batch_id="b") for name in ("file_a", "file_b")]
+    await store.vector_stores.attach(OWNER, "vs_1", attached, batch)
+    await index(store, ["z"])
     await store.close()
-    before = (
-        *(f"ALTER TABLE {table} DROP COLUMN size" for table in ("responses", "conversations", "completions")),
-        *(f"CREATE INDEX {table}_by_time ON {table} (created_at)" for table in ("responses", "completions")),
-        "DROP TABLE usage",
-        *(f"DROP INDEX {table}_{kind}" for table in JOBS for kind in ("jobs", "leased")),
-        "DROP INDEX responses_answering",
-        "DROP INDEX vector_store_files_detached",
-        "CREATE INDEX responses_running ON responses (created_at)",
-        "CREATE INDEX vector_store_files_by_status ON vector_store_files (status)",
-        "UPDATE alembic_version SET version_num = '0012'",
-    )
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in before:
-            connection.execute(text(statement))
-    engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0012", "0014"])
+async def test_what_was_there_is_counted_and_found(tmp_path: Path, revision: str):
+    await stored(f"sqlite:///{tmp_path}/current.db")
+    as_of(revision, tmp_path / "current.db", tmp_path / "store.db")
+    url = f"sqlite:///{tmp_path}/store.db"
     store = await open_store(url)
     assert await store.usage.of(OWNER) > await store.usage.of("eve") > 0
+    for metadata, found in (({"n": "1"}, 1), ({"ü": "\"'"}, 3), ({"n": "1", "ü": "\"'"}, 1), ({"n": "3"}, 0)):
+        page = await store.completions.list(OWNER, CompletionFilter(None, metadata), Paging())
+        assert len(page.data) == found
+    if revision != "0001":  # which had no vector stores
+        counts = FileCounts(in_progress=1, completed=1)
+        assert (await store.vector_stores.list(OWNER, Paging())).data[0].counts == counts
+        assert (await store.vector_stores.batch(OWNER, "vs_1", "b")).counts == counts
+    assert (await store.responses.summaries(OWNER, False, Paging())).data[0].id == "resp_1"
     await store.close()
     await check_counts(url)
 

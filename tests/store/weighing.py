@@ -7,6 +7,7 @@ import asyncpg
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from antiphon.store.schema import COUNTED
 from antiphon.store.usage import ROW_BYTES
 
 STORED = """
@@ -34,11 +35,34 @@ SIZES = """
     UNION ALL SELECT owner, usage_bytes FROM vector_store_files
     ) AS sizes GROUP BY owner
 """
+FILES = """
+    SELECT id, {counted}, {bytes} FROM {table} EXCEPT
+    SELECT {table}.id, {sums}, {sum} FROM {table}
+    LEFT JOIN vector_store_files AS file ON file.{column} = {table}.id AND file.status <> 'deleted'
+    GROUP BY {table}.id
+"""
+"""Vector stores, or batches, that have other files than are counted."""
+
+
+def _check_files(connection: Connection, table: str, column: str, size: str, total: str) -> None:
+    query = FILES.format(
+        table=table,
+        column=column,
+        counted=", ".join(f"files_{status}" for status in COUNTED),
+        sums=", ".join(f"count(CASE WHEN file.status = '{status}' THEN 1 END)" for status in COUNTED),
+        bytes=size,
+        sum=total,
+    )
+    assert connection.execute(text(query)).all() == []
 
 
 def _check(connection: Connection) -> None:
     counted = _sums(connection, "SELECT owner, bytes FROM usage")
     assert counted == _sums(connection, STORED.replace(":row", str(ROW_BYTES))) == _sums(connection, SIZES)
+    _check_files(
+        connection, "vector_stores", "vector_store_id", "usage_bytes", "coalesce(sum(file.usage_bytes), 0)"
+    )
+    _check_files(connection, "vector_store_batches", "batch_id", "0", "0")
 
 
 def _sums(connection: Connection, query: str) -> dict[str, int]:

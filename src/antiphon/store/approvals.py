@@ -1,7 +1,7 @@
 """Requests for an approval that were answered: the row of each is made once."""
 
 from msgspec import Struct
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, tuple_
 
 from antiphon.core.errors import StoreError
 from antiphon.store.database import Database, one_by_one
@@ -31,13 +31,18 @@ def _claim(transaction: Transaction, claim: _Claim) -> bool:
 
 
 @one_by_one
-def _forget(transaction: Transaction, now: float) -> None:
-    transaction.execute(delete(approvals).where(approvals.c.expires_at <= now))
+def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
+    """Delete some that have expired; returns whether there were some."""
+    now, limit = expired
+    key = (approvals.c.owner, approvals.c.id)
+    some = select(*key).where(approvals.c.expires_at <= now).limit(limit)
+    return transaction.execute(delete(approvals).where(tuple_(*key).in_(some))).rowcount > 0
 
 
 async def sweep_approvals(database: Database, now: float) -> None:
     """Delete those that have expired."""
-    await database.write(_forget, now)
+    while await database.write(_forget, (now, database.limits.sweep)):
+        pass
 
 
 class SqlApprovals:

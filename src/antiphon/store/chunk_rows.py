@@ -27,7 +27,7 @@ from sqlalchemy import Text as PlainText
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from antiphon.store.records import ChunkRecord, IndexStatus, NewChunk, Postings
-from antiphon.store.schema import files, vector_chunks, vector_store_files
+from antiphon.store.schema import files, vector_chunks, vector_store_files, vector_stores
 from antiphon.store.transaction import Transaction, insertion
 
 CANDIDATES = 200
@@ -73,7 +73,9 @@ def _store_term(vector_store_id: str) -> str:
 
 
 def _searched(owner: str, ids: Sequence[str], keys: Collection[str] | None) -> ColumnElement[bool]:
-    its = vector_store_files.c.vector_store_id.in_(ids) & (vector_store_files.c.owner == owner)
+    # Of a vector store that is deleted, files may be left.
+    there = select(vector_stores.c.id).where(vector_stores.c.id.in_(ids), vector_stores.c.owner == owner)
+    its = vector_store_files.c.vector_store_id.in_(there) & (vector_store_files.c.owner == owner)
     done = its & (vector_store_files.c.status == IndexStatus.COMPLETED)
     return done if keys is None else done & vector_store_files.c.id.in_(keys)
 

@@ -1,19 +1,25 @@
-"""Stored chat completions, and their messages as items."""
+"""Stored chat completions, and their messages as items.
+
+Each filter of their list is found by an index: the model, and each pair of metadata by its digest, which is
+as short for a long pair. Of several filters the narrowest finds the rows, and the others are the sieve.
+"""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, select, update
+from msgspec.structs import replace
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
 
 from antiphon.core.errors import NotFoundError
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_completions
-from antiphon.store.pages import existing, page
+from antiphon.store.delete import delete_parent
+from antiphon.store.pages import LOOKED_AT, Listing, existing, fit, page, sifted
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
-from antiphon.store.schema import completion_metadata as pairs
+from antiphon.store.schema import completion_pairs as pairs
 from antiphon.store.transaction import Rows, Transaction, insertion
 from antiphon.store.usage import size_of, stored_size
 
@@ -52,8 +58,13 @@ def _row(it: CompletionRecord, metadata: bytes, size: int) -> tuple[Any, ...]:
     return it.id, it.owner, it.created_at, it.model, it.expires_at, metadata, it.body, size
 
 
-def _pair_rows(completion_id: str, metadata: Mapping[str, str]) -> Rows:
-    return [(completion_id, key, value) for key, value in metadata.items()]
+def digest(key: str, value: str) -> str:
+    """The digest of a pair of metadata."""
+    return sha256(f"{checked(key)}\0{checked(value)}".encode()).hexdigest()[:32]
+
+
+def _pair_rows(it: CompletionRecord) -> Rows:
+    return [(it.id, digest(*pair), it.owner, it.created_at) for pair in it.metadata.items()]
 
 
 def save_all(
@@ -67,7 +78,7 @@ def save_all(
         rows.append(_row(it, metadata, size))
         transaction.count(it.owner, size)
     transaction.each(_SAVE, rows)
-    transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it.id, it.metadata)])
+    transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it)])
     items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
     for it, messages in saves:
         blobs.hold_for(transaction, it.owner, it.id, messages)
@@ -87,17 +98,10 @@ def _update(transaction: Transaction, change: _Change) -> CompletionRecord | Non
     transaction.execute(update(completions).where(owned).values(values))
     transaction.count(change.owner, more)
     transaction.execute(delete(pairs).where(pairs.c.completion_id == change.id))
-    transaction.each(_PAIR, _pair_rows(change.id, change.metadata))
-    return find(transaction.connection, change.owner, change.id)
-
-
-@one_by_one
-def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
-    found = select(completions.c.id).where(_owned(*owned)).with_for_update()
-    if transaction.execute(found).first() is None:
-        return False
-    delete_completions(transaction, [owned[1]])
-    return True
+    changed = find(transaction.connection, change.owner, change.id)
+    assert changed is not None  # it is locked
+    transaction.each(_PAIR, _pair_rows(changed))
+    return changed
 
 
 def find(connection: Connection, owner: str, completion_id: str) -> CompletionRecord | None:
@@ -106,17 +110,60 @@ def find(connection: Connection, owner: str, completion_id: str) -> CompletionRe
     return _record(row) if row else None
 
 
-def _list(
-    connection: Connection, owner: str, only: CompletionFilter, paging: Paging
-) -> Page[CompletionRecord]:
-    wanted = select(completions).where(completions.c.owner == owner)
-    if only.model is not None:
-        wanted = wanted.where(completions.c.model == only.model)
-    for key, value in only.metadata.items():
-        its = (pairs.c.completion_id == completions.c.id) & (pairs.c.key == key) & (pairs.c.value == value)
-        wanted = wanted.where(select(pairs.c.key).where(its).exists())
-    found = page(connection, wanted, (completions.c.created_at, completions.c.id), paging)
-    return Page([_record(row) for row in found.data], found.has_more)
+_BYTES = func.length(completions.c.body).label("size")
+
+
+def _its(owner: str) -> Listing:
+    """The ids and sizes of an owner's completions."""
+    its = select(completions.c.id, _BYTES).where(completions.c.owner == owner)
+    return Listing(its, (completions.c.created_at, completions.c.id))
+
+
+class _Filter(msgspec.Struct, frozen=True):
+    """A filter of the list: what it finds by an index, and the condition for what others find."""
+
+    listing: Listing
+    holds: ColumnElement[bool]
+
+
+def _by_model(owner: str, model: str) -> _Filter:
+    its, holds = _its(owner), completions.c.model == model
+    return _Filter(replace(its, rows=its.rows.where(holds)), holds)
+
+
+def _by_pair(owner: str, key: str, value: str) -> _Filter:
+    pair = digest(key, value)
+    found = (pairs.c.owner == owner) & (pairs.c.pair == pair)
+    named = select(completions.c.id, _BYTES).join_from(
+        pairs, completions, pairs.c.completion_id == completions.c.id
+    )
+    listing = Listing(named.where(found), (pairs.c.created_at, pairs.c.completion_id))
+    its = pairs.alias()
+    same = (its.c.completion_id == completions.c.id) & (its.c.pair == pair)
+    # A scalar, and not EXISTS: PostgreSQL might read all pairs for that.
+    return _Filter(listing, select(its.c.pair).where(same).scalar_subquery().is_not(None))
+
+
+def _filters(owner: str, only: CompletionFilter) -> list[_Filter]:
+    found = [_by_pair(owner, key, value) for key, value in only.metadata.items()]
+    return found if only.model is None else [*found, _by_model(owner, only.model)]
+
+
+def _ranked(connection: Connection, filters: Sequence[_Filter]) -> list[_Filter]:
+    """The narrowest first, as far as a bounded number of rows shows it."""
+
+    def count(one: _Filter) -> int:
+        some = one.listing.rows.with_only_columns(*one.listing.keys).limit(LOOKED_AT).subquery()
+        return connection.execute(select(func.count()).select_from(some)).scalar_one()
+
+    return sorted(filters, key=count)
+
+
+def _records(connection: Connection, ids: Sequence[str]) -> list[CompletionRecord]:
+    """Those that are still there."""
+    named = connection.execute(select(completions).where(completions.c.id.in_(ids)))
+    found = {row.id: _record(row) for row in named}
+    return [found[each] for each in ids if each in found]
 
 
 def _messages(
@@ -144,7 +191,20 @@ class SqlCompletions:
         return await self._database.read(find, owner, completion_id)
 
     async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
-        return await self._database.read(_list, owner, only, paging)
+        found = fit(await self._found(owner, only, paging), paging, self._database.limits.page)
+        records = await self._database.read(_records, [row.id for row in found.data])
+        return Page(records, found.has_more)
+
+    async def _found(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[Found]:
+        """The ids and sizes on a page."""
+        its, filters = _its(owner), _filters(owner, only)
+        if len(filters) > 1:
+            filters = await self._database.read(_ranked, filters)
+        listing = replace(filters[0].listing, every=its) if filters else its
+        if others := filters[1:]:
+            sieve = and_(*(other.holds for other in others))
+            return await sifted(self._database, replace(listing, sieve=sieve), paging)
+        return await self._database.read(page, listing, paging)
 
     async def update(
         self, owner: str, completion_id: str, metadata: Mapping[str, str], body: bytes
@@ -155,7 +215,7 @@ class SqlCompletions:
         return record
 
     async def delete(self, owner: str, completion_id: str) -> bool:
-        return await self._database.write(_delete, (owner, completion_id))
+        return await delete_parent(self._database, completions, _owned(owner, completion_id))
 
     async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_messages, owner, completion_id, paging, self._database.limits.page)

@@ -1,6 +1,7 @@
 """Containers and their files, whose content is in blobs. Expired ones are not found."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -10,8 +11,8 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_container_files, delete_containers
-from antiphon.store.pages import existing, page
+from antiphon.store.delete import delete_container_files, delete_parent
+from antiphon.store.pages import Listing, existing, page, sifted
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
 from antiphon.store.schema import container_files, containers
 from antiphon.store.transaction import Transaction
@@ -81,15 +82,6 @@ def _use(transaction: Transaction, use: _Use) -> ContainerRecord | None:
 
 
 @one_by_one
-def _delete(transaction: Transaction, named: tuple[str, str]) -> bool:
-    found = select(containers.c.id).where(_exists(*named)).with_for_update()
-    if transaction.execute(found).first() is None:
-        return False
-    delete_containers(transaction, [named[1]])
-    return True
-
-
-@one_by_one
 def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
     there = select(containers.c.id).where(_exists(record.owner, record.container_id)).with_for_update()
     if transaction.execute(there).first() is None:
@@ -120,12 +112,19 @@ def _find(connection: Connection, owner: str, container_id: str) -> ContainerRec
     return _container(row) if row else None
 
 
-def _list(connection: Connection, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
-    wanted = select(containers).where(containers.c.owner == owner, containers.c.expires_at > time.time())
-    if name is not None:
-        wanted = wanted.where(containers.c.name == name)
-    found = page(connection, wanted, (containers.c.created_at, containers.c.id), paging)
-    return Page([_container(row) for row in found.data], found.has_more)
+def _listing(owner: str, name: str | None) -> Listing:
+    """The ids of an owner's containers. Expired ones are there until they are swept."""
+    its = select(containers.c.id).where(containers.c.owner == owner)
+    every = Listing(its, (containers.c.created_at, containers.c.id))
+    wanted = its if name is None else its.where(containers.c.name == name)
+    return Listing(wanted, every.keys, every, sieve=containers.c.expires_at > time.time())
+
+
+def _records(connection: Connection, ids: Sequence[str]) -> list[ContainerRecord]:
+    """Those that are still there."""
+    named = connection.execute(select(containers).where(containers.c.id.in_(ids)))
+    found = {row.id: _container(row) for row in named}
+    return [found[each] for each in ids if each in found]
 
 
 def _require(connection: Connection, owner: str, container_id: str) -> None:
@@ -145,7 +144,8 @@ def _files(
 ) -> Page[ContainerFileRecord]:
     wanted = select(container_files).where(container_files.c.container_id == container_id)
     with existing(lambda: _require(connection, owner, container_id)):
-        found = page(connection, wanted, (container_files.c.created_at, container_files.c.id), paging)
+        listing = Listing(wanted, (container_files.c.created_at, container_files.c.id))
+        found = page(connection, listing, paging)
     return Page([_file(row) for row in found.data], found.has_more)
 
 
@@ -162,7 +162,9 @@ class SqlContainers:
         return await self._database.read(_find, owner, container_id)
 
     async def list(self, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
-        return await self._database.read(_list, owner, name, paging)
+        found = await sifted(self._database, _listing(owner, name), paging)
+        records = await self._database.read(_records, [row.id for row in found.data])
+        return Page(records, found.has_more)
 
     async def use(
         self, owner: str, container_id: str, interpreter: str, now: float
@@ -170,7 +172,7 @@ class SqlContainers:
         return await self._database.write(_use, _Use(owner, container_id, interpreter, now))
 
     async def delete(self, owner: str, container_id: str) -> bool:
-        return await self._database.write(_delete, (owner, container_id))
+        return await delete_parent(self._database, containers, _exists(owner, container_id))
 
     async def put_file(self, record: ContainerFileRecord) -> None:
         await self._database.write(_put, record)

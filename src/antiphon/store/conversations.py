@@ -9,7 +9,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_conversation
+from antiphon.store.delete import delete_parent
 from antiphon.store.pages import existing
 from antiphon.store.quota import refusal
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
@@ -113,14 +113,6 @@ def _update(transaction: Transaction, change: tuple[str, str, bytes]) -> Convers
 
 
 @one_by_one
-def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
-    if _find_locked(transaction, *owned) is None:
-        return False
-    delete_conversation(transaction, owned[1])
-    return True
-
-
-@one_by_one
 def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord]]) -> bool:
     owner, conversation_id, records = addition
     if _find_locked(transaction, owner, conversation_id) is None:
@@ -140,13 +132,14 @@ def _delete_item(
     if conversation is None:
         return None, False
     its = item_table.c.parent == conversation_id
-    before, which = _blobs(transaction, its), its & (item_table.c.id == item_id)
+    which = its & (item_table.c.id == item_id)
+    held = _blobs(transaction, which)
     size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
     deleted = transaction.execute(delete_from(item_table).where(which)).rowcount
     less = {"size": conversations.c.size - size}
     transaction.execute(update(conversations).where(conversations.c.id == conversation_id).values(less))
     transaction.count(owner, -size)
-    if deleted and (unused := before - _blobs(transaction, its)):
+    if held and (unused := held - _blobs(transaction, its)):
         blobs.release_from(transaction, conversation_id, unused)
     return conversation, deleted > 0
 
@@ -198,7 +191,7 @@ class SqlConversations:
         return record
 
     async def delete(self, owner: str, conversation_id: str) -> bool:
-        return await self._database.write(_delete, (owner, conversation_id))
+        return await delete_parent(self._database, conversations, _owned(owner, conversation_id))
 
     async def add(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> None:
         if not await self._database.write(_add, (owner, conversation_id, items)):

@@ -1,22 +1,28 @@
-"""Deletes parents and the rows that belong to them.
+"""Deletes parents, and then the rows that belong to them, in small transactions.
 
 Always the parent first: a write that adds to it locks the parent's row. So it either comes first and its
-rows are deleted too, or it finds no parent.
+rows are deleted too, or it finds no parent. Rows without a parent are not found any more. The transaction
+that deletes the parent deletes the first of them, mostly all. If more are left, the parent is noted in
+`deletions`, and `clear` deletes them piece by piece, so that other writes run in between.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, Table, and_, delete, select, tuple_, update
 
+from antiphon.store.database import Database, one_by_one
+from antiphon.store.file_counts import count_file
 from antiphon.store.records import IndexStatus
 from antiphon.store.schema import (
+    ATTACHED,
     blob_holders,
     blobs,
-    completion_metadata,
+    completion_pairs,
     completions,
     container_files,
     containers,
     conversations,
+    deletions,
     files,
     items,
     log,
@@ -26,50 +32,131 @@ from antiphon.store.schema import (
     vector_stores,
 )
 from antiphon.store.store import cancel_of, events_of
-from antiphon.store.transaction import Transaction
+from antiphon.store.transaction import Transaction, insertion
 from antiphon.store.usage import uncount
 
+_Clear = Callable[[Transaction, Collection[str], int], int]
+"""Deletes at most so many rows of parents with these ids; returns their number."""
 
-def delete_responses(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete responses, and wake their readers and workers."""
-    uncount(transaction, responses, responses.c.size, responses.c.id.in_(ids))
-    transaction.execute(delete(responses).where(responses.c.id.in_(ids)))
-    transaction.execute(delete(items).where(items.c.parent.in_(ids)))
-    transaction.execute(delete(log).where(log.c.response_id.in_(ids)))
-    release_blobs(transaction, blob_holders.c.holder.in_(ids))
-    for response_id in ids:
-        transaction.wake(events_of(response_id), cancel_of(response_id))
+_NOTE = insertion(deletions)
+
+_COUNTED = (responses, conversations, completions)
+"""Parents whose size is counted, with all rows that belong to them."""
 
 
-def delete_conversation(transaction: Transaction, conversation_id: str) -> None:
-    """Delete a conversation."""
-    uncount(transaction, conversations, conversations.c.size, conversations.c.id == conversation_id)
-    transaction.execute(delete(conversations).where(conversations.c.id == conversation_id))
-    transaction.execute(delete(items).where(items.c.parent == conversation_id))
-    release_blobs(transaction, blob_holders.c.holder == conversation_id)
+def delete_parents(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
+    """Delete parents. Returns whether all rows that belong to them are deleted, too."""
+    if table in _COUNTED:
+        uncount(transaction, table, table.c.size, table.c.id.in_(ids))
+    transaction.execute(delete(table).where(table.c.id.in_(ids)))
+    if table is responses:
+        for response_id in ids:
+            transaction.wake(events_of(response_id), cancel_of(response_id))
+    done = _clear(transaction, table, ids)
+    if not done:
+        transaction.each(_NOTE, [(table.name, each) for each in ids])
+    return done
 
 
-def delete_completions(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete stored completions."""
-    uncount(transaction, completions, completions.c.size, completions.c.id.in_(ids))
-    transaction.execute(delete(completions).where(completions.c.id.in_(ids)))
-    transaction.execute(delete(items).where(items.c.parent.in_(ids)))
-    transaction.execute(delete(completion_metadata).where(completion_metadata.c.completion_id.in_(ids)))
-    release_blobs(transaction, blob_holders.c.holder.in_(ids))
+async def delete_parent(database: Database, table: Table, which: ColumnElement[bool]) -> bool:
+    """Delete the parent; returns whether there was one."""
+    found, done = await database.write(_delete_one, (table, which))
+    if not done:
+        database.begin(clear)
+    return found
 
 
-def delete_files(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete files, also from vector stores."""
-    transaction.execute(delete(files).where(files.c.id.in_(ids)))
-    detach_files(transaction, vector_store_files.c.file_id.in_(ids))
-    release_blobs(transaction, blob_holders.c.holder.in_(ids))
+async def clear(database: Database) -> None:
+    """Delete what is left of parents that are deleted."""
+    while await database.write(_clear_some, database.limits.sweep):
+        pass
 
 
-def delete_containers(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete containers with their files."""
-    transaction.execute(delete(containers).where(containers.c.id.in_(ids)))
-    its = select(container_files.c.id).where(container_files.c.container_id.in_(ids))
-    delete_container_files(transaction, transaction.execute(its).scalars().all())
+@one_by_one
+def _delete_one(transaction: Transaction, named: tuple[Table, ColumnElement[bool]]) -> tuple[bool, bool]:
+    """Whether there was such a parent, and whether all of it is deleted."""
+    table, which = named
+    found = transaction.execute(select(table.c.id).where(which).with_for_update()).scalar()
+    return found is not None, found is None or delete_parents(transaction, table, [found])
+
+
+@one_by_one
+def _clear_some(transaction: Transaction, limit: int) -> bool:
+    """Delete some of what is left; returns whether there was something."""
+    # Another server that clears takes others.
+    some = select(deletions).order_by(deletions.c.kind).limit(limit).with_for_update(skip_locked=True)
+    rows = transaction.execute(some).all()
+    if not rows:
+        return False
+    kind = rows[0].kind
+    ids = [row.id for row in rows if row.kind == kind]
+    if _clear(transaction, deletions.metadata.tables[kind], ids):
+        transaction.execute(delete(deletions).where(deletions.c.id.in_(ids)))
+    return True
+
+
+def _clear(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
+    """Delete the first rows that belong to parents; returns whether that was all."""
+    left = transaction.quota.limits.cleared
+    for clear_some in _CHILDREN[table]:
+        if left > 0:
+            left -= clear_some(transaction, ids, left)
+    return left > 0
+
+
+def _of(child: Table, parent: ColumnElement[str]) -> _Clear:
+    """Deletes rows of a table, whose parent is in this column."""
+    key = tuple_(*child.primary_key.columns)
+
+    def clear_some(transaction: Transaction, ids: Collection[str], limit: int) -> int:
+        some = select(*child.primary_key.columns).where(parent.in_(ids)).limit(limit)
+        return transaction.execute(delete(child).where(key.in_(some))).rowcount
+
+    return clear_some
+
+
+def _holders(transaction: Transaction, ids: Collection[str], limit: int) -> int:
+    keys = (blob_holders.c.holder, blob_holders.c.blob_id)
+    found = transaction.execute(select(*keys).where(blob_holders.c.holder.in_(ids)).limit(limit)).all()
+    release_blobs(transaction, tuple_(*keys).in_(found))
+    return len(found)
+
+
+def _container_files(transaction: Transaction, ids: Collection[str], limit: int) -> int:
+    its = select(container_files.c.id).where(container_files.c.container_id.in_(ids)).limit(limit)
+    found = transaction.execute(its).scalars().all()
+    delete_container_files(transaction, found)
+    return len(found)
+
+
+def _attached(parent: ColumnElement[str]) -> _Clear:
+    """Takes files out of vector stores."""
+
+    def clear_some(transaction: Transaction, ids: Collection[str], limit: int) -> int:
+        some = select(vector_store_files.c.id).where(parent.in_(ids), ATTACHED).limit(limit)
+        found = transaction.execute(some).scalars().all()
+        detach_files(transaction, vector_store_files.c.id.in_(found))
+        return len(found)
+
+    return clear_some
+
+
+_CHILDREN: Mapping[Table, Sequence[_Clear]] = {
+    responses: (_of(items, items.c.parent), _of(log, log.c.response_id), _holders),
+    conversations: (_of(items, items.c.parent), _holders),
+    completions: (
+        _of(items, items.c.parent),
+        _of(completion_pairs, completion_pairs.c.completion_id),
+        _holders,
+    ),
+    files: (_attached(vector_store_files.c.file_id), _holders),
+    containers: (_container_files,),
+    vector_stores: (
+        _attached(vector_store_files.c.vector_store_id),
+        _of(vector_store_batches, vector_store_batches.c.vector_store_id),
+    ),
+}
+"""What belongs to the parents in each table."""
 
 
 def delete_container_files(transaction: Transaction, ids: Collection[str]) -> None:
@@ -78,18 +165,16 @@ def delete_container_files(transaction: Transaction, ids: Collection[str]) -> No
     release_blobs(transaction, blob_holders.c.holder.in_(ids))
 
 
-def delete_vector_stores(transaction: Transaction, ids: Collection[str]) -> None:
-    """Delete vector stores. Their files stay."""
-    transaction.execute(delete(vector_stores).where(vector_stores.c.id.in_(ids)))
-    transaction.execute(delete(vector_store_batches).where(vector_store_batches.c.vector_store_id.in_(ids)))
-    detach_files(transaction, vector_store_files.c.vector_store_id.in_(ids))
-
-
 def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
     """Remove files from vector stores: they are not found any more, and the sweep deletes their chunks."""
-    uncount(transaction, vector_store_files, vector_store_files.c.usage_bytes, which)
+    table = vector_store_files
+    its = which & and_(ATTACHED)
+    rows = transaction.execute(select(table).where(its).order_by(table.c.id).with_for_update()).all()
+    for row in rows:
+        transaction.count(row.owner, -row.usage_bytes)
+        count_file(transaction, row, None)
     gone = {"status": IndexStatus.DELETED, "usage_bytes": 0}
-    transaction.execute(update(vector_store_files).where(which).values(gone))
+    transaction.execute(update(table).where(its).values(gone))
 
 
 def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:

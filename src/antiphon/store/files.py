@@ -1,13 +1,14 @@
 """Uploaded files: their descriptions. Their content is in blobs."""
 
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_files
-from antiphon.store.pages import page
+from antiphon.store.delete import delete_parent
+from antiphon.store.pages import Listing, page
 from antiphon.store.records import FileRecord, Page, Paging
 from antiphon.store.schema import files
 from antiphon.store.transaction import Transaction
@@ -38,15 +39,6 @@ def _create(transaction: Transaction, record: FileRecord) -> None:
         raise RequestError(message, code=LIMIT_EXCEEDED)
 
 
-@one_by_one
-def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
-    found = select(files.c.id).where(_owned(*owned)).with_for_update()
-    if transaction.execute(found).first() is None:
-        return False
-    delete_files(transaction, [owned[1]])
-    return True
-
-
 def find(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
     """The file."""
     row = connection.execute(select(files).where(_owned(owner, file_id))).first()
@@ -54,10 +46,10 @@ def find(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
 
 
 def _list(connection: Connection, owner: str, purpose: str | None, paging: Paging) -> Page[FileRecord]:
-    wanted = select(files).where(files.c.owner == owner)
+    its = Listing(select(files).where(files.c.owner == owner), (files.c.created_at, files.c.id))
     if purpose is not None:
-        wanted = wanted.where(files.c.purpose == purpose)
-    found = page(connection, wanted, (files.c.created_at, files.c.id), paging)
+        its = replace(its, rows=its.rows.where(files.c.purpose == purpose), every=its)
+    found = page(connection, its, paging)
     return Page([_record(row) for row in found.data], found.has_more)
 
 
@@ -77,4 +69,4 @@ class SqlFiles:
         return await self._database.read(_list, owner, purpose, paging)
 
     async def delete(self, owner: str, file_id: str) -> bool:
-        return await self._database.write(_delete, (owner, file_id))
+        return await delete_parent(self._database, files, _owned(owner, file_id))

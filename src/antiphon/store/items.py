@@ -1,15 +1,14 @@
 """Items of a parent: a response, a conversation or a stored completion."""
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, count
+from itertools import count
 from typing import Any
 
-from msgspec.structs import replace
 from sqlalchemy import Connection, Row, Select, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.pages import page
+from antiphon.store.pages import Listing, page_within
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
 from antiphon.store.transaction import Rows, Transaction, insertion
@@ -21,7 +20,7 @@ COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.
 SIZE = stored_size(items.c.payload, items.c.tokens)
 """The size of an item."""
 
-_BYTES = func.coalesce(func.length(items.c.payload), 0).label("size")
+_BYTES = func.coalesce(func.length(items.c.payload), 0)
 
 _ADD = insertion(items)
 
@@ -52,13 +51,9 @@ def inputs_of(parent: str) -> Select[Any]:
 
 
 def input_page(connection: Connection, parent: str, paging: Paging, max_bytes: int) -> Page[ItemRecord]:
-    """A page of input items: at least one, and further ones up to a limit of bytes. No others are read."""
-    wanted = inputs_of(parent)
-    sizes = page(connection, wanted.with_only_columns(items.c.id, _BYTES), (items.c.position,), paging)
-    backwards = paging.before is not None and paging.after is None
-    weights = accumulate(row.size for row in (reversed(sizes.data) if backwards else sizes.data))
-    fitting = max(1, sum(weight <= max_bytes for weight in weights))
-    found = page(connection, wanted, (items.c.position,), replace(paging, limit=fitting))
+    """A page of input items: at least one, and further ones up to a limit of bytes."""
+    listing = Listing(inputs_of(parent), (items.c.position,))
+    found = page_within(connection, listing, _BYTES, paging, max_bytes)
     return Page([record(row) for row in found.data], found.has_more)
 
 

@@ -1,14 +1,42 @@
-"""Pages of lists that are ordered by columns, with ids as cursors."""
+"""Pages of lists that are ordered by columns, with ids as cursors.
+
+An index finds the rows of a list in their order, so that a page costs the same however long the list is. A
+condition that no index knows is the list's `sieve`: rows are looked at in pieces, each a read of its own, so
+that other reads run in between. Such a page may end before it is full. It has at least one row unless
+nothing follows: clients take an empty page for the end of a list.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, count
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, Select, tuple_
 
 from antiphon.core.errors import NotFoundError
-from antiphon.store.database import Found
+from antiphon.store.database import Database, Found
 from antiphon.store.records import Page, Paging
+
+LOOKED_AT = 500
+"""The most rows that one read puts through a sieve."""
+
+PIECES = 40
+"""The number of such reads after which a page with at least one row ends."""
+
+
+class Listing(Struct, frozen=True):
+    """A list: `rows` with a column `id`, ordered by `keys`, which an index has in this order.
+
+    `every` is the list without filters, if it has some: a row that does not match any more is still a place
+    in the list, which a cursor may name.
+    """
+
+    rows: Select[Any]
+    keys: Sequence[ColumnElement[Any]]
+    every: "Listing | None" = None
+    sieve: ColumnElement[bool] | None = None
 
 
 @contextmanager
@@ -22,39 +50,100 @@ def existing(require: Callable[[], object]) -> Iterator[None]:
     require()
 
 
-def page(
-    connection: Connection, rows: Select[Any], keys: Sequence[ColumnElement[Any]], paging: Paging
+def page(connection: Connection, listing: Listing, paging: Paging) -> Page[Found]:
+    """Part of a list without a sieve. Raises NotFoundError for ids in `paging`."""
+    wanted = _between(connection, listing, paging)
+    return _first(connection.execute(wanted.limit(paging.limit + 1)).all(), paging)
+
+
+def page_within(
+    connection: Connection, listing: Listing, size: ColumnElement[int], paging: Paging, max_bytes: int
 ) -> Page[Found]:
-    """Part of `rows`, ordered by `keys`; ids are in the selected column `id`.
-
-    Raises NotFoundError if `rows` have no such id.
-    """
-    ascending = paging.order == "asc"
-    wanted = rows
-    if paging.after is not None:
-        wanted = wanted.where(_beyond(keys, _place(connection, rows, keys, paging, "after"), ascending))
-    if paging.before is not None:
-        wanted = wanted.where(_beyond(keys, _place(connection, rows, keys, paging, "before"), not ascending))
-    # Reading backwards, those nearest to `before` come first.
-    backwards = paging.before is not None and paging.after is None
-    order = [key.asc() if ascending != backwards else key.desc() for key in keys]
-    found = connection.execute(wanted.order_by(*order).limit(paging.limit + 1)).all()
-    data = list(found[: paging.limit])
-    return Page(data[::-1] if backwards else data, len(found) > paging.limit)
+    """The same, of at least one row, and further ones up to a limit of bytes. No others are read."""
+    named = listing.rows.selected_columns.id
+    sizes = replace(listing, rows=listing.rows.with_only_columns(named, size.label("size")))
+    fitting = fit(page(connection, sizes, paging), paging, max_bytes)
+    return page(connection, listing, replace(paging, limit=max(1, len(fitting.data))))
 
 
-def _place(
-    connection: Connection, rows: Select[Any], keys: Sequence[ColumnElement[Any]], paging: Paging, param: str
-) -> Found:
-    """The keys of the row of a cursor; of the first one if there are several."""
-    cursor = getattr(paging, param)
-    named = rows.with_only_columns(*keys).where(rows.selected_columns.id == cursor)
-    place = connection.execute(named.order_by(*keys).limit(1)).first()
+def fit(found: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
+    """At least one row, and further ones while the sum of their `size` is within a limit."""
+    rows = found.data[::-1] if _is_backwards(paging) else found.data
+    fitting = max(1, sum(total <= max_bytes for total in accumulate(row.size for row in rows)))
+    first = _first(rows, replace(paging, limit=fitting))
+    return replace(first, has_more=found.has_more or first.has_more)
+
+
+async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[Found]:
+    """Part of a list with a sieve. Raises NotFoundError for ids in `paging`."""
+    found: list[Found] = []
+    last: Found | None = None
+    size, more = paging.limit + 1, True
+    for number in count(1):
+        piece = await database.read(_piece, listing, paging, size, last)
+        found += [row for row in piece if row.passes]
+        more = len(piece) == size
+        if not more or len(found) > paging.limit or (found and number >= PIECES):
+            break
+        last, size = piece[-1], LOOKED_AT
+    first = _first(found, paging)
+    return replace(first, has_more=more or first.has_more)
+
+
+def _piece(
+    connection: Connection, listing: Listing, paging: Paging, size: int, last: Found | None
+) -> Sequence[Found]:
+    """The next rows after the last one, and whether each passes the sieve."""
+    assert listing.sieve is not None
+    keys = None if last is None else last[-len(listing.keys) :]
+    wanted = _between(connection, listing, paging, keys)
+    return connection.execute(
+        wanted.add_columns(listing.sieve.label("passes"), *listing.keys).limit(size)
+    ).all()
+
+
+def _first(rows: Sequence[Found], paging: Paging) -> Page[Found]:
+    """The page of rows that were read, of which there may be more than it has."""
+    data = list(rows[: paging.limit])
+    return Page(data[::-1] if _is_backwards(paging) else data, len(rows) > paging.limit)
+
+
+def _is_backwards(paging: Paging) -> bool:
+    """Whether it is read against the order of the list: those nearest to `before` come first."""
+    return paging.before is not None and paging.after is None
+
+
+def _is_read_upwards(paging: Paging) -> bool:
+    return (paging.order == "asc") != _is_backwards(paging)
+
+
+def _between(
+    connection: Connection, listing: Listing, paging: Paging, last: Sequence[Any] | None = None
+) -> Select[Any]:
+    """The rows between the cursors, in the order in which they are read; only those after the `last` keys."""
+    rows, upwards = listing.rows, _is_read_upwards(paging)
+    first = "before" if _is_backwards(paging) else "after"
+    # In the place of the cursor, not besides: an index begins to read at one of two conditions only.
+    begin = last if last is not None else _place(connection, listing, paging, first)
+    if begin is not None:
+        rows = rows.where(_beyond(listing.keys, begin, upwards))
+    if first == "after" and (end := _place(connection, listing, paging, "before")) is not None:
+        rows = rows.where(_beyond(listing.keys, end, not upwards))
+    return rows.order_by(*(key.asc() if upwards else key.desc() for key in listing.keys))
+
+
+def _place(connection: Connection, listing: Listing, paging: Paging, param: str) -> Found | None:
+    """The keys of the row of a cursor, if there is one; of the first one if there are several."""
+    cursor, every = getattr(paging, param), listing.every or listing
+    if cursor is None:
+        return None
+    named = every.rows.with_only_columns(*every.keys).where(every.rows.selected_columns.id == cursor)
+    place = connection.execute(named.order_by(*every.keys).limit(1)).first()
     if place is None:
         raise NotFoundError(f"There is no {cursor!r} in this list. Use the id of an entry.", param=param)
     return place
 
 
-def _beyond(keys: Sequence[ColumnElement[Any]], place: Found, ascending: bool) -> ColumnElement[bool]:
+def _beyond(keys: Sequence[ColumnElement[Any]], place: Sequence[Any], ascending: bool) -> ColumnElement[bool]:
     here, there = tuple_(*keys), tuple_(*place)
     return here > there if ascending else here < there

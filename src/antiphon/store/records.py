@@ -456,6 +456,8 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     """The most log entries that one read of events returns."""
     sweep: int = 200
     """The most rows that one transaction of a sweep deletes, so that other writes need not wait long."""
+    cleared: int = 500
+    """The most rows of deleted objects that one transaction deletes; the next ones delete the others."""
     batch: int = 1000
     """The most writes that share a transaction."""
     waiting: int = 10_000

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -10,6 +11,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     exists,
+    func,
     literal,
     null,
     select,
@@ -18,9 +20,9 @@ from sqlalchemy import (
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import blobs, conversations, items, log
-from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_responses
-from antiphon.store.pages import existing, page
+from antiphon.store.database import Database, Found
+from antiphon.store.delete import delete_parent
+from antiphon.store.pages import Listing, existing, page, page_within
 from antiphon.store.quota import Quota, refusal
 from antiphon.store.records import (
     ItemRecord,
@@ -60,7 +62,6 @@ _END = PreparedStatement(
     [responses.c.status, responses.c.last_seq, responses.c.body, responses.c.size, responses.c.id],
 )
 _FIND = select(responses).where(_NAMED)
-_LOCK = select(responses.c.id).where(_NAMED).with_for_update()
 _EXISTS = select(responses.c.id).where(_NAMED)
 
 
@@ -236,37 +237,32 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
     return verdicts
 
 
-@one_by_one
-def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
-    owner, response_id = owned
-    if transaction.execute(_LOCK, {"owner": owner, "response_id": response_id}).first() is None:
-        return False
-    delete_responses(transaction, [response_id])
-    return True
-
-
 def find(connection: Connection, owner: str, response_id: str) -> ResponseRecord | None:
     """The response."""
     row = connection.execute(_FIND, {"owner": owner, "response_id": response_id}).first()
     return record_of(row) if row else None
 
 
-def _page(connection: Connection, owner: str, paging: Paging) -> Page[ResponseRecord]:
-    its = select(responses).where(responses.c.owner == owner)
-    found = page(connection, its, (responses.c.created_at, responses.c.id), paging)
+def _page(connection: Connection, owner: str, paging: Paging, max_bytes: int) -> Page[ResponseRecord]:
+    found = page_within(connection, _listing(select(responses), owner), _BYTES, paging, max_bytes)
     return Page([record_of(row) for row in found.data], found.has_more)
 
 
 _SUMMARY = select(*(responses.c[name] for name in ResponseSummary.__struct_fields__))
+_BYTES = func.length(responses.c.request) + func.length(responses.c.body)
+
+
+def _listing(columns: Select[Any], owner: str) -> Listing:
+    return Listing(columns.where(responses.c.owner == owner), (responses.c.created_at, responses.c.id))
 
 
 def _summaries(
     connection: Connection, owner: str, background: bool | None, paging: Paging
 ) -> Page[ResponseSummary]:
-    its = _SUMMARY.where(responses.c.owner == owner)
+    its = _listing(_SUMMARY, owner)
     if background is not None:
-        its = its.where(responses.c.background == background)
-    found = page(connection, its, (responses.c.created_at, responses.c.id), paging)
+        its = replace(its, rows=its.rows.where(responses.c.background == background), every=its)
+    found = page(connection, its, paging)
     data = [
         ResponseSummary(row.id, row.created_at, ResponseStatus(row.status), row.model, row.background)
         for row in found.data
@@ -336,7 +332,7 @@ class SqlResponses:
         return await self._database.read(find, owner, response_id)
 
     async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
-        return await self._database.read(_page, owner, paging)
+        return await self._database.read(_page, owner, paging, self._database.limits.page)
 
     async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
         return await self._database.read(_summaries, owner, background, paging)
@@ -345,7 +341,8 @@ class SqlResponses:
         return await self._database.write(finish_all, end)
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        return await self._database.write(_delete, (owner, response_id))
+        its = (responses.c.id == response_id) & (responses.c.owner == owner)
+        return await delete_parent(self._database, responses, its)
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)

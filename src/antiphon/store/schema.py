@@ -38,6 +38,12 @@ DETACHED = text("status = 'deleted'")
 """Responses in the foreground that have not ended; the rows that workers claim (`job_queue.py`); files that
 were taken out of vector stores."""
 
+ATTACHED = text("status <> 'deleted'")
+"""Not taken out of a vector store; word for word the condition of two indexes."""
+
+COUNTED = ("in_progress", "completed", "failed", "cancelled")
+"""The statuses of files that are in a vector store."""
+
 METADATA = MetaData()
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -59,6 +65,18 @@ def checked(value: str) -> str:
     if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
         raise RequestError("Text must not contain U+0000 or an unpaired surrogate. Remove it.")
     return value
+
+
+def _file_counts() -> list[Column[int]]:
+    """How many files of each status there are: counted in the transaction that changes one."""
+    zero = text("0")
+    return [Column(f"files_{status}", Integer, nullable=False, server_default=zero) for status in COUNTED]
+
+
+def _attached(name: str, *columns: str) -> Index:
+    """An index of the files that are in a vector store, by time."""
+    within = ("vector_store_id", *columns, "created_at", "file_id")
+    return Index(name, *within, sqlite_where=ATTACHED, postgresql_where=ATTACHED)
 
 
 def _indexes_of_jobs(table: str, jobs: TextClause) -> tuple[Index, Index]:
@@ -93,6 +111,7 @@ responses = Table(
     Column("cancel_requested_at", Double),
     Column("size", BigInteger, nullable=False, server_default=text("0")),
     Index("responses_by_owner", "owner", "created_at", "id"),
+    Index("responses_by_background", "owner", "background", "created_at", "id"),
     Index(
         "responses_expiring",
         "expires_at",
@@ -116,6 +135,12 @@ items = Table(
     Column("tokens", LargeBinary),
     Column("blobs", Text),
     Index("items_by_id", "id", "parent"),
+    Index(
+        "items_with_blobs",
+        "parent",
+        sqlite_where=text("blobs IS NOT NULL"),
+        postgresql_where=text("blobs IS NOT NULL"),
+    ),
 )
 
 # By the last event of an entry, so that "after event N" is a range of the key.
@@ -154,6 +179,7 @@ completions = Table(
     Column("body", LargeBinary, nullable=False),
     Column("size", BigInteger, nullable=False, server_default=text("0")),
     Index("completions_by_owner", "owner", "created_at", "id"),
+    Index("completions_by_model", "owner", "model", "created_at", "id"),
     Index(
         "completions_expiring",
         "expires_at",
@@ -218,6 +244,7 @@ files = Table(
     Column("size", BigInteger, nullable=False),
     Column("expires_at", Double),
     Index("files_by_owner", "owner", "created_at", "id"),
+    Index("files_by_purpose", "owner", "purpose", "created_at", "id"),
     Index(
         "files_expiring",
         "expires_at",
@@ -238,6 +265,8 @@ vector_stores = Table(
     Column("expires_after_seconds", Integer),
     Column("last_active_at", Double, nullable=False),
     Column("expires_at", Double),
+    *_file_counts(),
+    Column("usage_bytes", BigInteger, nullable=False, server_default=text("0")),
     Index("vector_stores_by_owner", "owner", "created_at", "id"),
     Index(
         "vector_stores_expiring",
@@ -266,8 +295,13 @@ vector_store_files = Table(
     Column("attempts", Integer, nullable=False),
     Column("worker", Text),
     Column("lease_until", Double),
-    Index("vector_store_files_by_store", "vector_store_id", "created_at", "file_id"),
-    Index("vector_store_files_by_file", "file_id"),
+    _attached("vector_store_files_by_store"),
+    _attached("vector_store_files_by_batch", "batch_id"),
+    Index("vector_store_files_by_store_status", "vector_store_id", "status", "created_at", "file_id"),
+    Index(
+        "vector_store_files_by_batch_status", "vector_store_id", "batch_id", "status", "created_at", "file_id"
+    ),
+    Index("vector_store_files_by_file", "file_id", "vector_store_id"),
     Index("vector_store_files_by_owner", "owner"),
     Index("vector_store_files_detached", "id", sqlite_where=DETACHED, postgresql_where=DETACHED),
     *_indexes_of_jobs("vector_store_files", INDEXING_JOBS),
@@ -281,6 +315,7 @@ vector_store_batches = Table(
     Column("owner", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("cancelled", Boolean, nullable=False),
+    *_file_counts(),
     Index("vector_store_batches_by_store", "vector_store_id"),
 )
 
@@ -323,6 +358,7 @@ containers = Table(
     Column("expires_at", Double, nullable=False),
     Column("interpreter", Text),
     Index("containers_by_owner", "owner", "created_at", "id"),
+    Index("containers_by_name", "owner", "name", "created_at", "id"),
     Index("containers_expiring", "expires_at"),
 )
 
@@ -340,6 +376,14 @@ container_files = Table(
     Index("container_files_by_container", "container_id", "created_at", "id"),
 )
 
+# Parents that are deleted, while rows of them are left: see `delete.py`. The kind is the name of their table.
+deletions = Table(
+    "deletions",
+    METADATA,
+    Column("kind", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+)
+
 # How many bytes each owner has stored, of all kinds: see `usage.py`.
 usage = Table(
     "usage",
@@ -348,11 +392,13 @@ usage = Table(
     Column("bytes", BigInteger, nullable=False),
 )
 
-# The same pairs as in completions.metadata, for queries.
-completion_metadata = Table(
-    "completion_metadata",
+# The pairs of completions.metadata, for lists: a digest of each (`completions.py`), and the lists' order.
+completion_pairs = Table(
+    "completion_pairs",
     METADATA,
     Column("completion_id", Text, primary_key=True),
-    Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
+    Column("pair", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("completion_pairs_by_owner", "owner", "pair", "created_at", "completion_id"),
 )

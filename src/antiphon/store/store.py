@@ -31,6 +31,10 @@ Contract, checked by the suite in `tests/contracts/store.py` for every database:
 * every failure of the database is a StoreError, and the store works
   again by itself when the database does;
 * objects of other owners are not found;
+* a page of a list, an object, and the deletion of one cost the same however much is stored; a list by several
+  filters looks at a bounded number of rows at a time;
+* reads run in fair shares by client, whose name is in `core.limits.CLIENT`;
+* a deleted object is not found any more; what belongs to it may be deleted a moment later;
 * a log has no gaps, and only the holder of the lease writes to it;
 * a terminal status is never overwritten;
 * the usage of an owner equals what is stored, for any writes and deletions (`usage.py` says what counts).
@@ -420,8 +424,7 @@ class VectorStores(Protocol):
     """Vector stores and their files. A missing one is a NotFoundError, unless a method says otherwise.
 
     A file in a vector store is a row, and at the same time the job to index it: it is claimed under a lease,
-    gets chunks, and is finished. Only completed files are found. Counts and sizes are computed when they are
-    read.
+    gets chunks, and is finished. Only completed files are found. Counts and sizes are as of now.
     """
 
     async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:

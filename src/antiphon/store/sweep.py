@@ -3,21 +3,13 @@
 It finds rows in a read and deletes them in a write, so that other writes can run in between.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from msgspec import Struct
 from sqlalchemy import Connection, Table, bindparam, delete, select, tuple_
 
 from antiphon.store.approvals import sweep_approvals
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import (
-    delete_completions,
-    delete_containers,
-    delete_files,
-    delete_responses,
-    delete_vector_stores,
-    release_blobs,
-)
+from antiphon.store.delete import clear, delete_parents, release_blobs
 from antiphon.store.records import SweepResult
 from antiphon.store.schema import (
     DETACHED,
@@ -35,19 +27,6 @@ from antiphon.store.schema import (
 from antiphon.store.transaction import Transaction
 from antiphon.store.usage import uncount
 
-
-class _SweepRule(Struct, frozen=True):
-    """A table to sweep, and how to delete its rows."""
-
-    table: Table
-    delete: Callable[[Transaction, Collection[str]], None]
-
-
-_RESPONSES = _SweepRule(responses, delete_responses)
-_COMPLETIONS = _SweepRule(completions, delete_completions)
-_FILES = _SweepRule(files, delete_files)
-_CONTAINERS = _SweepRule(containers, delete_containers)
-_VECTOR_STORES = _SweepRule(vector_stores, delete_vector_stores)
 _EXPIRED = {
     table: select(table.c.id).where(table.c.expires_at <= bindparam("now")).limit(bindparam("limit"))
     for table in (responses, completions, files, containers, vector_stores, blobs)
@@ -56,20 +35,21 @@ _EXPIRED = {
 
 async def sweep(database: Database, now: float) -> SweepResult:
     """Delete until nothing is left to delete; returns the number of deleted objects."""
+    await clear(database)  # what a server has left that ended
     await sweep_approvals(database, now)
-    ended = await _sweep(database, _RESPONSES, now)
-    answered = await _sweep(database, _COMPLETIONS, now)
-    uploaded = await _sweep(database, _FILES, now)
-    await _sweep(database, _CONTAINERS, now)
-    idle = await _sweep(database, _VECTOR_STORES, now)
+    ended, answered, uploaded, _, idle = [
+        await _sweep(database, table, now)
+        for table in (responses, completions, files, containers, vector_stores)
+    ]
     await _sweep_chunks(database)
     return SweepResult(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
 
 
-async def _sweep(database: Database, kind: _SweepRule, now: float) -> int:
+async def _sweep(database: Database, table: Table, now: float) -> int:
     deleted = 0
-    while ids := await database.read(_expired, kind.table, now, database.limits.sweep):
-        await database.write(_delete, (kind, ids))
+    while ids := await database.read(_expired, table, now, database.limits.sweep):
+        if not await database.write(_delete, (table, ids)):
+            await clear(database)
         deleted += len(ids)
     return deleted
 
@@ -78,10 +58,9 @@ def _expired(connection: Connection, table: Table, now: float, limit: int) -> Se
     return connection.scalars(_EXPIRED[table], {"now": now, "limit": limit}).all()
 
 
-def _delete(transaction: Transaction, deletions: Sequence[tuple[_SweepRule, Collection[str]]]) -> list[None]:
-    for kind, ids in deletions:
-        kind.delete(transaction, ids)
-    return [None] * len(deletions)
+@one_by_one
+def _delete(transaction: Transaction, expired: tuple[Table, Collection[str]]) -> bool:
+    return delete_parents(transaction, *expired)
 
 
 async def _sweep_chunks(database: Database) -> None:

@@ -1,6 +1,7 @@
 """A write transaction, fast statements for it, and the bytes that owners store in it."""
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -84,6 +85,7 @@ class Transaction:
         self.connection = connection
         self.quota = quota
         self._driver = driver
+        self._sums: dict[PreparedStatement, dict[str, list[int]]] = {}
         self.topics: dict[str, None] = {}  # an ordered set
 
     def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
@@ -103,12 +105,25 @@ class Transaction:
         """Count additional bytes for an owner. See `usage.py`."""
         self.quota.grown[counted_with(owner)] += size
 
+    def add(self, statement: PreparedStatement, key: str, amounts: Iterable[int]) -> None:
+        """Add amounts to the counters of a row, by a statement whose last parameter is its key."""
+        sums = self._sums.setdefault(statement, {})
+        before = sums.get(key, repeat(0))
+        sums[key] = [some + more for some, more in zip(before, amounts, strict=False)]
+
+    def store_sums(self) -> None:
+        """Store the amounts, so that they are read."""
+        for statement, sums in self._sums.items():
+            self.each(statement, [(*amounts, key) for key, amounts in sorted(sums.items()) if any(amounts)])
+        self._sums.clear()
+
     def store_counts(self) -> None:
-        """Add the counted bytes to the counters: once, after all other writes.
+        """Store the amounts, and the counted bytes: once, after all other writes.
 
         Each counter is locked until the commit, and always in the same order: so writers of several servers
         wait for each other only briefly, and never deadlock.
         """
+        self.store_sums()
         self.each(_COUNT, [(owner, size) for owner, size in sorted(self.quota.grown.items()) if size])
 
     def wake(self, *topics: str) -> None:

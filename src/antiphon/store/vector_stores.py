@@ -5,7 +5,6 @@ chunks are written, and it is completed or failed. Chunks belong to that row, an
 completed (`chunk_rows.py`). A detached file is marked, and the sweep deletes it.
 """
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    and_,
     bindparam,
     delete,
     func,
@@ -26,13 +26,13 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_vector_stores, detach_files
+from antiphon.store.delete import delete_parent, detach_files
+from antiphon.store.file_counts import count_file, count_new_file, file_counts
 from antiphon.store.files import missing_file
 from antiphon.store.job_queue import JobQueue
-from antiphon.store.pages import existing, page
+from antiphon.store.pages import Listing, existing, page
 from antiphon.store.records import (
     ChunkRecord,
-    FileCounts,
     IndexedFile,
     IndexEnd,
     IndexStatus,
@@ -46,6 +46,7 @@ from antiphon.store.records import (
     VectorStoreRecord,
 )
 from antiphon.store.schema import (
+    ATTACHED,
     INDEXING_JOBS,
     files,
     vector_chunks,
@@ -55,7 +56,6 @@ from antiphon.store.schema import (
 )
 from antiphon.store.store import INDEXING
 from antiphon.store.transaction import Transaction
-from antiphon.store.usage import uncount
 
 _STORE = tuple(vector_stores.c)
 _FILE = (
@@ -74,7 +74,7 @@ _FILE = (
     vector_store_files.c.attempts,
 )
 """Those of an `IndexedFile`."""
-_THERE = vector_store_files.c.status != IndexStatus.DELETED
+_THERE = and_(ATTACHED)
 
 
 def _indexed(row: Found) -> IndexedFile:
@@ -100,8 +100,10 @@ def _owned(owner: str, vector_store_id: str) -> ColumnElement[bool]:
 
 
 def _attached(owner: str, vector_store_id: str) -> ColumnElement[bool]:
+    """The files of a vector store. It must exist: of a deleted one, files may be left."""
     its = vector_store_files.c.vector_store_id == vector_store_id
-    return its & (vector_store_files.c.owner == owner) & _THERE
+    exists = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).exists()
+    return its & (vector_store_files.c.owner == owner) & _THERE & exists
 
 
 def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
@@ -114,32 +116,15 @@ def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
 # Vector stores
 
 
-def _records(connection: Connection, rows: Sequence[Found]) -> list[VectorStoreRecord]:
-    """Vector stores with their numbers of files by status; without those that were deleted meanwhile."""
-    file = vector_store_files.c
-    its = (file.vector_store_id == vector_stores.c.id) & (file.owner == vector_stores.c.owner) & _THERE
-    sums = select(vector_stores.c.id, file.status, func.count(file.id), func.sum(file.usage_bytes))
-    named = sums.select_from(vector_stores.outerjoin(vector_store_files, its)).where(
-        vector_stores.c.id.in_([row.id for row in rows])
-    )
-    counts: dict[str, dict[str, int]] = {}
-    usage = Counter[str]()
-    for id_, status, count, size in connection.execute(named.group_by(vector_stores.c.id, file.status)):
-        its_counts = counts.setdefault(id_, {})
-        if status is not None:
-            its_counts[status] = count
-            usage[id_] += int(size)
-    return [
-        VectorStoreRecord(**row._mapping, counts=FileCounts(**counts[row.id]), usage_bytes=usage[row.id])
-        for row in rows
-        if row.id in counts
-    ]
+def _record(row: Found) -> VectorStoreRecord:
+    values = dict(row._mapping)
+    return VectorStoreRecord(counts=file_counts(values), **values)
 
 
 def find(connection: Connection, owner: str, vector_store_id: str) -> VectorStoreRecord | None:
     """The vector store."""
     row = connection.execute(select(*_STORE).where(_owned(owner, vector_store_id))).first()
-    return next(iter(_records(connection, [row])), None) if row else None
+    return _record(row) if row else None
 
 
 def _require(connection: Connection, owner: str, vector_store_id: str) -> None:
@@ -151,8 +136,8 @@ def _require(connection: Connection, owner: str, vector_store_id: str) -> None:
 
 def _list(connection: Connection, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
     wanted = select(*_STORE).where(vector_stores.c.owner == owner)
-    found = page(connection, wanted, (vector_stores.c.created_at, vector_stores.c.id), paging)
-    return Page(_records(connection, found.data), found.has_more)
+    found = page(connection, Listing(wanted, (vector_stores.c.created_at, vector_stores.c.id)), paging)
+    return Page([_record(row) for row in found.data], found.has_more)
 
 
 @one_by_one
@@ -167,6 +152,7 @@ def _create(
         message = "You have as many vector stores as the limit 'vector_stores' of this server allows."
         raise RequestError(message, code=LIMIT_EXCEEDED)
     _attach_all(transaction, attached, "file_ids")
+    transaction.store_sums()
     return find(transaction.connection, record.owner, record.id)
 
 
@@ -178,6 +164,7 @@ def _update(
     values = {name: value for name, value in asdict(change).items() if value is not UNSET}
     if values:
         transaction.execute(update(vector_stores).where(_owned(owner, vector_store_id)).values(values))
+    transaction.store_sums()
     return find(transaction.connection, owner, vector_store_id)
 
 
@@ -187,16 +174,6 @@ def _touch(transaction: Transaction, touched: tuple[str, Collection[str], float]
     its = vector_stores.c.id.in_(ids) & (vector_stores.c.owner == owner)
     expires_at = now + vector_stores.c.expires_after_seconds  # NULL for one that never expires
     transaction.execute(update(vector_stores).where(its).values(last_active_at=now, expires_at=expires_at))
-
-
-@one_by_one
-def _delete(transaction: Transaction, owned: tuple[str, str]) -> bool:
-    try:
-        _lock(transaction, *owned)
-    except NotFoundError:
-        return False
-    delete_vector_stores(transaction, [owned[1]])
-    return True
 
 
 # Their files
@@ -219,6 +196,7 @@ def _attach_all(transaction: Transaction, attached: Sequence[IndexedFile], param
         values = asdict(record)
         values["file_id"], values["id"] = values["id"], values.pop("key")
         transaction.execute(insert(vector_store_files).values(values))
+        count_new_file(transaction, record.vector_store_id, record.batch_id)
     transaction.wake(INDEXING)
 
 
@@ -266,7 +244,9 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
     status: str | None,
     batch_id: str | None,
 ) -> Page[IndexedFile]:
-    wanted = select(*_FILE).where(_attached(owner, vector_store_id))
+    keys = (vector_store_files.c.created_at, vector_store_files.c.file_id)
+    every = Listing(select(*_FILE).where(_attached(owner, vector_store_id)), keys)
+    wanted = every.rows
     if status is not None:
         wanted = wanted.where(vector_store_files.c.status == status)
     if batch_id is not None:
@@ -277,9 +257,8 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
         if batch_id is not None:
             _batch_row(connection, owner, vector_store_id, batch_id)
 
-    keys = (vector_store_files.c.created_at, vector_store_files.c.file_id)
     with existing(require):
-        found = page(connection, wanted, keys, paging)
+        found = page(connection, Listing(wanted, keys, every), paging)
     return Page([_indexed(row) for row in found.data], found.has_more)
 
 
@@ -306,20 +285,21 @@ def _batch_row(connection: Connection, owner: str, vector_store_id: str, batch_i
 def _require_batch(
     connection: Connection, owner: str, vector_store_id: str, batch_id: str
 ) -> VectorStoreBatch:
-    status = vector_store_files.c.status
-    within = _attached(owner, vector_store_id) & (vector_store_files.c.batch_id == batch_id)
-    rows = connection.execute(select(status, func.count()).where(within).group_by(status)).all()
-    row = _batch_row(connection, owner, vector_store_id, batch_id)  # last: it may have been deleted
-    return VectorStoreBatch(**row._mapping, counts=FileCounts(**dict(map(tuple, rows))))
+    values = dict(_batch_row(connection, owner, vector_store_id, batch_id)._mapping)
+    return VectorStoreBatch(counts=file_counts(values), **values)
 
 
 @one_by_one
 def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> VectorStoreBatch:
     owner, vector_store_id, batch_id = named
     _require_batch(transaction.connection, owner, vector_store_id, batch_id)
-    waiting = _attached(owner, vector_store_id) & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
-    ended = update(vector_store_files).where(waiting & (vector_store_files.c.batch_id == batch_id))
-    transaction.execute(ended.values(status=IndexStatus.CANCELLED))
+    table, cancelled = vector_store_files, IndexStatus.CANCELLED
+    waiting = _attached(owner, vector_store_id) & (table.c.status == IndexStatus.IN_PROGRESS)
+    waiting &= table.c.batch_id == batch_id
+    for row in transaction.execute(select(table).where(waiting).order_by(table.c.id).with_for_update()).all():
+        count_file(transaction, row, cancelled, row.usage_bytes)
+    transaction.execute(update(table).where(waiting).values(status=cancelled))
+    transaction.store_sums()
     its = vector_store_batches.c.id == batch_id
     transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))
     return _require_batch(transaction.connection, owner, vector_store_id, batch_id)
@@ -341,6 +321,7 @@ def _claim(transaction: Transaction, claim: tuple[Lease, float, JobQueue]) -> In
         update(vector_store_files).where(vector_store_files.c.id == record.key).values(values)
     )
     transaction.count(record.owner, -record.usage_bytes)
+    count_file(transaction, row, record.status)
     # Chunks of an earlier worker
     transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))
     return replace(record, usage_bytes=0)
@@ -391,6 +372,7 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]
     grown = update(vector_store_files).where(vector_store_files.c.id == key)
     transaction.execute(grown.values(usage_bytes=row.usage_bytes + size))
     transaction.count(row.owner, size)
+    count_file(transaction, row, row.status, row.usage_bytes + size)
     transaction.quota.check(row.owner)
     chunk_rows.add(transaction, key, row.vector_store_id, chunks)
     return True
@@ -398,16 +380,18 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]
 
 @one_by_one
 def _finish(transaction: Transaction, end: IndexEnd) -> bool:
-    held = update(vector_store_files).where(_held(end.worker, [end.key]))
-    values: dict[str, Any] = {"status": end.status, "error": end.error, "worker": None, "lease_until": None}
-    if end.status is not IndexStatus.COMPLETED:
-        values["usage_bytes"] = 0
-        which = _held(end.worker, [end.key])
-        uncount(transaction, vector_store_files, vector_store_files.c.usage_bytes, which)
-    if not transaction.execute(held.values(values)).rowcount:
+    held = _held(end.worker, [end.key])
+    row = transaction.execute(select(vector_store_files).where(held).with_for_update()).first()
+    if row is None:
         return False
+    values: dict[str, Any] = {"status": end.status, "error": end.error, "worker": None, "lease_until": None}
+    usage_bytes = row.usage_bytes
     if end.status is not IndexStatus.COMPLETED:
+        values["usage_bytes"] = usage_bytes = 0
         transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == end.key))
+    transaction.count(row.owner, usage_bytes - row.usage_bytes)
+    count_file(transaction, row, end.status, usage_bytes)
+    transaction.execute(update(vector_store_files).where(held).values(values))
     return True
 
 
@@ -439,7 +423,7 @@ class SqlVectorStores:
         await self._database.write(_touch, (owner, vector_store_ids, now))
 
     async def delete(self, owner: str, vector_store_id: str) -> bool:
-        return await self._database.write(_delete, (owner, vector_store_id))
+        return await delete_parent(self._database, vector_stores, _owned(owner, vector_store_id))
 
     async def attach(
         self,
