@@ -401,7 +401,7 @@ async def test_a_completion_is_kept_before_its_end_is_told() -> None:
 # Ids
 
 
-@pytest.mark.parametrize("ids", [(), (1,), (0, 2**31 - 1, 7)])
+@pytest.mark.parametrize("ids", [(), (1,), (0, 2**31 - 1, 7), (2**33, 5), (2**31, 2**34, 1)])
 def test_ids_are_packed_and_unpacked(ids: tuple[int, ...]) -> None:
     assert unpacked(packed(ids)) == ids
 

@@ -24,6 +24,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, Engine, GenerationRequest, Load, ModelCard, Receiver
 from antiphon.engines.http_client import Exchange, HttpError, HttpResponse
+from antiphon.engines.scripted import TEMPLATE
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.vllm_stream import _BYTES as BYTES
 from antiphon.engines.vllm_stream import OutputReader, Vocabulary
@@ -197,6 +198,8 @@ class Vllm:
         match path:
             case "/v1/models":
                 return {"data": [{"id": "bytes", "owned_by": self.kind, "max_model_len": 4096}]}
+            case "/tokenizer_info":
+                return {"chat_template": TEMPLATE, "eos_token": END_TEXT}
             case "/tokenize":
                 return {"tokens": tokenize(body["prompt"])}
             case "/detokenize":
@@ -258,7 +261,8 @@ class Llama(Vllm):
     def answer(self, path: str, body: Any) -> Any:
         match path:
             case "/props":
-                return {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}
+                shape = {"n_ctx": 4096}
+                return {"default_generation_settings": shape, "total_slots": 4, "chat_template": TEMPLATE}
             case "/v1/models":
                 return {"data": [{"id": "bytes", "meta": {"n_vocab": END + 1}}]}
             case "/tokenize" if body.get("with_pieces"):
@@ -287,9 +291,9 @@ class Text(Vllm):
     kind = "completions"
 
     def answer(self, path: str, body: Any) -> Any:
-        return (
-            {} if path == "/v1/completions" else super().answer(path, body) if path == "/v1/models" else None
-        )
+        if path == "/v1/completions":
+            return {}
+        return super().answer(path, body) if path in ("/v1/models", "/tokenizer_info") else None
 
     def events(self, body: Any) -> Iterator[str]:
         tokens, reason = _cut(self._model.rest(tokenize(body["prompt"])), body["max_tokens"])

@@ -368,11 +368,19 @@ def as_records(items: Sequence[StoredItem]) -> tuple[ItemRecord, ...]:
     )
 
 
+_WIDE = b"q"
+
+
 def packed(ids: tuple[int, ...]) -> bytes:
-    """Token ids as the store takes them: four bytes each."""
-    return array("i", ids).tobytes()
+    """Token ids as the store takes them: four bytes each. Those of estimated tokens need eight, and a mark."""
+    try:
+        return array("i", ids).tobytes()
+    except OverflowError:
+        return array("q", ids).tobytes() + _WIDE
 
 
 def unpacked(ids: bytes | None) -> tuple[int, ...] | None:
     """The ids that `packed` packed."""
-    return None if ids is None else tuple(array("i", ids))
+    if ids is None:
+        return None
+    return tuple(array("q", ids.removesuffix(_WIDE)) if len(ids) % 4 else array("i", ids))
