@@ -89,7 +89,8 @@ class Indexer:
         with self._app.storage.store.watch(INDEXING) as watch:
             while not self._draining:
                 try:
-                    record = await self._vector_stores.claim(self._worker, time.time(), self._lease)
+                    held = [*self._held]
+                    record = await self._vector_stores.claim(self._worker, time.time(), self._lease, held)
                     if record is not None:
                         await self._hold(record)
                         continue

@@ -501,10 +501,13 @@ class VectorStores(Protocol):
         """Cancel those of its files that are not indexed yet; returns its state."""
         ...
 
-    async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
+    async def claim(
+        self, worker: str, now: float, lease_seconds: float, held: Collection[str] = ()
+    ) -> IndexedFile | None:
         """Take a file that waits to be indexed, and delete chunks of an earlier worker.
 
-        Owners have their turns as in `Jobs.claim`.
+        Owners have their turns as in `Jobs.claim`. Of those that the worker has `held` until now, leases that
+        ran out are renewed.
         """
         ...
 

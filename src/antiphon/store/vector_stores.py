@@ -8,7 +8,7 @@ completed (`chunk_rows.py`). A detached file is marked, and the sweep deletes it
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 from sqlalchemy import (
     ColumnElement,
@@ -308,10 +308,22 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> Vect
 # Indexing
 
 
+class _Claim(Struct, frozen=True):
+    lease: Lease
+    now: float
+    held: Collection[str]
+    queue: JobQueue
+
+
 @one_by_one
-def _claim(transaction: Transaction, claim: tuple[Lease, float, JobQueue]) -> IndexedFile | None:
-    lease, now, queue = claim
-    row = queue.next(transaction, now)
+def _claim(transaction: Transaction, claim: _Claim) -> IndexedFile | None:
+    lease = claim.lease
+    row = claim.queue.next(transaction, claim.now)
+    while (
+        row is not None and row.key in claim.held
+    ):  # its lease was renewed too late, and nobody has taken it
+        _renew_now(transaction, lease, [row.key])
+        row = claim.queue.next(transaction, claim.now)
     if row is None:
         return None
     record = _indexed(row)
@@ -327,6 +339,11 @@ def _claim(transaction: Transaction, claim: tuple[Lease, float, JobQueue]) -> In
     return replace(record, usage_bytes=0)
 
 
+def _renew_now(transaction: Transaction, lease: Lease, keys: Collection[str]) -> None:
+    held = update(vector_store_files).where(_held(lease.worker, keys))
+    transaction.execute(held.values(lease_until=lease.until))
+
+
 def _held(worker: str, keys: Collection[str]) -> ColumnElement[bool]:
     mine = (vector_store_files.c.worker == worker) & vector_store_files.c.id.in_(keys)
     return mine & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
@@ -334,9 +351,7 @@ def _held(worker: str, keys: Collection[str]) -> ColumnElement[bool]:
 
 @one_by_one
 def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> None:
-    lease, keys = holding
-    held = update(vector_store_files).where(_held(lease.worker, keys))
-    transaction.execute(held.values(lease_until=lease.until))
+    _renew_now(transaction, *holding)
 
 
 # Servers that crash are counted, those that give a job back are not.
@@ -464,8 +479,11 @@ class SqlVectorStores:
     async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
         return await self._database.write(_cancel_batch, (owner, vector_store_id, batch_id))
 
-    async def claim(self, worker: str, now: float, lease_seconds: float) -> IndexedFile | None:
-        return await self._database.write(_claim, (Lease(worker, now + lease_seconds), now, self._queue))
+    async def claim(
+        self, worker: str, now: float, lease_seconds: float, held: Collection[str] = ()
+    ) -> IndexedFile | None:
+        lease = Lease(worker, now + lease_seconds)
+        return await self._database.write(_claim, _Claim(lease, now, held, self._queue))
 
     async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
         await self._database.write(_renew, (Lease(worker, now + lease_seconds), keys))

@@ -160,6 +160,17 @@ class VectorStoresContract:
         record = await store.vector_stores.file(OWNER, "vs_1", "file_1")
         assert record.usage_bytes == 6
 
+    async def test_a_worker_that_renews_too_late_does_not_take_its_own_file(self, store: Store) -> None:
+        await uploaded(store)
+        await store.vector_stores.create(vector_store(), [indexed()])
+        key = indexed().key
+        assert await store.vector_stores.claim("w", NOW, 10)
+        assert await store.vector_stores.add_chunks("w", key, [NewChunk(0, "first", "first")])
+        assert await store.vector_stores.claim("w", NOW + 20, 10, [key]) is None
+        assert await store.vector_stores.claim("v", NOW + 29, 10) is None
+        assert await store.vector_stores.finish(IndexEnd("w", key, IndexStatus.COMPLETED))
+        assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == ["first"]
+
     async def test_a_worker_that_gives_up(self, store: Store) -> None:
         await uploaded(store)
         await store.vector_stores.create(vector_store(), [indexed()])
