@@ -279,7 +279,21 @@ async def test_who_leaves_before_the_body_has_come_is_no_failure() -> None:
             await asyncio.sleep(0.05)
         async with httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http:
             counts = (await http.get("/metrics")).text
-        assert 'http_requests_total{handler="/v1/responses",method="POST",status="4xx"} 1.0' in counts
+        assert 'http_requests_total{handler="/v1/responses",method="POST",status="499"} 1.0' in counts
+
+
+async def test_no_error_is_written_into_an_answer_that_has_begun() -> None:
+    """Another request waits for its end, and a third one is not valid."""
+    async with serving() as server, connected(server) as (reader, writer):
+        writer.write(ask_slowly())
+        await reader.readuntil(b"word")
+        writer.write(HEALTH + b"no request\r\n\r\n")
+        rest = b""
+        async with asyncio.timeout(10):
+            with suppress(ConnectionResetError):
+                while piece := await reader.read(65536):
+                    rest += piece
+        assert b"HTTP/1.1" not in rest
 
 
 async def test_a_request_for_no_path_is_an_error_like_others() -> None:

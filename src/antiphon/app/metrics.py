@@ -150,13 +150,19 @@ class _ModelCounts:
         generated.observe(written)
 
 
+CLIENT_CLOSED = 499
+"""nginx's status of a request whose client disconnected before it was answered. It is never sent."""
+
+
 class _RouteCounts:
     """The counts of one method of a route."""
 
     __slots__ = ("seconds", "statuses")
 
     def __init__(self) -> None:
-        self.statuses = defaultdict[int, int](int)  # by class: 2 is 2xx
+        self.statuses = defaultdict[str, int](
+            int
+        )  # by class, as in 2xx; and 499, which is no error of a client
         self.seconds = Histogram(_HTTP)
 
 
@@ -235,7 +241,7 @@ class Metrics:
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or aborted."""
         counts = self._requests[route, method]
-        counts.statuses[status // 100] += 1
+        counts.statuses["499" if status == CLIENT_CLOSED else f"{status // 100}xx"] += 1
         counts.seconds.observe(seconds)
 
     def answer(self, observation: Observation) -> None:
@@ -354,7 +360,7 @@ class Metrics:
         )
         for labels, of_route in self._requests.copy().items():
             for status, count in of_route.statuses.copy().items():
-                requests.add_metric((*labels, f"{status}xx"), count)
+                requests.add_metric((*labels, status), count)
             of_route.seconds.add_to(durations, labels)
         yield from (requests, durations)
 

@@ -190,7 +190,8 @@ Connection = DirectConnection | SentConnection
 def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener) -> Connection:
     """The way to the client of a request."""
     protocol = scope.get("extensions", {}).get(STREAM)
-    if protocol is None or scope["method"] == "HEAD":  # no body for HEAD, which `send` handles
+    # `send` knows that HEAD has no body, and HTTP/1.0 no chunks.
+    if protocol is None or scope["method"] == "HEAD" or scope["http_version"] == "1.0":
         return SentConnection(receive, send, listener)
     return DirectConnection(protocol, send, listener)
 

@@ -15,12 +15,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
+from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.accounts import Account
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
+from antiphon.http.protocol import STREAM
 from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of
 from antiphon.run.endings import ClientLeftError
 
@@ -32,8 +34,8 @@ _MESSAGES = "/v1/messages"
 UNROUTED = "none"
 """The label for unknown paths, which clients can invent in any number."""
 INTERNAL_ERROR = 500
-CLIENT_CLOSED = 499
-"""A status for the log: the client has disconnected."""
+LEFT = frozenset({"client_left", "client_stalled"})
+"""How answers end whose client has disconnected: see `ClientLeftError` and `ClientStalledError`."""
 MAX_TRACESTATE = 512
 """Characters that have to be passed on (W3C Trace Context)."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
@@ -61,12 +63,15 @@ class ObservingMiddleware:
             await self._asgi(scope, receive, send)
             return
         observation = observe(app, scope, scope["method"])
+        connection = scope.get("extensions", {}).get(STREAM)
         status: int | None = None
 
         async def identified(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status, own = message["status"], observation.request_id.encode()
+                left = connection is not None and connection.disconnected
+                status = _client_left(observation) if left else message["status"]
+                own = observation.request_id.encode()
                 headers = [*message["headers"], (REQUEST_ID, own), (_ANTHROPIC_REQUEST_ID, own)]
                 account = observation.account
                 if account.requests is not None or account.tokens is not None:
@@ -77,8 +82,7 @@ class ObservingMiddleware:
         try:
             await self._asgi(scope, receive, identified)
         except ClientDisconnect:  # before the request was complete: there is no client to answer
-            observation.fail(ClientLeftError())
-            status = CLIENT_CLOSED
+            status = _client_left(observation)
         except (Exception, asyncio.CancelledError) as error:
             if status is not None:  # the response has begun
                 raise
@@ -87,7 +91,19 @@ class ObservingMiddleware:
             await response_to(failure, scope)(scope, receive, identified)
             error.__traceback__ = None  # its frames refer to it, and to prompts
         finally:
-            report(app, scope, status or INTERNAL_ERROR, observation)
+            report(app, scope, status or _unsent(observation), observation)
+
+
+def _client_left(observation: Observation) -> int:
+    """The status of a request whose client disconnected before its answer was sent."""
+    if observation.finish is None:
+        observation.fail(ClientLeftError())
+    return CLIENT_CLOSED
+
+
+def _unsent(observation: Observation) -> int:
+    """The status of a request that was not answered."""
+    return CLIENT_CLOSED if observation.failure in LEFT else INTERNAL_ERROR
 
 
 def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:

@@ -294,6 +294,9 @@ class StreamProtocol(HttpToolsProtocol):
     date: ClassVar[DateHeader] = DateHeader()
     listener: Listener | None = None
     cycle: _Cycle
+    """The last request."""
+    running: _Cycle | None = None
+    """The one that is being answered, or was: those after it wait."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -423,7 +426,8 @@ class StreamProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request, or one over a limit; a response that has begun ends here."""
-        if self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started:
+        running = self.running
+        if running is not None and running.response_started and not running.response_complete:
             self.transport.abort()
             return
         status, message = self._refusal or (HTTPStatus.BAD_REQUEST, msg)
@@ -482,7 +486,6 @@ class StreamProtocol(HttpToolsProtocol):
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         self.date.update(self.server_state, self.config)
         if version == "1.0":
-            scope["extensions"] = {}
             cycle: _Cycle = _OldCycle(self, keep_alive=False)
         else:
             cycle = _Cycle(self, parser.should_keep_alive())
@@ -500,6 +503,10 @@ class StreamProtocol(HttpToolsProtocol):
             authority, path = target.groups()
             self.url = path if path.startswith(b"/") else b"/" + path
             self.headers = [(name, authority if name == b"host" else value) for name, value in self.headers]
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_chunk_header(self) -> None:
         """Count a chunk of the body."""
@@ -566,6 +573,10 @@ class StreamProtocol(HttpToolsProtocol):
         self._stop_timer()
         self.others.remove(self)
         self._stop_reader()
+        self.pipeline.clear()
+        if (running := self.running) is not None and not running.response_complete:
+            running.disconnected = True  # uvicorn's tells the last request only
+            running.message_event.set()
         super().connection_lost(exc)
         if self.listener is not None:
             self.listener.on_disconnect()

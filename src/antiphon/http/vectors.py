@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
 from antiphon.app import vectors
 from antiphon.app.app import App
+from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.engines.engine import TranscriptionRequest
 from antiphon.http.files import converted, form_of, name_of, pieces_of
-from antiphon.http.observing import CLIENT_CLOSED
 from antiphon.http.request import Handler, app_of, json_response, read_request
 from antiphon.run.endings import ClientLeftError
 
