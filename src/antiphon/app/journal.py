@@ -372,7 +372,7 @@ _WIDE = b"q"
 
 
 def packed(ids: tuple[int, ...]) -> bytes:
-    """Token ids as the store takes them: four bytes each. Those of estimated tokens need eight, and a mark."""
+    """Token ids as the store takes them: four bytes each, or eight and a mark for those of estimated tokens."""
     try:
         return array("i", ids).tobytes()
     except OverflowError:
