@@ -5,6 +5,7 @@ reads of a response must be those in its log, whichever server wrote them.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from simulation.engine import KINDS, RECALL, whole_text, wish
+from simulation.files import index
 from simulation.laws import RUNNING, History, law
-from simulation.network import Exchange, Socket
+from simulation.network import LATENCY, Exchange, Socket
 from simulation.tools import TOOL, request_to_act, said_after
 
 if TYPE_CHECKING:
@@ -484,6 +486,31 @@ class Client:
                     batch.check(bytes(exchange.body).splitlines())
                 return
 
+    async def crowd(self) -> None:
+        """Send several requests for bounded work in one turn of the loop; some of them leave in one turn."""
+        server, at = await self._world.server(), self._rng.random() * LATENCY
+        sent: list[tuple[str, Wanted, Exchange]] = []
+        for _ in range(self._rng.randint(3, 7)):
+            number = f"c{self._world.number()}"
+            wanted = Wanted(self._kind(), self._world.loop.time(), self._deadline(number))
+            exchange = Exchange(server.connect(lambda _: at))
+            path, body = self._rng.choice(_BOUNDED)(wish(wanted.kind, self._name, number), number)
+            body |= {} if wanted.deadline is None else {"deadline_seconds": wanted.deadline}
+            exchange.request("POST", path, self._key, msgspec.json.encode(body))
+            sent.append((number, wanted, exchange))
+        await asyncio.sleep(self._rng.random() * self._rng.choice((0.05, 1.0)))
+        for number, _, exchange in sent:
+            if self._rng.random() < 0.6:
+                self._leave(exchange, number)
+        await asyncio.wait([exchange.over for *_, exchange in sent], timeout=PATIENCE)
+        for _, wanted, exchange in sent:
+            law(exchange.over.done(), "one of many requests is not answered")
+            self._check_mine(exchange.body)
+            if exchange.whole and exchange.status == 200:
+                self._check_other(bytes(exchange.body), wanted, failed=False, streamed=False)
+            elif exchange.status != 429:
+                self._check_failure(exchange, wanted)
+
     async def spy(self) -> None:
         """Try to read objects of another key."""
         for batch in self._world.batches[:3]:
@@ -528,6 +555,15 @@ class Client:
             law(history.deleted, f"{asked.response_id} is said to be deleted, but it is there")
 
     # How
+
+    async def _object(self, method: str, path: str, body: Line | bytes | None = None) -> Line | None:
+        """What is answered; None without an answer, or with an error that has a reason."""
+        exchange = await self._request(method, path, body)
+        if exchange.whole and exchange.status == 200:
+            answer: Line = msgspec.json.decode(exchange.body)
+            return answer
+        self._check_failure(exchange)
+        return None
 
     def _kind(self) -> str:
         return self._rng.choice(self._world.plan.kinds)
@@ -603,7 +639,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Line | None = None,
+        body: Line | bytes | None = None,
         on_body: Callable[[Exchange, bytes], None] | None = None,
         leaves_after: float | None = None,
         number: str | None = None,
@@ -612,7 +648,10 @@ class Client:
         exchange = Exchange(server.connect(self._world.delay))
         if on_body is not None:
             exchange.on_data = on_body
-        exchange.request(method, path, self._key, b"" if body is None else msgspec.json.encode(body))
+        if isinstance(body, bytes):
+            exchange.request(method, path, self._key, body, "multipart/form-data; boundary=cut")
+        else:
+            exchange.request(method, path, self._key, b"" if body is None else msgspec.json.encode(body))
         if leaves_after is not None:
             self._world.loop.call_later(leaves_after, self._leave, exchange, number)
         await asyncio.wait([exchange.over], timeout=PATIENCE)
@@ -681,6 +720,20 @@ def _completion(text: str) -> tuple[str, Line]:
     return "/v1/completions", {"model": "scripted", "prompt": text, "max_tokens": 1000}
 
 
+def _constrained(text: str, number: str) -> tuple[str, Line]:
+    """A format that this server has not compiled before."""
+    path, body = _chat(text)
+    return path, {**body, "structured_outputs": {"regex": f"{number}|([a-z]+[0-9]+ ?)+"}}
+
+
+def _with_document(text: str, number: str) -> tuple[str, Line]:
+    data = b64encode(f"This is document {number}.".encode()).decode()
+    file = {"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{data}"}}
+    content = [file, {"type": "text", "text": text}]
+    return "/v1/chat/completions", {"model": "scripted", "messages": [{"role": "user", "content": content}]}
+
+
+_BOUNDED = (_constrained, _with_document)
 _OTHERS = (_chat, _stored_chat, _message, _completion)
 ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
     "chat": (2, Client.chat),
@@ -691,6 +744,8 @@ ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
     "batch": (3, Client.batch),
     "compact": (2, Client.compact),
     "talk": (3, Client.talk),
+    "crowd": (3, Client.crowd),
+    "index": (3, index),
     "spy": (2, Client.spy),
 }
 """The actions of clients, and their frequencies."""

@@ -54,7 +54,8 @@ class Memory:
         self.connection = engine.connect()
         with self.connection.begin():
             migrate(self.connection)
-        self._empty = self._driver.serialize()
+        self._empty = sqlite3.connect(":memory:", check_same_thread=False)
+        self._driver.backup(self._empty)
         self.execute_many = self._driver.executemany
 
     @property
@@ -63,8 +64,8 @@ class Memory:
         return self._driver.total_changes
 
     def reset(self) -> None:
-        """Empty all tables."""
-        self._driver.deserialize(self._empty)
+        """Empty all tables, and what their search index remembers."""
+        self._empty.backup(self._driver)
 
     def execute(self, sql: str, *values: Any) -> list[Any]:
         """The rows of a query."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from simulation.world import fits, silence, simulate
 
 KNOWN = Path(__file__).with_name("seeds.json")
-SEEDS = 3000
+SEEDS = 2000
 """A fault has to be found within this number of simulations."""
 TIMES = 3
 """The number of searches for each, from different seeds, to measure the time."""
@@ -242,6 +242,50 @@ FAULTS = {
         "        if self.handshake_complete",
         "connection is closing",
         wanted=("talk", "stop"),
+    ),
+    "a permit is lost that is given to who is being cancelled": Fault(
+        "core/permits.py",
+        "        except BaseException:\n            permit.leave()\n            raise\n        return permit",
+        "        except BaseException:\n            if not permit.given:\n                permit.leave()\n"
+        "            raise\n        return permit",
+        "permits of .* are not free",
+        wanted=("crowd",),
+    ),
+    "a place is kept for who has left": Fault(
+        "core/permits.py",
+        "        except BaseException:\n            permit.leave()\n            raise\n        return permit",
+        "        except BaseException:\n            if permit.given:\n                permit.leave()\n"
+        "            raise\n        return permit",
+        "permits of .* are not free|wait for a permit|is not answered",
+        wanted=("crowd",),
+    ),
+    "a file is claimed that this server indexes": Fault(
+        "store/vector_stores.py",
+        "row is not None and row.key in claim.held",
+        "row is not None and row.key in ()",
+        "is completed, and has .* words",
+        wanted=("index", "hold"),
+    ),
+    "a file that another server has begun has its chunks twice": Fault(
+        "store/vector_stores.py",
+        "    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))\n",
+        "",
+        "is completed, and has .* words|store_error",
+        wanted=("index", "kill"),
+    ),
+    "a file that is cancelled keeps its chunks": Fault(
+        "store/vector_stores.py",
+        "    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent.in_(keys)))\n",
+        "",
+        "is cancelled, and has .* words",
+        wanted=("index",),
+    ),
+    "a file fails for ever because its server stops": Fault(
+        "app/indexing.py",
+        "        except Exception as failure:\n",
+        "        except BaseException as failure:\n",
+        "is failed, not|does not stop",
+        wanted=("index", "stop"),
     ),
     "what is not to be stored is stored": Fault(
         "app/responses/create.py",

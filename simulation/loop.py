@@ -21,7 +21,9 @@ EPOCH = 1_700_000_000.0
 ROUND = 0.0004
 """The most seconds of a round of callbacks."""
 HOP = 0.003
-"""The most seconds of work in a thread."""
+"""The most seconds of work in a thread of a machine that is not busy."""
+PAUSE = 0.05
+"""The most seconds of a round in which a callback takes long: then the timers of all this time are late."""
 ROUNDS = 200_000
 """Enough rounds for any schedule: a simulation with more is in an endless loop."""
 
@@ -40,6 +42,8 @@ class Process:
         """Callbacks to run after a pause, or that would run if it had not been killed."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended, in the order of their beginning."""
+        self.permits: list[tuple[str, Any]] = []
+        """All that its code has made, and by whom: see `processes.py`."""
 
     def clock(self, now: float) -> float:
         """The time on its clock."""
@@ -81,6 +85,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready: deque[_Handle] = deque()
         self._timers: list[tuple[float, int, _Handle]] = []
         self._made = 0
+        self.hop = HOP
+        """The most seconds of work in a thread."""
+        self.pauses = 0.0
+        """The share of rounds that take up to `PAUSE`."""
         self.rounds = 0
         self.failures: list[dict[str, Any]] = []
         """Exceptions that were not caught."""
@@ -136,7 +144,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             except Exception as error:
                 future.set_exception(error)
 
-        self.call_later(self._rng.random() * HOP, work)
+        self.call_later(self._rng.random() * self.hop, work)
         return future
 
     def get_debug(self) -> bool:
@@ -171,7 +179,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if self.rounds > ROUNDS:
             raise StuckError(f"more than {ROUNDS} rounds")
         if self._ready:
-            self._now += self._rng.random() * ROUND
+            longest = PAUSE if self.pauses and self._rng.random() < self.pauses else ROUND
+            self._now += self._rng.random() * longest
         else:
             self._skip()
         while self._timers and self._timers[0][0] <= self._now:

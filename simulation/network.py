@@ -196,10 +196,12 @@ class Exchange:
         """The answer is whole, or the connection is lost."""
         transport.exchange = self
 
-    def request(self, method: str, path: str, key: str, body: bytes = b"") -> None:
+    def request(
+        self, method: str, path: str, key: str, body: bytes = b"", media_type: str = "application/json"
+    ) -> None:
         """Send it."""
         head = f"{method} {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n"
-        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head += f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\n\r\n"
         self._transport.send(head.encode() + body)
 
     def leave(self) -> None:

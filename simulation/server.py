@@ -14,6 +14,7 @@ from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.compose import Runtime
+from antiphon.core.limits import Limits
 from antiphon.dialects.dialect import Dialect
 from antiphon.engines.engine import ModelCard
 from antiphon.http.app import build
@@ -39,6 +40,7 @@ DRAIN = 10.0
 """The most seconds that answers may take when a server stops."""
 STOPPED = DRAIN + 10.0
 """Seconds after which it has stopped."""
+LIMITS = Limits(work_processes=2, work_waiting=4)
 _RENDERERS: dict[str | None, Renderer] = {}
 
 
@@ -55,8 +57,11 @@ class Server:
     """One server from its start to its end. `ready`: it accepts requests."""
 
     def __init__(self, world: "World", name: str, skew: float) -> None:
-        rng = world.rng
         self.process = Process(name, skew)
+        self.process.context().run(self._build, world)
+
+    def _build(self, world: "World") -> None:
+        rng = world.rng
         self.database_faults = DatabaseFaults()
         self.ready = False
         self._own = 0
@@ -66,14 +71,22 @@ class Server:
         self._store = world.database.store(self.process, self.database_faults)
         self.engine, self.replicas = engine_of(world.engine_laws, rng.choice((1, 2, 8)), world.plan.replicas)
         self.app = App(
-            Models([_Model(self.engine, dialect="hermes", tools=by_type([EffectTool(world.effects)]))]),
+            Models(
+                [
+                    _Model(
+                        self.engine,
+                        dialect="hermes",
+                        tools=by_type([EffectTool(world.effects)]),
+                        limits=LIMITS,
+                    )
+                ]
+            ),
             Storage(self._open, LEASE),
             Sealer(("secret",)),
-            Options(stall=rng.choice((2.0, 60.0))),
+            Options(LIMITS, stall=rng.choice((2.0, 60.0))),
             keys=KeyTable(f"key-{name}" for name in world.names),
         )
         self.worker = Worker(self.app, jobs=rng.choice((1, 2, 4)), lease=LEASE)
-        self.worker._indexer.start = lambda: None  # type: ignore[method-assign] # no client has files
         runtime = Runtime(self.app, self.worker)
         config = uvicorn.Config(
             build(self.app),
@@ -117,8 +130,8 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        """It writes a response."""
-        return bool(self.app.storage.writer.open)
+        """It writes a response, or indexes a file."""
+        return bool(self.app.storage.writer.open or self.worker._indexer._held)
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
@@ -162,6 +175,13 @@ class Server:
         load = self.engine.load
         law(load.running == 0, f"{self.process.name}: {load.running} slots of the engine are not free")
         law(load.waiting == 0, f"{self.process.name}: {load.waiting} requests wait for the engine")
+        for whose, permits in self.process.permits:
+            kept = 1 if permits is self.worker.permits else 0  # with which it waits for a job
+            law(
+                permits.running <= kept,
+                f"{self.process.name}: {permits.running} permits of {whose} are not free",
+            )
+            law(permits.waiting == 0, f"{self.process.name}: {permits.waiting} wait for a permit of {whose}")
         kept = [*self.app.storage.writer.open]
         law(not kept, f"{self.process.name}: the journals of {kept} are open")
         law(not self._state.connections, f"{self.process.name}: {len(self._state.connections)} connections")

@@ -21,8 +21,10 @@ from antiphon.decode.ids import discard_digits
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
+from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
-from simulation.loop import SimulatedLoop, simulated_time
+from simulation.loop import HOP, SimulatedLoop, simulated_time
+from simulation.processes import virtual_processes
 from simulation.server import Server
 from simulation.tools import Effects, call_of
 
@@ -65,7 +67,7 @@ class Plan:
             self.troubles = _some(rng, TROUBLES, len(TROUBLES) if long else rng.randint(1, 2))
         if self.replicas > 1 and rng.random() < 0.5:
             self.troubles = ["replica"]  # must not be noticeable
-        self.often = rng.randint(1, 3)
+        self.often = rng.choice((1, 2, 3, 5))
         """How many troubles there are."""
         self.within = 12.0 if long else 5.0
         """Seconds in which they occur."""
@@ -78,6 +80,10 @@ class Plan:
         """Seconds by which the clocks of two servers differ at most."""
         self.pauses = rng.choice((0.15, 0.15, 0.15, 0.9))
         """The share of streams that a client stops to read for a while."""
+        self.hop = rng.choice((HOP, HOP, 0.5))
+        """The most seconds of work in a thread, and of bounded work."""
+        self.late = rng.choice((0.0, 0.0, 0.02))
+        """The share of rounds of the loop that take long."""
 
     @property
     def trouble(self) -> bool:
@@ -121,10 +127,13 @@ class World:
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
         self.plan = Plan(self.rng)
+        self.loop.hop, self.loop.pauses = self.plan.hop, self.plan.late
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
         self.compacted: list[tuple[str, list[Any]]] = []
         """Conversations that were summarised: their owners, and the items that replace them."""
+        self.files: list[IndexedFile] = []
+        """Those that clients put into vector stores."""
         self.effects = Effects(self.rng, self.loop)
         self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
         self.deadlines = self.engine_laws.deadlines
@@ -133,6 +142,8 @@ class World:
         self.servers: list[Server] = []
         self._dead: list[Server] = []
         self._started = self._numbered = 0
+        self._gone = 0
+        """How often a server was killed or paused."""
         self.trouble = self.plan.trouble
         self._clients: list[asyncio.Future[None]] = []
 
@@ -200,6 +211,7 @@ class World:
             case "stop":
                 await self._stop(server, seconds)
             case "hold":
+                self._gone += 1
                 server.hold(self.rng.choice((seconds, 2 + 4 * self.rng.random())))  # about as long as a lease
             case "replica":
                 await self._fail_replica(server, seconds)
@@ -240,6 +252,7 @@ class World:
             return
         self.servers.remove(server)
         self._dead.append(server)
+        self._gone += 1
         server.kill()
         await asyncio.sleep(seconds)
         await self._start_server()
@@ -277,7 +290,8 @@ class World:
         law(not left, f"{left} never end")
 
     def _running(self) -> list[str]:
-        return [
+        files = [file_id for (file_id,) in unfinished(self.database.memory)]
+        return files + [
             response_id
             for response_id, history in self.histories.items()
             if history.status in RUNNING and not history.deleted
@@ -294,6 +308,7 @@ class World:
             self._check_batch(batch)
         for asked in self.asked:
             self._check_asked(asked)
+        check_files(self.database.memory, self.files, self._gone)
         self._check_chats()
         self._check_conversations()
 
@@ -480,7 +495,7 @@ def simulate(seed: int) -> Report:
     global _memory  # noqa: PLW0603 - made once
     _memory = _memory or Memory()
     world = World(seed, _memory)
-    with _simulated(Random(seed)), redirect_stdout(io.StringIO()):
+    with _simulated(Random(seed)), virtual_processes(), redirect_stdout(io.StringIO()):
         world.loop.run(world.run())
     return world.report(seed)
 

@@ -297,8 +297,11 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> Vect
     waiting = _attached(owner, vector_store_id) & (table.c.status == IndexStatus.IN_PROGRESS)
     waiting &= table.c.batch_id == batch_id
     for row in transaction.execute(select(table).where(waiting).order_by(table.c.id).with_for_update()).all():
-        count_file(transaction, row, cancelled, row.usage_bytes)
-    transaction.execute(update(table).where(waiting).values(status=cancelled))
+        transaction.count(row.owner, -row.usage_bytes)
+        count_file(transaction, row, cancelled)
+    keys = select(table.c.id).where(waiting)  # those that are being indexed have chunks
+    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent.in_(keys)))
+    transaction.execute(update(table).where(waiting).values(status=cancelled, usage_bytes=0))
     transaction.store_sums()
     its = vector_store_batches.c.id == batch_id
     transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))

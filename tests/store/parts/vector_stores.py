@@ -274,6 +274,20 @@ class VectorStoresContract:
         await store.vector_stores.cancel_batch(OWNER, "vs_1", "b_1")
         assert not await store.vector_stores.add_chunks("w", claimed.key, [NewChunk(0, "x", "x")])
 
+    async def test_what_is_cancelled_keeps_no_chunks(self, store: Store) -> None:
+        await uploaded(store)
+        await store.vector_stores.create(vector_store(), [])
+        before = await store.usage.of(OWNER)
+        batch = VectorStoreBatch(id="b_1", vector_store_id="vs_1", owner=OWNER, created_at=NOW)
+        await store.vector_stores.attach(OWNER, "vs_1", [indexed(batch_id="b_1")], batch)
+        claimed = await store.vector_stores.claim("w", NOW, 10)
+        assert claimed is not None
+        assert await store.vector_stores.add_chunks("w", claimed.key, [NewChunk(0, "x", "x")])
+        await store.vector_stores.cancel_batch(OWNER, "vs_1", "b_1")
+        assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == []
+        assert (await store.vector_stores.file(OWNER, "vs_1", "file_1")).usage_bytes == 0
+        assert await store.usage.of(OWNER) == before
+
     async def test_attributes(self, store: Store) -> None:
         await filled(store, {"a": ["x a"], "b": ["x b"]})
         changed = await store.vector_stores.update_file(OWNER, "vs_1", "b", b'{"k":1}')
