@@ -58,10 +58,10 @@ FAULTS = {
         "was taken while another server held it",
     ),
     "a slot is forgotten": Fault(
-        "engines/admission.py",
+        "core/permits.py",
         "        self.running -= 1\n",
         "        self.running -= 1 if self.waiting else 0\n",
-        "slots of the engine|is not answered|never end",
+        "slots of the engine|permits of|is not answered|never end",
     ),
     "a reader misses an event": Fault(
         "app/event_log.py",
@@ -380,8 +380,8 @@ def update(names: Iterable[str]) -> None:
         mark = "" if re.search(FAULTS[name].found, said) else "OTHERWISE THAN EXPECTED: "
         print(f"{seed:6}  {name}: {mark}{said[:150]}", flush=True)
         known[name] = max(0, seed)
-    written = {name: known[name] for name in FAULTS if name in known}
-    KNOWN.write_text(f"{json.dumps(written, indent=4)}\n", encoding="utf-8")
+        written = {name: known[name] for name in FAULTS if name in known}
+        KNOWN.write_text(f"{json.dumps(written, indent=4)}\n", encoding="utf-8")
 
 
 def known_seeds() -> dict[str, int]:
