@@ -140,9 +140,7 @@ def check_files(memory: Memory, files: Sequence[IndexedFile], gone: int) -> None
         if found is None:
             continue
         key, status, error = found
-        allowed = file.allowed | (
-            {"failed"} if gone >= ATTEMPTS and b"stopped" in (error or b"") else set()
-        )
+        allowed = file.allowed | ({"failed"} if gone >= ATTEMPTS and b"stopped" in (error or b"") else set())
         law(status in allowed, f"{file.id} is {status}, not {sorted(allowed)}: {error}")
         chunks = memory.execute("SELECT text FROM vector_chunks WHERE parent = ? ORDER BY position", key)
         said = [word for (text,) in chunks for word in text.split()]

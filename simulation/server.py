@@ -131,7 +131,7 @@ class Server:
     @property
     def busy(self) -> bool:
         """It writes a response, or indexes a file."""
-        return bool(self.app.storage.writer.open or self.worker._indexer._held)
+        return bool(self.app.storage.writer.open or self.worker.indexer._held)
 
     def kill(self) -> None:
         """End it as `kill -9` does."""

@@ -48,7 +48,7 @@ async def test_a_seed_is_the_same_simulation_every_time(python: Programs) -> Non
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_known_fault_is_found(python: Programs, name: str) -> None:
     wanted = ("--with", *FAULTS[name].wanted) if FAULTS[name].wanted else ()
-    begin = ("--from", str(known_seeds()[name]), "--seeds", str(SEEDS), "--processes", "1")
+    begin = ("--from", str(known_seeds().get(name, 0)), "--seeds", str(SEEDS), "--processes", "1")
     code, out, err = await simulate(python, "--fault", name, *begin, *wanted)
     assert code == 1, out + err
     assert re.search(FAULTS[name].found, finding(out)[1])
