@@ -372,7 +372,7 @@ _WIDE = b"q"
 
 
 def packed(ids: tuple[int, ...]) -> bytes:
-    """Token ids as the store takes them: four bytes each, or eight and a mark for those of estimated tokens."""
+    """Token ids as the store takes them: four bytes each; those of estimated tokens eight, and a mark."""
     try:
         return array("i", ids).tobytes()
     except OverflowError:
