@@ -568,6 +568,16 @@ def many_headers(server: Server) -> Answers:
 
 
 @attack
+def many_hosts(server: Server) -> Answers:
+    """Names of this server that clients make up, thousands and long ones; and as many pages of others."""
+    hosts = (b"GET /health HTTP/1.1\r\nhost: h%d%s\r\n\r\n" % (i, b"x" * 30_000) for i in range(3_000))
+    ours = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n"
+    pages = (ours + b"origin: http://h%d%s\r\n\r\n" % (i, b"x" * 30_000) for i in range(3_000))
+    short = (b"GET /health HTTP/1.1\r\nhost: h%d\r\n\r\n" % i for i in range(50_000))
+    return sum((server.send(*each) for each in (hosts, pages, short)), Answers())
+
+
+@attack
 def pipelined(server: Server) -> Answers:
     return server.send(*[b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20_000] * 100)
 

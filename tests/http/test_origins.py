@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import product
@@ -60,6 +61,7 @@ INVALID = [
     "localhost:x",
     "\xe9",
     "[::1",
+    "a" * 300,
 ]
 SITES = (None, "same-origin", "none", "same-site", "cross-site")
 ORIGINS = (None, "own", "named", "null", "", PAGE, "http://evil.test", "http://localhost:3000", "file://")
@@ -262,7 +264,7 @@ SOCKETS = [route.path for route in ROUTES if isinstance(route, WebSocketRoute)]
 
 @pytest.mark.parametrize("server", ["local", "named", "any page"])
 async def test_handshakes_of_websockets_are_held_to_the_same_rules(server: str) -> None:
-    hosts = ("localhost:8000", "evil.test", NAME)
+    hosts, refused = ("localhost:8000", "evil.test", NAME), 0
     async with running([{"output": "Hi"}], **SERVERS[server]) as served:
         with capture_logs() as logs:
             for path, host, origin, site in product(
@@ -274,7 +276,9 @@ async def test_handshakes_of_websockets_are_held_to_the_same_rules(server: str) 
                     status, answer = await connection.ask(f"GET {path} HTTP/1.1", [*HANDSHAKE, *sent.headers])
                 assert status == (101 if code is None else 403), sent
                 assert code is None or refusal(path, answer)[0] == code
+                refused += code is not None
     assert [line for line in logs if line["log_level"] == "error"] == []
+    assert [line["status"] for line in logs if line["event"] == "request"] == [403] * refused
 
 
 @pytest.mark.parametrize("handshake", [[], HANDSHAKE], ids=["request", "websocket"])
@@ -318,8 +322,14 @@ async def test_refusals_are_logged_as_every_request() -> None:
     assert [line["status"] for line in logs if line["event"] == "request"] == [403]
 
 
-def test_many_hosts_are_not_kept() -> None:
+def test_hosts_that_clients_make_up_are_not_kept() -> None:
     rules = OriginRules(Options(), guarded=False)
-    for number in range(5000):
-        told(rules, [(b"host", b"h%d" % number)])
-    assert rules._serves.cache_info().currsize < 5000
+    tracemalloc.start()
+    for number in range(1500):
+        long = b"h%d" % number + b"x" * 5000
+        assert told(rules, [(b"host", long)]) == "400"
+        assert told(rules, [(b"host", b"h%d" % number)]) == "host_not_allowed"
+        assert told(rules, [(b"host", b"localhost"), (b"origin", long)]) == "origin_not_allowed"
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2_000_000

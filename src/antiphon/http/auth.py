@@ -17,6 +17,7 @@ from antiphon.core.errors import AuthenticationError, RequestError, ScopeError
 from antiphon.core.limits import CLIENT
 from antiphon.core.observation import observed
 from antiphon.http.errors import error_response
+from antiphon.http.observing import WEBSOCKET, observe, report
 from antiphon.http.origins import OriginRules
 
 POLICY_VIOLATION = 1008
@@ -71,6 +72,7 @@ class KeyMiddleware:
 
     def __init__(self, asgi: ASGIApp, app: App) -> None:
         self._asgi = asgi
+        self._app = app
         self._keys = app.keys
         self._rules = OriginRules(app.options, guarded=app.keys.guarded)
 
@@ -85,7 +87,7 @@ class KeyMiddleware:
             if path in _ADMIN or (guarded and not _is_open(path)):
                 account = self._admitted(scope, path)
         except RequestError as error:
-            await _refuse(error, scope, receive, send)
+            await self._refuse(error, scope, receive, send)
             return
         scope.setdefault("state", {})["account"] = account
         # Slots are shared by client; without keys, clients are distinguished by their addresses.
@@ -102,6 +104,15 @@ class KeyMiddleware:
         if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
             account.admit()
         return account
+
+    async def _refuse(self, error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the error. Of a WebSocket only its turns are observed otherwise."""
+        if scope["type"] == "websocket":
+            report(self._app, scope, error.status, observe(self._app, scope, WEBSOCKET))
+        if scope["type"] == "http" or DENIAL in scope["extensions"]:
+            await error_response(error, scope)(scope, receive, send)
+        else:  # a socket that is closed before it is accepted: the server answers 403
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
     def _account(self, scope: Scope) -> Account:
         """The account of a request. Raises AuthenticationError."""
@@ -136,13 +147,6 @@ def _check_scope(account: Account, needed: AccountScope | None) -> None:
     """Raise ScopeError for an account without this scope."""
     if needed is not None and needed not in account.permissions.scopes:
         raise ScopeError(f"The key '{account.name}' does not have the scope '{needed}'. Use another key.")
-
-
-async def _refuse(error: RequestError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http" or DENIAL in scope["extensions"]:
-        await error_response(error, scope)(scope, receive, send)
-    else:  # a socket that is closed before it is accepted: the server answers 403
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
 
 def _values(scope: Scope) -> Iterator[str]:

@@ -25,7 +25,9 @@ from antiphon.http.request import header_of
 ANY = "*"
 KEPT = 1024
 """The number of different hosts whose names are kept."""
-LONGEST = 100
+LONGEST_HOST = 261
+"""The most characters of a host: 255 of a name in DNS, and a port."""
+SHOWN = 100
 """The most characters of a header in a message."""
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -46,7 +48,7 @@ class ForeignHostError(RequestError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"This server has no keys, so it only takes requests to its own names, and '{name[:LONGEST]}' is "
+            f"This server has no keys, so it only takes requests to its own names, and '{name[:SHOWN]}' is "
             "none of them. If it is, start the server with --allow-host and the name, or with --api-key."
         )
 
@@ -59,7 +61,7 @@ class ForeignOriginError(RequestError):
     code = "origin_not_allowed"
 
     def __init__(self, origin: bytes | None) -> None:
-        page = "" if origin is None else f" from '{origin[:LONGEST].decode('latin-1')}'"
+        page = "" if origin is None else f" from '{origin[:SHOWN].decode('latin-1')}'"
         super().__init__(
             f"This server has no keys, so web pages of other origins may not use it, and this request is "
             f"of one{page}. Start the server with --allow-origin and the origin, or with --api-key."
@@ -128,9 +130,13 @@ def _host_of(scope: Scope) -> bytes | None:
     return hosts[0]
 
 
-@lru_cache(KEPT)
 def _name_of(host: bytes) -> str | None:
     """The name or address of a host, without its port; None if it is not valid."""
+    return _parsed(host) if len(host) <= LONGEST_HOST else None  # longer ones are not kept
+
+
+@lru_cache(KEPT)
+def _parsed(host: bytes) -> str | None:
     found = _HOST.fullmatch(host.decode("latin-1"))
     return None if found is None else _normal(found["name"])
 
