@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from antiphon.app import log_source, log_writer
+from antiphon.core.errors import EngineDiedError
 from antiphon.engines.upstream import Options as Asking
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.store.open import DEFAULT_LIMITS, open_store
@@ -417,6 +418,15 @@ async def fails_later(case: Case) -> str:
     return await case.answered("use the tool")
 
 
+@ending("the engine dies in the middle")
+async def dies(case: Case) -> str:
+    async def die() -> None:
+        for generation in [*case.server.engine.playing]:
+            generation.fail(EngineDiedError())
+
+    return await case.interrupted("steady", die)
+
+
 @ending("the client disconnects before the first event")
 async def leaves_early(case: Case) -> str:
     return await _leaves(case, "says nothing yet")
@@ -603,6 +613,7 @@ CHAT_WAYS = [
 """CI tries one of them: each ending waits for two servers. `make test` tries all."""
 CHAT_CASES = [(row, way) for row in table() for way in CHAT_WAYS if applies(row, way)]
 GOES_ON = (
+    "the engine dies in the middle",
     "the server stops in the middle",
     "the store stays unavailable",
     "the disk of the store is full in the middle",

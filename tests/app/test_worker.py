@@ -18,14 +18,14 @@ from antiphon.app import log_writer as writing
 from antiphon.app import worker as module
 from antiphon.app.journal import StoredInput, StreamJournal, packed, unpacked
 from antiphon.app.storage import Storage
-from antiphon.app.worker import HEARTBEATS, AbandonedError, Worker
+from antiphon.app.worker import HEARTBEATS, AbandonedError, FatalAnswerError, Worker
 from antiphon.config import Settings
-from antiphon.core.errors import EngineBusyError, StoreError
+from antiphon.core.errors import EngineBusyError, EngineDiedError, StoreError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.drive import Driver
-from antiphon.run.endings import DeadlineError
+from antiphon.run.endings import ENGINE_DEATHS, DeadlineError
 from antiphon.run.models import Health
 from antiphon.store.open import open_store
 from antiphon.store.records import Append, Lease, LogEntry, ResponseRecord, ResponseStatus
@@ -102,6 +102,35 @@ async def status_of(store: Store, name: str = "resp_1") -> str:
 def last_of(lines: list[bytes]) -> Any:
     """The response that a log ends with."""
     return json.loads(lines[-1])["response"]
+
+
+class Mortal(ScriptedEngine):
+    """Dies after `life` chunks of an answer, for the first `deaths` times."""
+
+    def __init__(self, deaths: int, life: int) -> None:
+        super().__init__(SCRIPT)
+        self.deaths = deaths
+        self.life = life
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        engine = self
+
+        class Listening:
+            left = engine.life
+
+            def push(self, chunks: Any) -> None:
+                receiver.push(chunks)
+                self.left -= len(chunks)
+                if self.left <= 0 < engine.deaths:
+                    engine.deaths -= 1
+                    work.cancel()
+                    receiver.fail(EngineDiedError())
+
+            def fail(self, error: Any) -> None:
+                receiver.fail(error)
+
+        work = super().generate(request, Listening())
+        return work
 
 
 # Working
@@ -662,3 +691,26 @@ async def test_in_the_foreground_and_the_background_the_same_is_answered(store: 
     bodies = [json.loads((await found(store, name)).body) for name in ("resp_1", "resp_2")]
     assert [body["status"] for body in bodies] == ["incomplete"] * 2
     assert [text_of(json.dumps(body).encode()) for body in bodies] == ["One two three four"] * 2
+
+
+@pytest.mark.parametrize("life", [1, 4])
+async def test_a_response_whose_engine_died_goes_on_where_it_stopped(store: Outage, life: int) -> None:
+    engine = Mortal(ENGINE_DEATHS - 1, life)
+    async with working(store, engine):
+        await queued(store, "slow")
+        assert await status_of(store) == "completed"
+    assert engine.deaths == 0
+    assert timeless(await log_of(store)) == await uninterrupted("slow")
+    assert len(engine.seen) == ENGINE_DEATHS
+    assert all(TEXT.startswith(request.begun) for request in engine.seen)
+
+
+async def test_a_response_of_which_engines_die_fails_in_the_end(store: Outage) -> None:
+    engine = Mortal(99, 2)
+    async with working(store, engine):
+        await queued(store, "slow")
+        record = await ended(store)
+    assert record.status == "failed"
+    last = last_of(await log_of(store))
+    assert last["error"]["message"] == str(FatalAnswerError())
+    assert engine.deaths == 99 - ENGINE_DEATHS

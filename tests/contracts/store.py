@@ -357,6 +357,9 @@ class SharedStoreContract(StoreContract):
         await asyncio.gather(churn(store, other, "a"), churn(other, store, "b"))
         assert await store.usage.of(OWNER) == await other.usage.of(OWNER) > 0
 
+    async def test_both_are_writable(self, store: Store, other: Store) -> None:
+        await asyncio.gather(*(each.check_writable() for each in (store, other) for _ in range(3)))
+
     async def test_both_add_to_a_conversation(self, store: Store, other: Store) -> None:
         await store.conversations.create(conversation(), ())
         additions = [[f"{index}.{part}" for part in range(index % 4 + 1)] for index in range(20)]

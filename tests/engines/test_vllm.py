@@ -20,11 +20,12 @@ from tokenizers import decoders
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
+from antiphon.engines import vllm
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import SILENT_SECONDS, Options
 from antiphon.engines.vllm_core import engine_args
@@ -572,7 +573,7 @@ async def test_a_socket_that_fails_is_the_end_of_vllm(engine):
     engine.generate(await request_of(engine, "a", 1), receiver)
     core.resources.output_socket.plain.broken = True
     core.resources.output_socket.arrive("anything")
-    with pytest.raises(EngineError, match="failed to answer"):
+    with pytest.raises(EngineDiedError, match="ended in the middle"):
         await receiver.whole()
 
 
@@ -595,7 +596,7 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, seen):
     else:
         os.write(core.end[1], b"x")
     for receiver in receivers:
-        with pytest.raises(EngineError, match="failed to answer"):
+        with pytest.raises(EngineDiedError, match="ended in the middle"):
             await receiver.whole()
     assert engine.load.idle
     with pytest.raises(EngineNotReadyError):
@@ -616,8 +617,11 @@ async def test_a_vllm_that_is_killed_is_dead_before_its_memory_is_free(monkeypat
         engine.generate(await request_of(engine, "a", 200), receiver)
         await asyncio.sleep(2.5 * SILENT_SECONDS)
         assert engine.load.running == 1  # it is silent, but alive
+        assert engine.up
+        monkeypatch.setattr(vllm, "HUNG_SILENCES", 1)  # for long
+        assert not engine.up
         os.kill(worker if which == "worker" else core.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match="failed to answer"):
+        with pytest.raises(EngineDiedError, match="ended in the middle"):
             await receiver.whole()
         with pytest.raises(EngineNotReadyError):
             await engine.tokenize(["a"])

@@ -1,13 +1,16 @@
 """Models, health and version."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import text
 
 from antiphon import __version__
+from antiphon.app import storage
 from antiphon.core.errors import StoreError
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
@@ -63,9 +66,11 @@ class Ailing(ScriptedEngine):
     """Works, or not, as set; `probe` reports it, too."""
 
     up = True
+    asked = 0
 
     async def probe(self) -> None:
         """Never answer."""
+        self.asked += 1
         await asyncio.Event().wait()
 
 
@@ -83,7 +88,7 @@ async def healths(url: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 async def test_health_is_bad_when_no_model_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "STATE_SECONDS", 0.01)
+    monkeypatch.setattr(loading, "HUNG_SECONDS", 0.01)
     ailing = Ailing([{"output": "Hi"}])
     both = [
         ServedModel(ailing, names=("a",), dialect="hermes"),
@@ -150,6 +155,49 @@ async def test_a_server_without_its_store_is_up_but_not_ready(monkeypatch: pytes
         (200, "ready", "away"),
         (503, "ready", "away"),
     ]
+
+
+async def test_a_server_whose_disk_is_full_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "WRITE_SECONDS", 0.0)
+    url = f"sqlite:///{tmp_path}/store.db"
+    ask = {"model": "scripted", "input": "Hello " * 10_000}
+    async with (
+        running([{"output": "Hi"}], store=url) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+        store: Any = server.app.storage.store
+        database = store._database
+
+        async def limited(pages: int) -> None:
+            pragma = text(f"PRAGMA max_page_count = {pages}")
+            await database.write(lambda transaction, given: [transaction.execute(pragma) and None], None)
+
+        assert (await client.post("/v1/responses", json=ask)).status_code == 200
+        assert [body["store"] for _, body in await healths(server.url)] == ["ready"] * 2
+        await limited(1)  # as many as there are
+        refused = await client.post("/v1/responses", json=ask)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_full")
+        assert [(status, body["status"], body["store"]) for status, body in await healths(server.url)] == [
+            (200, "ready", "full"),
+            (503, "ready", "full"),
+        ]
+        await limited(10**6)
+        database._full_until = 0.0
+        assert [status for status, _ in await healths(server.url)] == [200, 200]
+
+
+async def test_probes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(Ailing([{"output": "Hi"}])) as server:
+        written: list[None] = []
+
+        async def check_writable() -> None:
+            written.append(None)
+
+        monkeypatch.setattr(server.app.storage.store, "check_writable", check_writable)
+        await asyncio.gather(*(healths(server.url) for _ in range(5)))
+    assert (len(written), server.engine.asked) == (1, 1)
 
 
 async def test_version() -> None:

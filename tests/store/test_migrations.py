@@ -11,7 +11,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreUnusableError
 from antiphon.store.migrate import FOLDER, migrate
 from antiphon.store.open import open_store
 from antiphon.store.records import CompletionFilter, FileCounts, NewBlob, Paging, VectorStoreBatch
@@ -111,10 +111,53 @@ async def test_what_was_there_is_counted_and_found(tmp_path: Path, revision: str
     await check_counts(url)
 
 
-async def test_tables_of_a_newer_program_are_left_alone(tmp_path: Path):
+CHANGES = {
+    "UPDATE alembic_version SET version_num = '9999'": "has version 9999, of a newer Antiphon, and .* up to 00",
+    "ALTER TABLE responses RENAME COLUMN body TO corpus": r"by hand: responses\.body is missing",
+    "DROP TABLE approvals": "by hand: approvals is missing",
+    "DROP TABLE alembic_version": "of another program, or were changed by hand: .*already exists",
+    "UPDATE alembic_version SET version_num = '0010'": "cannot be brought up to date",
+}
+"""What may happen to a store, and what the program then says."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_tables_that_are_not_ours_are_refused_in_words(tmp_path: Path, change: str):
     url = f"sqlite:///{tmp_path}/store.db"
     await (await open_store(url)).close()
-    with create_engine(url).begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreError, match="newer Antiphon"):
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(change))
+    engine.dispose()
+    with pytest.raises(StoreUnusableError, match=CHANGES[change]) as refused:
         await open_store(url)
+    assert refused.value.why.startswith(f"{tmp_path}/store.db: ")
+
+
+@pytest.mark.parametrize("change", [*CHANGES][:4])
+async def test_those_of_postgresql_too(postgresql_url: str, change: str):
+    asyncpg = pytest.importorskip("asyncpg")
+    await (await open_store(postgresql_url)).close()
+    connection = await asyncpg.connect(postgresql_url)
+    await connection.execute(change)
+    await connection.close()
+    try:
+        with pytest.raises(StoreUnusableError, match=CHANGES[change]):
+            await open_store(postgresql_url)
+    finally:
+        connection = await asyncpg.connect(postgresql_url)
+        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        await connection.close()
+        await (await open_store(postgresql_url)).close()  # other tests use it
+
+
+async def test_a_file_that_is_no_store_is_refused_in_words(tmp_path: Path):
+    file = tmp_path / "store.db"
+    file.write_text("Buy milk, and bread, and a book on databases.\n" * 100)
+    with pytest.raises(StoreUnusableError, match=r"store\.db: file is not a database"):
+        await open_store(f"sqlite:///{file}")
+    assert "Buy milk" in file.read_text()
+    with pytest.raises(StoreUnusableError, match="Is a directory"):
+        await open_store(f"sqlite:///{tmp_path}")
+    with pytest.raises(StoreUnusableError, match="/proc/version: "):
+        await open_store("sqlite:////proc/version")

@@ -46,6 +46,7 @@ from antiphon.app.journal import BackgroundJournal, CallJournal, StoredInput
 from antiphon.app.observing import begin, end
 from antiphon.core.errors import (
     EngineBusyError,
+    EngineDiedError,
     EngineNotReadyError,
     NotFoundError,
     RequestError,
@@ -55,7 +56,7 @@ from antiphon.core.errors import (
 from antiphon.decode.ids import random_id
 from antiphon.log import log_failure
 from antiphon.run.drive import Client, Driver
-from antiphon.run.endings import CancelRequestedError
+from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, ResponseRecord, ResponseStatus
 
@@ -261,6 +262,9 @@ class BatchSource:
         except _NOT_NOW:
             raise
         except Exception as error:
+            # The worker counts the deaths of the engine; then it is the requests that fail, not the batch.
+            if isinstance(error, EngineDiedError) and self._record.engine_deaths < ENGINE_DEATHS - 1:
+                raise
             log_failure(error)
             return error_result(request.custom_id, public_error(error))
         return result_of(request.custom_id, "succeeded", message=Raw(message))

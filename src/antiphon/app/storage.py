@@ -2,14 +2,33 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 
 from antiphon.app.log_writer import LEASE, LogWriter
 from antiphon.app.metrics import Metrics
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreError, StoreFullError
+from antiphon.core.probe import SharedProbe
 from antiphon.store.store import Store
 
 ANSWER_SECONDS = 0.5
 """How long the store may take to answer a probe for /health: callers wait a second at most."""
+
+WRITE_SECONDS = 5.0
+"""Seconds between two writes that only show whether the store can be written."""
+
+HUNG_SECONDS = 5.0
+"""How long such a write may take."""
+
+
+class StoreStatus(StrEnum):
+    """Whether the store can be used."""
+
+    OPENING = "opening"
+    READY = "ready"
+    AWAY = "away"
+    """It cannot be read or written."""
+    FULL = "full"
+    """It can be read, but its disk is full."""
 
 
 class Storage:
@@ -26,6 +45,7 @@ class Storage:
         self._metrics = metrics
         self._writer: LogWriter | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._writes = SharedProbe(self._write, fresh=WRITE_SECONDS, most=HUNG_SECONDS)
 
     @property
     def started(self) -> bool:
@@ -44,14 +64,22 @@ class Storage:
         """The store. Raises StoreError before `start`."""
         return self.writer.store
 
-    async def answers(self) -> bool:
-        """Whether the store can be read now."""
+    async def status(self) -> StoreStatus:
+        """Whether the store can be read now, and could be written a moment ago."""
+        if not self.started:
+            return StoreStatus.OPENING
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self.store.responses.get("", "")  # it does not exist: an empty answer is enough
         except (StoreError, TimeoutError):
-            return False
-        return True
+            return StoreStatus.AWAY
+        failure = await self._writes.result(ANSWER_SECONDS)
+        if isinstance(failure, StoreFullError):
+            return StoreStatus.FULL
+        return StoreStatus.READY if failure is None else StoreStatus.AWAY
+
+    async def _write(self) -> None:
+        await self.store.check_writable()
 
     async def start(self) -> None:
         """Open the store. Raises AntiphonError if that cannot be done."""
@@ -60,6 +88,7 @@ class Storage:
 
     async def stop(self) -> None:
         """Close the store."""
+        await self._writes.close()
         if self._writer is None or self._writing is None:
             return
         self._writing.cancel()

@@ -3,7 +3,8 @@
 Every server has one worker. It keeps what it has claimed as long as it renews the lease in time; the
 responses of a crashed server are taken over by another, which replays the recorded chunks and continues
 after them. If a response cannot be worked on now, because the store is unavailable or the engine is busy or
-stopping, its lease expires, and another server continues.
+stopping, its lease expires, and another server continues. So it is if the engine dies in the middle of an
+answer, unless that has happened several times with this one.
 """
 
 import asyncio
@@ -24,11 +25,17 @@ from antiphon.app.log_writer import LEASE
 from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import prepare
 from antiphon.app.responses.record import finish_from_record
-from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, StoreError
+from antiphon.core.errors import (
+    EngineBusyError,
+    EngineDiedError,
+    EngineError,
+    EngineNotReadyError,
+    StoreError,
+)
 from antiphon.core.permits import Permit, Permits
 from antiphon.log import log_failure
 from antiphon.run.drive import Driver
-from antiphon.run.endings import CancelRequestedError, LostError
+from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError, LostError
 from antiphon.store.records import ResponseRecord, Verdict
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.watch import Signal
@@ -40,12 +47,16 @@ SWEEP = 60.0
 ABANDONED = 100
 """The number of responses of crashed servers that are ended at a time."""
 
-_NOT_NOW = (StoreError, EngineNotReadyError, EngineBusyError)
+_NOT_NOW = (StoreError, EngineNotReadyError, EngineBusyError, EngineDiedError)
 """Errors that are temporary, or limited to this server."""
 
 log = structlog.get_logger(__name__)
 
 Stop = Callable[[Exception], object]
+
+
+class FatalAnswerError(EngineError):
+    """The engine of the model has died each time that it worked on this answer. Send another request."""
 
 
 class AbandonedError(EngineError):
@@ -192,8 +203,22 @@ class Worker:
             await finish_from_record(writer, record, why)
             return
         self._stops[record.id] = driver.stop
-        with writer.registered(journal):
-            await driver.run()
+        try:
+            with writer.registered(journal):
+                await driver.run()
+        except EngineDiedError:
+            await self._engine_died(record)
+            raise
+
+    async def _engine_died(self, record: ResponseRecord) -> None:
+        """Leave a response to whoever has an engine next, unless several engines have died of it."""
+        writer = self._app.storage.writer
+        deaths = await writer.store.jobs.count_death(writer.worker, record.id)
+        if deaths < ENGINE_DEATHS:
+            return
+        now = await writer.store.responses.get(record.owner, record.id)
+        if now is not None:
+            await finish_from_record(writer, now, FatalAnswerError())
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""

@@ -12,7 +12,8 @@
     │   └── RateLimitError          the key has used up what it may           429
     ├── EngineError             the model could not answer                    500
     │   ├── EngineNotReadyError     still loading, or shutting down           503
-    │   └── EngineBusyError         too many requests wait already            429
+    │   ├── EngineBusyError         too many requests wait already            429
+    │   └── EngineDiedError         it ended in the middle of an answer       500
     ├── StoreError              stored data cannot be reached                 503
     │   └── StoreFullError          its disk is full                          503
     └── ToolError               a server-side tool failed                     500
@@ -179,7 +180,11 @@ class EngineBusyError(EngineError):
     code = "engine_busy"
 
 
-class ReplicaLostError(EngineError):
+class EngineDiedError(EngineError):
+    """The engine of the model ended in the middle of the answer. Try again."""
+
+
+class ReplicaLostError(EngineDiedError):
     """The server of the model stopped in the middle of the answer. Try again.
 
     Another replica can continue it: the caller of `generate` starts a generation for the rest.
@@ -196,6 +201,8 @@ class StoreError(AntiphonError):
     def why(self) -> str:
         """The database's own message, for the log and the operator, without what its driver adds."""
         cause = self.__cause__ or self
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
         original = getattr(cause, "orig", None)
         return str((original.__cause__ or original) if original else cause)
 
@@ -204,6 +211,15 @@ class StoreFullError(StoreError):
     """The disk of the server is full: nothing can be stored. Try again later, or send `store: false`."""
 
     code = "store_full"
+
+
+class StoreUnusableError(StoreError):
+    """The store cannot be used. The message says why, and is for the operator."""
+
+    @property
+    def why(self) -> str:
+        """See `StoreError`."""
+        return self.message
 
 
 class StoreUnavailableError(StoreError):

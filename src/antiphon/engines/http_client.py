@@ -179,6 +179,11 @@ class HttpClient:
         """A response is waited for on some connection."""
         return len(self._connections) > len(self._idle)
 
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the server has sent a part of a successful response in this time, that goes on."""
+        earliest = asyncio.get_running_loop().time() - seconds
+        return any(connection.heard_at >= earliest for connection in self._connections)
+
     def encode(
         self,
         method: str,
@@ -278,6 +283,12 @@ class _Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._client.idle_seconds, self._check_idle)
         exchange.connection = self
         self._transport.write(exchange.request)
+
+    @property
+    def heard_at(self) -> float:
+        """When a part of the response that runs has come, if any has."""
+        exchange = self._exchange
+        return self._last_read_at if exchange is not None and exchange.status == 200 else 0.0
 
     def close(self) -> None:
         """Close it, without calling `on_end`."""

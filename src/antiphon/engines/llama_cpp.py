@@ -22,7 +22,14 @@ from cyclopts.types import NonNegativeInt, PositiveInt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError, install_extra
+from antiphon.core.errors import (
+    AntiphonError,
+    EngineDiedError,
+    EngineError,
+    EngineNotReadyError,
+    RequestError,
+    install_extra,
+)
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -127,8 +134,8 @@ class _Instance(Struct, frozen=True):
     client: UpstreamEngine
     adapters: Mapping[str, str]
 
-    async def close(self) -> None:
-        await self.client.stop()
+    async def close(self, reason: type[EngineError] = EngineNotReadyError) -> None:
+        await self.client.stop(reason)
         await self.process.close()
 
 
@@ -178,6 +185,10 @@ class LlamaCppEngine:
     def up(self) -> bool:
         """See `Monitored`."""
         return self._running is not None
+
+    async def probe(self) -> None:
+        """See `Probed`: its process may hang."""
+        await self._client().probe()
 
     @property
     def memory(self) -> int:
@@ -339,7 +350,7 @@ class LlamaCppEngine:
             return
         log.error("llama.cpp has ended", model=self._path.name, why=why)
         self._running = None
-        await instance.close()
+        await instance.close(EngineDiedError)
         try:
             await self.start()
         except AntiphonError as error:

@@ -87,6 +87,9 @@ Other servers have Ollama's endpoints, too, and a server that takes prompts does
 """
 
 
+HEARD_SECONDS = 1.0
+"""For how long a part of an answer shows that the server works."""
+
 MAX_REFUSAL = 100_000
 """Bytes that are read of an error response."""
 
@@ -219,7 +222,12 @@ class UpstreamEngine:
         self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
 
     async def probe(self) -> None:
-        """Raise EngineError if the server does not answer, or is not ready."""
+        """Raise EngineError if the server does not answer, or is not ready.
+
+        It is not asked while parts of answers come: a server that is busy may take long for this.
+        """
+        if self._client.heard_within(HEARD_SECONDS):
+            return
         try:
             response = await self._client.request("GET", "/health")
         except HttpError as error:
@@ -227,15 +235,15 @@ class UpstreamEngine:
         if response.status >= 500:  # a server without this path answers 404, which shows that it works
             raise refusal(response.status, response.body)
 
-    async def stop(self) -> None:
-        """Close the connections; running and waiting requests fail."""
+    async def stop(self, reason: type[EngineError] = EngineNotReadyError) -> None:
+        """Close the connections; running and waiting requests fail for this reason."""
         loading, self._loading, self._server = self._loading, None, None
         if loading is not None and not loading.done():
             await asyncio.wait((loading,))
             with suppress(AntiphonError):
                 loading.result()
         for generation in [*self._generations]:
-            generation.fail(EngineNotReadyError())
+            generation.fail(reason())
         self._client.close()
 
     async def drain(self) -> None:

@@ -25,7 +25,7 @@ from cyclopts.types import PositiveInt
 from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.eager import eager_task
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError
+from antiphon.core.errors import AntiphonError, EngineDiedError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
@@ -52,6 +52,9 @@ log = structlog.get_logger()
 
 SILENT_SECONDS = 0.08
 """After this time without outputs, while requests run, and each time again, vLLM's processes are checked."""
+
+HUNG_SILENCES = 1500
+"""After so many of these times, two minutes, vLLM is taken to hang, until it sends something."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class VllmEngine:
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
         self._silence = SilenceTimer(SILENT_SECONDS, self._check_core)
+        self._silences = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
@@ -114,7 +118,7 @@ class VllmEngine:
     @property
     def up(self) -> bool:
         """See `Monitored`."""
-        return self._core is not None
+        return self._core is not None and self._silences < HUNG_SILENCES
 
     @cached_property
     def memory(self) -> int:
@@ -344,6 +348,7 @@ class VllmEngine:
         """From now on vLLM has these to do."""
         if not self._running:
             self._silence.postpone()
+            self._silences = 0
         self._running |= {each.id: each for each in works}
 
     def _check_core(self) -> None:
@@ -354,6 +359,7 @@ class VllmEngine:
             self._died()
         else:
             self._silence.postpone()
+            self._silences += 1
 
     async def _read(self, core: VllmCore) -> None:
         """Deliver vLLM's outputs, until it is stopped or ends unexpectedly."""
@@ -366,6 +372,7 @@ class VllmEngine:
     def _take(self, outputs: Sequence[Any]) -> None:
         """Deliver the outputs of a step."""
         self._silence.postpone()
+        self._silences = 0
         running = self._running
         for output in outputs:
             generation = running.get(output.request_id)
@@ -375,7 +382,7 @@ class VllmEngine:
     def _died(self) -> None:
         if self._core is not None:
             log.error("vLLM has ended unexpectedly: see its log. Start Antiphon again.")
-            self._fail_all(EngineError)
+            self._fail_all(EngineDiedError)
 
     def _fail_all(self, error: type[EngineError]) -> None:
         """The core has ended: running and waiting requests fail."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -12,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from antiphon import __version__
 from antiphon.app.app import App
+from antiphon.app.storage import StoreStatus
 from antiphon.engines.pool import ReplicaStatus
 from antiphon.http.request import app_of, json_response, query_of, read_body
 from antiphon.run.loading import ModelState, ModelStatus
@@ -68,14 +68,6 @@ async def retrieve_model(request: Request) -> Response:
     return json_response(msgspec.json.encode(_resource(entry)))
 
 
-class StoreStatus(StrEnum):
-    """Whether the store can be reached."""
-
-    OPENING = "opening"
-    READY = "ready"
-    AWAY = "away"
-
-
 class ServerHealth(Struct, frozen=True):
     """How the server, its store and its models are."""
 
@@ -97,7 +89,7 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 while requests should be sent here: as /health, and the store has to answer, too."""
+    """200 while requests should be sent here: as /health, and the store has to be readable and writable."""
     found = await _server_health(app_of(request))
     return _health_response(found, found.status is Health.READY and found.store is StoreStatus.READY)
 
@@ -110,14 +102,12 @@ def _health_response(found: ServerHealth, able: bool) -> Response:
 
 async def _server_health(app: App) -> ServerHealth:
     """How server, store and models are."""
-    states, answers = await asyncio.gather(app.models.states(), app.storage.answers())
-    store = StoreStatus.READY if answers else StoreStatus.AWAY
+    states, store = await asyncio.gather(app.models.states(), app.storage.status())
     now = app.models.health
     if now is Health.READY and states and all(each.status is ModelStatus.FAILED for each in states.values()):
         now = Health.FAILED
-    if not app.storage.started:
-        store = StoreStatus.OPENING
-        now = Health.LOADING if now is Health.READY else now
+    if store is StoreStatus.OPENING and now is Health.READY:
+        now = Health.LOADING
     return ServerHealth(now, store, states)
 
 

@@ -11,12 +11,16 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import (
     EngineBusyError,
+    EngineDiedError,
     EngineError,
     EngineNotReadyError,
     RequestError,
     StoreError,
 )
 from antiphon.core.limits import LIMIT_EXCEEDED
+
+ENGINE_DEATHS = 3
+"""After this number of deaths of its engine a background answer is not continued any more."""
 
 
 class ClientLeftError(Exception):
@@ -107,6 +111,7 @@ ENDINGS: dict[type[BaseException], Ending] = {
     StoreError: Ending(ClientResult.ERROR, Stored.UNCHANGED),
     EngineNotReadyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),  # it stops
     EngineBusyError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),
+    EngineDiedError: Ending(ClientResult.ERROR, Stored.FAILED, background=Stored.UNCHANGED),
     BaseException: Ending(ClientResult.ERROR, Stored.FAILED),  # the engine failed, the deadline passed, a bug
 }
 """Reason → ending. The first class that matches applies."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.probe import SharedProbe
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
@@ -35,7 +36,13 @@ log = structlog.get_logger()
 
 
 STATE_SECONDS = 0.5
-"""How long an engine may take to answer a probe for /health: callers wait a second at most."""
+"""How long /health waits for an engine to answer a probe: callers wait a second at most."""
+
+HUNG_SECONDS = 5.0
+"""How long an engine may take to answer a probe, before it is taken to have failed."""
+
+FRESH_SECONDS = 1.0
+"""How long the result of a probe counts, however often it is asked for."""
 
 
 class ModelStatus(StrEnum):
@@ -114,6 +121,9 @@ class ServedModel:
         self._engine = engine
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
+        self._probe = None
+        if isinstance(engine, Probed):
+            self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, most=HUNG_SECONDS)
         self._dialect = dialect
         self._reasoning_tags = reasoning_tags
         self._chat_template = chat_template
@@ -153,6 +163,8 @@ class ServedModel:
     async def stop(self) -> None:
         """Free the model permanently. Running answers end."""
         self.loaded = False
+        if self._probe is not None:
+            await self._probe.close()
         if self.model is not None:
             self.model.stopping.set()
         await self._engine.stop()
@@ -176,12 +188,8 @@ class ServedModel:
             there = [replica for replica in engine.replicas if replica.status is ReplicaStatus.UP]
             return ModelState(_status(engine.up), len(there), len(engine.replicas))
         up = engine.up if isinstance(engine, Monitored) else True
-        if up and isinstance(engine, Probed):
-            try:
-                async with asyncio.timeout(STATE_SECONDS):
-                    await engine.probe()
-            except (EngineError, TimeoutError):
-                up = False
+        if up and self._probe is not None:
+            up = await self._probe.result(STATE_SECONDS) is None
         return ModelState(_status(up))
 
     @property

@@ -37,6 +37,9 @@ R = TypeVar("R")
 Found = Row[*tuple[Any, ...]]
 """A row of a query."""
 
+FULL_SECONDS = 10.0
+"""For how long a write that failed for lack of room shows that the disk is full."""
+
 DISK_FULL = "53100"
 """PostgreSQL's error code for it."""
 
@@ -101,6 +104,11 @@ def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
     return each
 
 
+def _touch(transaction: Transaction, times: Sequence[None]) -> Sequence[None]:
+    transaction.touch()
+    return times
+
+
 class _Waiting(Struct, eq=False):
     work: Write[Any, Any]
     argument: Any
@@ -126,6 +134,7 @@ class Database:
         self._permits = Permits(limits.readers)
         self._reading: set[asyncio.Future[Any]] = set()
         self._working: dict[Callable[..., Any], asyncio.Task[None]] = {}
+        self._full_until = 0.0
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
         self._writer: asyncio.Task[None] | None = None
 
@@ -176,6 +185,12 @@ class Database:
     async def _work(self, work: "Callable[[Database], Coroutine[Any, Any, None]]") -> None:
         with suppress(StoreError):
             await work(self)
+
+    async def check_writable(self) -> None:
+        """See `Store`."""
+        if asyncio.get_running_loop().time() < self._full_until:
+            raise StoreFullError
+        await self.write(_touch, None)
 
     def quota(self, connection: Connection, now: float) -> Quota:
         """The quotas of owners, by the clock of the event loop."""
@@ -233,6 +248,8 @@ class Database:
             for waiting in batch:
                 await self._commit([waiting])
         else:
+            if isinstance(error, StoreFullError):
+                self._full_until = asyncio.get_running_loop().time() + FULL_SECONDS
             for waiting in batch:
                 waiting.fail(error)
 

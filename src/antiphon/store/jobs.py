@@ -34,6 +34,8 @@ _RENEW = PreparedStatement(
 _KEPT = PreparedStatement(
     select(responses.c.id, responses.c.cancel_requested).where(_MINE), [responses.c.id, responses.c.worker]
 )
+_DIED = update(responses).where(_MINE).values(engine_deaths=responses.c.engine_deaths + 1)
+_DEATHS = select(responses.c.engine_deaths).where(_MINE)
 # A lease that ended in 1970, so that the next query of any worker claims them.
 _RELEASE = (
     update(responses)
@@ -89,6 +91,14 @@ def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
 
 
 @one_by_one
+def _count_death(transaction: Transaction, death: tuple[str, str]) -> int:
+    worker, response_id = death
+    mine = {"key": response_id, "holder": worker}
+    transaction.execute(_DIED, mine)
+    return int(transaction.execute(_DEATHS, mine).scalar() or 0)
+
+
+@one_by_one
 def _release(transaction: Transaction, worker: str) -> None:
     transaction.execute(_RELEASE, {"holder": worker})
     transaction.wake(JOBS)
@@ -134,6 +144,9 @@ class SqlJobs:
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
         return await self._database.write(_request_cancel, (owner, response_id, now))
+
+    async def count_death(self, worker: str, response_id: str) -> int:
+        return await self._database.write(_count_death, (worker, response_id))
 
     async def release(self, worker: str) -> None:
         await self._database.write(_release, worker)

@@ -1,13 +1,17 @@
 """Brings the tables up to date, with the migrations in `migrations/`."""
 
+import sqlite3
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.util import CommandError
-from sqlalchemy import Connection
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreUnusableError
+from antiphon.store.schema import METADATA
 
 FOLDER = Path(__file__).parent / "migrations"
 
@@ -15,12 +19,50 @@ FOLDER = Path(__file__).parent / "migrations"
 def migrate(connection: Connection) -> None:
     """Run the missing migrations, in the open transaction; a second server waits for its lock.
 
-    Raises StoreError for tables of a newer Antiphon.
+    Raises StoreUnusableError for tables of a newer Antiphon, and for those that no Antiphon has made so.
     """
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
+    revision = MigrationContext.configure(connection).get_current_revision()
+    known = [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()]
+    if revision is not None and revision not in known:
+        raise StoreUnusableError(
+            f"it has version {revision}, of a newer Antiphon, and this one knows versions up to {known[0]}. "
+            "Update Antiphon, or restore a backup from before the update"
+        )
     try:
         command.upgrade(config, "head")
-    except CommandError as error:
-        raise StoreError("The store was made by a newer Antiphon. Update this one.") from error
+    except DBAPIError as error:
+        if not _is_about_tables(error):
+            raise
+        raise StoreUnusableError(
+            "its tables are of another program, or were changed by hand: they cannot be brought up to date "
+            f"({error.orig}). Restore a backup"
+        ) from error
+    if missing := _missing(connection):
+        raise StoreUnusableError(
+            f"its tables were changed by hand: {missing} is missing. Restore a backup, or undo the change"
+        )
+
+
+def _is_about_tables(error: DBAPIError) -> bool:
+    """Whether a statement does not fit the tables; otherwise the database is unavailable, locked or full."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return isinstance(error, ProgrammingError) or code == sqlite3.SQLITE_ERROR
+
+
+def _missing(connection: Connection) -> str | None:
+    """A table or column that is not there."""
+    found = inspect(connection)
+    there = {
+        name: {column["name"] for column in columns}
+        for (_, name), columns in found.get_multi_columns().items()
+    }
+    for table in METADATA.tables.values():
+        if table.name not in there:
+            return table.name
+        for column in table.columns:
+            if column.name not in there[table.name]:
+                return f"{table.name}.{column.name}"
+    return None

@@ -42,7 +42,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     `prompt_ids` are packed int32 token ids. `calls_begun` is at least the number of calls of server tools
     that have begun. `last_seq` is the sequence number of the last event in its log, -1 before the first.
     Without `expires_at` it never expires. `cancel_requested_at` is the time of the first cancel call, if it
-    is known.
+    is known. `engine_deaths` is how often its engine has died.
     """
 
     id: str
@@ -59,6 +59,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     calls_begun: int = 0
     cancel_requested: bool = False
     cancel_requested_at: float | None = None
+    engine_deaths: int = 0
     lease: Lease | None = None
     last_seq: int = -1
     expires_at: float | None = None

@@ -133,6 +133,7 @@ def _row(record: ResponseRecord, size: int) -> tuple[Any, ...]:
         record.calls_begun,
         record.cancel_requested_at,
         size,
+        record.engine_deaths,
     )
 
 

@@ -110,6 +110,7 @@ responses = Table(
     Column("calls_begun", Integer, nullable=False, server_default=text("0")),
     Column("cancel_requested_at", Double),
     Column("size", BigInteger, nullable=False, server_default=text("0")),
+    Column("engine_deaths", Integer, nullable=False, server_default=text("0")),
     Index("responses_by_owner", "owner", "created_at", "id"),
     Index("responses_by_background", "owner", "background", "created_at", "id"),
     Index(

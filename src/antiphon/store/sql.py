@@ -43,6 +43,9 @@ class SqlStore:
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         return self._database.notifier.watch(topic)
 
+    async def check_writable(self) -> None:
+        await self._database.check_writable()
+
     async def sweep(self, now: float) -> SweepResult:
         return await sweep(self._database, now)
 

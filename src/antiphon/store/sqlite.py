@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, QueuePool, create_engine
 
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreError, StoreUnusableError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import StoreLimits
@@ -137,6 +137,14 @@ class Sqlite:
             time.sleep(RETRY_SECONDS)
 
     def _open(self) -> None:
+        try:
+            self._open_file()
+        except StoreError as error:
+            if self._path is None:
+                raise
+            raise StoreUnusableError(f"{self._path}: {error.why}") from error
+
+    def _open_file(self) -> None:
         with as_store_errors(sqlite3.Error):
             if self._path is not None:
                 _create(self._path)

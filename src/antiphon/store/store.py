@@ -238,6 +238,10 @@ class Jobs(Protocol):
         """
         ...
 
+    async def count_death(self, worker: str, response_id: str) -> int:
+        """The engine of a response has died: returns how often, and 0 if the worker does not hold it."""
+        ...
+
     async def release(self, worker: str) -> None:
         """Release the worker's leases on background responses, so that others can continue at once."""
         ...
@@ -622,6 +626,14 @@ class Store(Protocol):
         """Watch for changes by any server: `JOBS`, `events_of(id)`, `cancel_of(id)`.
 
         Watch first, then read: changes in between are reported.
+        """
+        ...
+
+    async def check_writable(self) -> None:
+        """Commit a small write without effect. Raises StoreError, StoreFullError.
+
+        A disk may have room for it, and none for what clients store: for a while after such a failure it is
+        taken to be full.
         """
         ...
 

@@ -78,6 +78,10 @@ _COUNT = PreparedStatement(
 )
 
 
+NOBODY = "(nobody)"
+"""An owner that no client is."""
+
+
 class Transaction:
     """A write transaction, with the quotas in it, and the topics to notify after the commit."""
 
@@ -125,6 +129,10 @@ class Transaction:
         """
         self.store_sums()
         self.each(_COUNT, [(owner, size) for owner, size in sorted(self.quota.grown.items()) if size])
+
+    def touch(self) -> None:
+        """Write something small without effect: nobody owns it, and it is nothing."""
+        self.each(_COUNT, [(NOBODY, 0)])
 
     def wake(self, *topics: str) -> None:
         """Notify the watches of these topics, after the commit."""

@@ -143,6 +143,15 @@ class JobsContract:
         assert await store.log.append(append(entry(0))) == [Verdict.LOST]
         assert len(await store.jobs.claim("v", NOW, 10, 1)) == 1
 
+    async def test_deaths_of_an_engine_are_counted_by_who_holds_the_response(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        assert [await store.jobs.count_death("w", "resp_1") for _ in range(2)] == [1, 2]
+        assert await store.jobs.count_death("v", "resp_1") == 0
+        [record] = await store.jobs.claim("v", NOW + 10, 10, 1)
+        assert record.engine_deaths == 2
+        assert await store.jobs.count_death("v", "resp_1") == 3
+
     async def test_what_is_answered_in_the_foreground_is_not_released(self, store: Store) -> None:
         await store.responses.create(leased(), ())
         await store.jobs.release("w")

@@ -17,6 +17,7 @@ from antiphon.core.chunks import Chunk, PromptToken
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
+    EngineDiedError,
     EngineError,
     EngineNotReadyError,
     RequestError,
@@ -304,7 +305,7 @@ def unreachable(error: HttpError) -> AntiphonError:
 
 def broken(error: HttpError | None) -> AntiphonError:
     """The error of a response that ended in the middle."""
-    failure = EngineError("The server of the model stopped in the middle of the answer. Try again.")
+    failure = EngineDiedError("The server of the model stopped in the middle of the answer. Try again.")
     failure.__cause__ = error or HttpError("the stream ended without an end")
     return failure
 
