@@ -480,12 +480,16 @@ def test_it_listens_on_a_unix_socket(tmp_path: Path, scripted: tuple[str, ...]) 
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))  # by a server that was killed
-    with serving(tmp_path, *scripted, "--unix-socket", str(path)) as server:
+    with serving(
+        tmp_path, *scripted, "--unix-socket", str(path), "--allow-host", "llm.example.com"
+    ) as server:
         server.until(lambda: server.stdout.count("\n") >= 2, START_SECONDS)
         assert f"listening on unix:{path}\n" in server.stdout
         transport = httpx.HTTPTransport(uds=str(path))
         with httpx.Client(base_url="http://localhost", transport=transport) as client:
             assert said(client.post("/v1/chat/completions", json=ask("Hi"))) == "Hello there, friend!"
+            for host, status in (("llm.example.com", 200), ("evil.example.com", 403)):
+                assert client.get("/v1/models", headers={"host": host}).status_code == status
             with serving(tmp_path, *scripted, "--unix-socket", str(path)) as other:
                 assert other.ended() == 1
                 assert f"Cannot listen on {path}: Address already in use." in other.stderr

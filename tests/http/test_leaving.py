@@ -78,9 +78,10 @@ class Client:
         *,
         fields: str = "",
         method: str = "POST",
+        version: str = "1.1",
     ) -> None:
         self.id = f"leaving-{next(_numbers)}"
-        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-request-id: {self.id}\r\n{fields}"
+        head = f"{method} {path} HTTP/{version}\r\nhost: localhost\r\nx-request-id: {self.id}\r\n{fields}"
         self._requests = (f"{head}content-length: {len(body)}\r\n\r\n".encode() + body) * times
         self._server = server
 
@@ -194,7 +195,8 @@ async def in_the_middle(server: Running, client: Client, way: Way) -> None:
     await until(lambda: server.engine.steps > before + 5)
 
 
-MOMENTS: dict[Callable[[Running, Client, Way], Awaitable[None]], str] = {
+Moment = Callable[[Running, Client, Way], Awaitable[None]]
+MOMENTS: dict[Moment, str] = {
     before_the_end_of_its_body: "Hi",
     while_it_waits: "Hi",
     before_the_first_event: "says nothing yet",
@@ -203,27 +205,47 @@ MOMENTS: dict[Callable[[Running, Client, Way], Awaitable[None]], str] = {
 """Each with the text of a request that has it."""
 
 
+async def leaves(
+    server: Running, lines: list[Line], way: Way, moment: Moment, *, abruptly: bool = True, **how: Any
+) -> tuple[int, str | None]:
+    """The status and the finish of a request whose client leaves at this moment."""
+    async with AsyncExitStack() as stack:
+        if moment is while_it_waits:
+            holder = await stack.enter_async_context(Client(server, CHAT, HOLDER.body("endless")))
+            await in_the_middle(server, holder, HOLDER)
+        client = Client(server, way.path, way.body(MOMENTS[moment]), **how)
+        await moment(server, await stack.enter_async_context(client), way)
+        client.leave(abruptly=abruptly)
+        await line_of(lines, client.id)
+    return await ended(server, lines, client)
+
+
+def expected(way: Way, moment: Moment) -> tuple[int, str]:
+    """What is to be seen; in the middle of a stream its status was sent."""
+    return 200 if way.streamed and moment is in_the_middle else 499, "client_left"
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_client_that_leaves_is_no_failure(server: Running, lines: list[Line], way: Way) -> None:
     before, left = await counted(server), 0
     for moment, times, abruptly in product(MOMENTS, (1, 3), (True, False)):
         if times > 1 and moment is before_the_end_of_its_body:  # of which the first has come
             continue
-        async with AsyncExitStack() as stack:
-            if moment is while_it_waits:
-                holder = await stack.enter_async_context(Client(server, CHAT, HOLDER.body("endless")))
-                await in_the_middle(server, holder, HOLDER)
-            body = way.body(MOMENTS[moment])
-            client = await stack.enter_async_context(Client(server, way.path, body, times))
-            await moment(server, client, way)
-            client.leave(abruptly=abruptly)
-            await line_of(lines, client.id)
-        begun = way.streamed and moment is in_the_middle  # its status was sent
-        assert await ended(server, lines, client) == (200 if begun else 499, "client_left"), moment.__name__
-        left += not begun
+        seen = await leaves(server, lines, way, moment, abruptly=abruptly, times=times)
+        assert seen == expected(way, moment), moment.__name__
+        left += seen[0] == 499
     after = await counted(server)
     assert after[way.path, "499"] - before.get((way.path, "499"), 0) == left
     assert {status for _, status in after} <= {"499", "2xx"}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_client_of_http_1_0_that_leaves_is_no_failure(
+    server: Running, lines: list[Line], streamed: bool
+) -> None:
+    way = Way(CHAT, streamed)
+    for moment in MOMENTS:
+        assert await leaves(server, lines, way, moment, version="1.0") == expected(way, moment)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
