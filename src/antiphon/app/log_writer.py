@@ -83,7 +83,7 @@ class LogWriter:
         self.reading = Permits(1)
         """For who may read much of a log: several threads would keep the interpreter lock from the event
         loop."""
-        self._metrics.permits["logs"] = self.reading
+        self._metrics.permits |= {"logs": self.reading, **store.permits}
         self._flushing: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[Any]] = set()  # the tasks that call the store
 

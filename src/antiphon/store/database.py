@@ -110,6 +110,7 @@ def _touch(transaction: Transaction, times: Sequence[None]) -> Sequence[None]:
 
 
 class _Waiting(Struct, eq=False):
+    permit: Permit
     work: Write[Any, Any]
     argument: Any
     result: asyncio.Future[Any]
@@ -131,11 +132,13 @@ class Database:
         self.limits = limits
         self.enough_until: EnoughUntil = {}
         self._backend = backend
-        self._permits = Permits(limits.readers)
+        self.reads = Permits(limits.readers)
+        self.room = Permits(limits.waiting)
+        """In the queue of writes."""
         self._reading: set[asyncio.Future[Any]] = set()
         self._working: dict[Callable[..., Any], asyncio.Task[None]] = {}
         self._full_until = 0.0
-        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue(limits.waiting)
+        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -153,7 +156,7 @@ class Database:
         If the caller is cancelled, the read ends nevertheless, and keeps its permit until then: it occupies a
         thread, or a connection.
         """
-        permit = await self._permits.acquire()
+        permit = await self.reads.acquire()
         try:
             self._require_open()
             reading = self._backend.read(lambda connection: work(connection, *arguments))
@@ -170,9 +173,14 @@ class Database:
 
     async def write(self, work: Write[A, R], argument: A) -> R:
         """The result of the write, after its commit."""
-        self._require_open()
-        waiting = _Waiting(work, argument, asyncio.get_running_loop().create_future())
-        await self._queue.put(waiting)
+        permit = await self.room.acquire()
+        try:
+            self._require_open()
+        except StoreError:
+            permit.leave()
+            raise
+        waiting = _Waiting(permit, work, argument, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
         result: R = await waiting.result
         return result
 
@@ -197,13 +205,16 @@ class Database:
         return Quota(connection, self.limits, self.enough_until, now)
 
     async def close(self) -> None:
-        """Do the queued writes, wait for the reads that run, then close the backend."""
+        """Do the queued writes, wait for the reads that run, then close the backend.
+
+        Writes that have not found room in the queue are refused.
+        """
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
         for work in self._working.values():
             work.cancel()
-        await self._queue.put(None)
+        self._queue.put_nowait(None)
         await writer
         await asyncio.gather(*self._reading, *self._working.values(), return_exceptions=True)
         await self._backend.close()
@@ -218,6 +229,9 @@ class Database:
             batch = [await self._queue.get()]
             while len(batch) < self.limits.batch and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+            for waiting in batch:
+                if waiting is not None:
+                    waiting.permit.leave()
             last = None in batch  # from `close`, after all writes queued before it
             await self._commit([waiting for waiting in batch if waiting and not waiting.result.done()])
 

@@ -1,7 +1,9 @@
 """The store on a SQL database: its parts, put together."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from antiphon.core.permits import Permits
 from antiphon.store.approvals import SqlApprovals
 from antiphon.store.blobs import SqlBlobs
 from antiphon.store.completions import SqlCompletions
@@ -35,6 +37,10 @@ class SqlStore:
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
         self.usage = SqlStorageUsage(self._database)
+
+    @property
+    def permits(self) -> Mapping[str, Permits]:
+        return {"store_reads": self._database.reads, "store_writes": self._database.room}
 
     async def open(self) -> None:
         """Connect and bring the tables up to date; raises StoreError."""

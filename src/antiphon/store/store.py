@@ -44,6 +44,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from antiphon.core.permits import Permits
 from antiphon.store.records import (
     Append,
     BlobRecord,
@@ -621,6 +622,11 @@ class Store(Protocol):
     def approvals(self) -> Approvals: ...
     @property
     def usage(self) -> StorageUsage: ...
+
+    @property
+    def permits(self) -> Mapping[str, Permits]:
+        """Those of the work that this server has the store do, by its kind."""
+        ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         """Watch for changes by any server: `JOBS`, `events_of(id)`, `cancel_of(id)`.

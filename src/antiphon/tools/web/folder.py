@@ -16,6 +16,7 @@ import httpx2
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
+from antiphon.core.permits import Permits
 from antiphon.tools.web.charset import decode
 from antiphon.tools.web.fetch import BODY_BYTES, FetchedDocument, parse
 from antiphon.tools.web.markup import html_page
@@ -54,13 +55,12 @@ class FolderPages:
                 f"'{folder}' has no pages. Each site needs a folder of its name: docs.example/index.html."
             )
         self._index: Mapping[str, _Indexed] = {}
-        self._reading = asyncio.Lock()
+        self._reading = Permits(1)
 
     async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
         """See `SearchProvider`."""
-        async with self._reading:
-            if not self._index:
-                self._index = await asyncio.to_thread(self._read)
+        if not self._index:
+            await self._reading.run(lambda: asyncio.ensure_future(asyncio.to_thread(self._read_once)))
         return await asyncio.to_thread(self._best, query, count, domains)
 
     async def fetch(self, url: str, domains: Domains) -> FetchedDocument:
@@ -76,8 +76,9 @@ class FolderPages:
     async def close(self) -> None:
         """See `SearchProvider`. There are no resources."""
 
-    def _read(self) -> Mapping[str, _Indexed]:
-        return {url: _indexed(_document(url, file)) for url, file in self._files.items()}
+    def _read_once(self) -> None:
+        if not self._index:
+            self._index = {url: _indexed(_document(url, file)) for url, file in self._files.items()}
 
     def _best(self, query: str, count: int, domains: Domains) -> list[SearchHit]:
         wanted = set(_WORD.findall(query.casefold()))
