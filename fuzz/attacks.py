@@ -19,6 +19,7 @@ import os
 import re
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,7 +88,12 @@ class Server:
     """A server in a process of its own."""
 
     def __init__(self, folder: Path, *options: str, disk: int | None = None) -> None:
-        """With a `disk`, its store is on one of this number of MB, which needs `unshare` and `mount`."""
+        """With a `disk`, its store is on one of this number of MB, which needs `unshare` and `mount`.
+
+        If it has keys, the first is the attacker's, and the second the other's.
+        """
+        keys = [key for option, key in pairwise(options) if option == "--api-key"]
+        self._keys = dict(zip((ATTACKER, OTHER), keys, strict=False))
         script = folder / "script.jsonl"
         script.write_text("\n".join(map(json.dumps, SCRIPT)))
         small = folder / "disk"
@@ -117,7 +124,7 @@ class Server:
     def held(self) -> tuple[float, float]:
         """The longest time in seconds that the event loop was held: by the server itself, and in all."""
         connection = HTTPConnection(self.host, self.port, timeout=SECONDS)
-        connection.request("GET", "/metrics")
+        connection.request("GET", "/metrics", headers=self.headers(OTHER))
         text = connection.getresponse().read().decode()
         connection.close()
         names = ("held", "delay")
@@ -125,6 +132,11 @@ class Server:
             float(text.partition(f"\nantiphon:loop_{name}_seconds ")[2].split()[0]) for name in names
         )
         return own, late
+
+    def headers(self, address: str, **more: str) -> dict[str, str]:
+        """Those of a request from this address: with its key, if the server has keys."""
+        key = self._keys.get(address)
+        return more if key is None else {**more, "authorization": f"Bearer {key}"}
 
     def connection(self, timeout: float = SECONDS) -> socket.socket:
         """A connection of its own."""
@@ -148,7 +160,8 @@ class Server:
         try:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read all
-                connection.request(method, path, data, {"content-type": content_type})
+                headers = self.headers(address) | {"content-type": content_type}
+                connection.request(method, path, data, headers)
             response = connection.getresponse()
             size = sum(len(piece) for piece in iter(lambda: response.read(65536), b""))
             return f"{response.status}" if size < 10_000_000 else f"{response.status} ({size >> 20} MB)"
@@ -171,11 +184,12 @@ class Server:
             thread.join(SECONDS + 1)
         return answers
 
-    def read(self, path: str, body: Any) -> tuple[str, bytes]:
+    def read(self, path: str, body: Any, address: str = ATTACKER) -> tuple[str, bytes]:
         """The status of the answer to this body, and all of it."""
-        connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(ATTACKER, 0))
+        connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(address, 0))
         try:
-            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            headers = self.headers(address) | {"content-type": "application/json"}
+            connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             return f"{response.status}", response.read()
         except TimeoutError:
@@ -183,17 +197,17 @@ class Server:
         finally:
             connection.close()
 
-    def got(self, path: str) -> bytes:
+    def got(self, path: str, address: str = ATTACKER) -> bytes:
         """The body at this path."""
-        connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(ATTACKER, 0))
-        connection.request("GET", path)
+        connection = HTTPConnection(self.host, self.port, timeout=SECONDS, source_address=(address, 0))
+        connection.request("GET", path, headers=self.headers(address))
         body = connection.getresponse().read()
         connection.close()
         return body
 
-    def created(self, path: str, body: Any) -> Any:
+    def created(self, path: str, body: Any, address: str = ATTACKER) -> Any:
         """The created object."""
-        status, data = self.read(path, body)
+        status, data = self.read(path, body, address)
         return json.loads(data) if status == "200" else None
 
     def send(self, *pieces: bytes, pause: float = 0.0, seconds: float = SECONDS) -> Answers:
@@ -242,7 +256,7 @@ class Witness(threading.Thread):
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
         self._server = server
-        self._stored = f"/v1/conversations/{server.created('/v1/conversations', {})['id']}"
+        self._stored = f"/v1/conversations/{server.created('/v1/conversations', {}, OTHER)['id']}"
         self._over = threading.Event()
         self.longest = 0.0
         self.memory = 0.0
@@ -296,8 +310,9 @@ OPTIONS = {
     "readers-that-do-not-read": ("--stall-seconds", "3"),
     "stored-answers-that-are-not-read": ("--stall-seconds", "3"),
     "much-stored": ("--limit", "stored_bytes=20000000"),
+    "a-full-indexer": ("--api-key", "attacker", "--api-key", "other"),
 }
-"""Less time and space than servers have by default, so that an attack takes seconds."""
+"""Less time and space than servers have by default, so that an attack takes seconds; and keys."""
 DISKS = {"full-disk": 6}
 """MB of the disk that the store is on."""
 MB = 1_000_000
@@ -305,14 +320,17 @@ STORED_ROWS, STORED_STEP = 200_000, 5_000
 """How many rows of each kind a full store has, and how many are written at a time."""
 
 
+_NODE = {"oneOf": [{"$ref": "#"}, {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#"}]}]}
+RECURSIVE = {
+    "$defs": {"a": {"oneOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, _NODE]}},
+    **_NODE,
+}
+"""A schema that is compiled for as long as the server lets it."""
+
+
 @attack
 def recursive_one_of(server: Server) -> Answers:
-    node = {"oneOf": [{"$ref": "#"}, {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#"}]}]}
-    body = {
-        "$defs": {"a": {"oneOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, node]}},
-        **node,
-    }
-    return server.posts(CHAT, *[schema(body)] * 6)
+    return server.posts(CHAT, *[schema(RECURSIVE)] * 6)
 
 
 @attack
@@ -339,6 +357,35 @@ def one_of_branches(server: Server) -> Answers:
     return server.posts(
         CHAT, schema({"oneOf": [{"type": "object", "required": [f"a{i}"]} for i in range(5000)]})
     )
+
+
+@attack
+def closed_together(server: Server) -> Answers:
+    """Requests whose schemas are compiled are closed, or end, in the same moment: the next is answered."""
+    body = json.dumps(schema(RECURSIVE)).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    asked = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    for pause in (0.05, 0.2, 0.5, 1.0):
+        asking = [server.connection() for _ in range(6)]
+        for each in asking:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.sendall(asked)
+        time.sleep(pause)
+        for each in asking:
+            each.close()
+    ended = server.posts(CHAT, *[schema(RECURSIVE, deadline_seconds=0.5)] * 6)
+    turn = {"type": "response.create", "model": "scripted", "input": "Hello"}
+    turn |= {"text": {"format": {"type": "json_schema", "name": "a", "schema": RECURSIVE}}}
+    url = f"ws://{server.host}:{server.port}/v1/responses"
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(connect(url)) for _ in range(3)]
+        for each in sockets:
+            each.send(json.dumps(turn))
+        time.sleep(0.3)
+        for each in sockets:
+            each.socket.shutdown(socket.SHUT_RDWR)
+    late = sum(count for status, count in ended.items() if status.startswith("5"))  # what a deadline gives
+    return Answers({"late": late}) + server.posts(CHAT, *[schema({"type": "object"})] * 3)
 
 
 @attack
@@ -886,12 +933,30 @@ def large_files(server: Server) -> Answers:
     return Answers(server.request("GET", f"{path}/files/{each}/content", b"") for each in ids)
 
 
-def _uploaded(server: Server, content: bytes) -> str:
+@attack
+def a_full_indexer(server: Server) -> Answers:
+    """One key's hundred files wait to be indexed. A small file of another is indexed nevertheless."""
+    ids = [_uploaded(server, b"word " * 50_000) for _ in range(100)]
+    made = server.created("/v1/vector_stores", {"file_ids": ids})
+    small = _uploaded(server, b"7 bytes", OTHER)
+    path = f"/v1/vector_stores/{server.created('/v1/vector_stores', {'file_ids': [small]}, OTHER)['id']}"
+    deadline = time.monotonic() + 2 * SECONDS
+    while b'"in_progress":1' in server.got(path, OTHER) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    done = b'"completed":1' in server.got(path, OTHER)
+    first = b'"status":"in_progress"' in server.got(f"/v1/vector_stores/{made['id']}")
+    server.request("DELETE", f"/v1/vector_stores/{made['id']}", b"")
+    time.sleep(1)  # for those that are being indexed
+    return Answers(["200" if done and first else "no answer"])
+
+
+def _uploaded(server: Server, content: bytes, address: str = ATTACKER) -> str:
     """The id of a file."""
     form = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n--b\r\n'
     form += b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + content + b"\r\n--b--\r\n"
-    connection = HTTPConnection(server.host, server.port, timeout=SECONDS, source_address=(ATTACKER, 0))
-    connection.request("POST", "/v1/files", form, {"content-type": "multipart/form-data; boundary=b"})
+    connection = HTTPConnection(server.host, server.port, timeout=SECONDS, source_address=(address, 0))
+    headers = server.headers(address) | {"content-type": "multipart/form-data; boundary=b"}
+    connection.request("POST", "/v1/files", form, headers)
     made = json.loads(connection.getresponse().read())
     connection.close()
     return str(made["id"])

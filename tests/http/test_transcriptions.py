@@ -1,21 +1,25 @@
 """Transcriptions: passed on to a server that makes them, with OpenAI's own client."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
+from starlette.requests import ClientDisconnect
 
 from antiphon.engines.engine import Capabilities, Task
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
+from antiphon.http import vectors
 from tests.engines.canned import answer, canned
 from tests.media import WAV
 from tests.server import NO_TLS, Running, running
 
 PATH = "/v1/audio/transcriptions"
+SCOPE = {"type": "http", "asgi": {"spec_version": "2.4"}}
 MODELS = [answer(200, {"data": [{"id": "whisper-1", "owned_by": "openai-internal"}]})]
 
 
@@ -51,6 +55,33 @@ async def test_sounds_are_passed_on_with_all_fields(client: AsyncOpenAI, behind:
     assert events[-1].text == whole.text
     [model] = (await client.models.list()).data
     assert model.to_dict()["tasks"] == ["transcribe"]
+
+
+async def test_who_leaves_before_its_transcript_begins_gives_the_slot_back() -> None:
+    """The pieces are read by another task, which waits for room."""
+    over = asyncio.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"word "
+        finally:
+            over.set()
+
+    async def left(_message: object) -> None:
+        raise OSError
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    reading = vectors._Reading(pieces())
+    first = await reading.next()
+    for _ in range(vectors.MAX_QUEUED_PARTS + 2):
+        await asyncio.sleep(0)
+    with pytest.raises(ClientDisconnect):
+        await vectors._Transcript(reading, first, vectors.EVENTS)(SCOPE, receive, left)
+    async with asyncio.timeout(5):
+        await over.wait()
 
 
 async def test_what_cannot_be_written_down_is_refused_by_name(client: AsyncOpenAI, behind: Running) -> None:
