@@ -12,10 +12,12 @@ import pytest
 import pytest_asyncio
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 
+from antiphon.apis.files.schema import CreateFile
+from antiphon.app import files
 from antiphon.config import identity_of
 from antiphon.core.limits import Limits
 from antiphon.store.open import open_store
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import FileRecord, StoreLimits
 from tests.http.api import sdk
 from tests.openai_schema import validate
 from tests.server import Running, running
@@ -176,6 +178,32 @@ async def test_others_are_answered_while_a_large_file_comes(alice: AsyncOpenAI, 
     while not uploading.done():
         assert json.loads((await http.get("/models")).content)["object"] == "list"
     assert len(await uploading) == 4
+
+
+async def test_what_is_cancelled_when_it_is_stored_leaves_nothing(
+    server: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stops cancels an upload after its write was done, and before it knows."""
+    store, stored = server.app.storage.store, asyncio.Event()
+    make = store.files.create
+
+    async def create(record: FileRecord) -> None:
+        await make(record)
+        stored.set()
+        await asyncio.Event().wait()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"a"
+
+    monkeypatch.setattr(store.files, "create", create)
+    owner = identity_of("alice")
+    uploading = asyncio.create_task(files.create(server.app, owner, CreateFile("user_data"), "a", content()))
+    await stored.wait()
+    assert len((await http.get("/files")).json()["data"]) == 1
+    uploading.cancel()
+    await asyncio.gather(uploading, return_exceptions=True)
+    assert (await http.get("/files")).json()["data"] == []
+    assert await store.usage.of(owner) == 0
 
 
 # In parts

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 import msgspec
@@ -20,7 +21,7 @@ from antiphon.app.app import App
 from antiphon.app.files import hold
 from antiphon.app.storage import Storage
 from antiphon.core.containers import WORKSPACE
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.limits import Limits
 from antiphon.decode.ids import random_id
@@ -127,6 +128,8 @@ class ContainerKeeper:
         try:
             await self._storage.store.containers.put_file(record)
         except BaseException:
+            with suppress(NotFoundError):  # else a write whose caller is cancelled has been done
+                await self._storage.store.containers.delete_file(owner, container, file_id)
             await self._storage.store.blobs.release(owner, file_id)
             raise
         return record

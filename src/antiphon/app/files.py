@@ -56,6 +56,7 @@ async def create(
     try:
         await store.files.create(record)
     except BaseException:
+        await store.files.delete(owner, file_id)  # a write whose caller is cancelled may have been done
         await store.blobs.release(owner, file_id)
         raise
     return _encode(record)
