@@ -156,20 +156,15 @@ class Database:
         If the caller is cancelled, the read ends nevertheless, and keeps its permit until then: it occupies a
         thread, or a connection.
         """
-        permit = await self.reads.acquire()
-        try:
+
+        def begin() -> asyncio.Future[R]:
             self._require_open()
             reading = self._backend.read(lambda connection: work(connection, *arguments))
-        except BaseException:
-            permit.leave()
-            raise
-        self._reading.add(reading)
-        reading.add_done_callback(partial(self._read_done, permit))
-        return await asyncio.shield(reading)
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+            return reading
 
-    def _read_done(self, permit: Permit, reading: asyncio.Future[Any]) -> None:
-        self._reading.discard(reading)
-        permit.leave()
+        return await self.reads.run(begin)
 
     async def write(self, work: Write[A, R], argument: A) -> R:
         """The result of the write, after its commit."""

@@ -53,6 +53,13 @@ class JobsContract:
         assert await next_job(store, NOW) == "one_2"  # it has one that runs, the first has two
         assert await next_job(store, NOW + 10) in {"many_00", "one_0", "one_1"}  # leases that ran out
 
+    async def test_batches_of_a_key_count_with_its_responses(self, store: Store) -> None:
+        await store.responses.create(job("batch", owner="batches:z"), ())
+        assert await next_job(store, NOW) == "batch"
+        for owner in ("z", "zz"):
+            await store.responses.create(job(owner, owner=owner), ())
+        assert await next_job(store, NOW) == "zz"
+
     async def test_owners_with_equally_many_take_turns(self, store: Store) -> None:
         for owner in "abc":
             for index in range(4):
