@@ -92,7 +92,8 @@ class Permits:
         given = asyncio.Event()
         permit = self.enter(given.set, priority)
         try:
-            await given.wait()
+            if not permit.given:
+                await given.wait()
         except BaseException:
             permit.leave()
             raise
@@ -132,7 +133,7 @@ class Permits:
             return
         self.running -= 1
         _count_down(self._running, permit.owner)
-        if (first := self._first()) is not None:
+        if self._lines and (first := self._first()) is not None:
             self._leave_line(first)
             self._give(first)
 
