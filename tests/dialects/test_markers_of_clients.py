@@ -6,10 +6,11 @@ do that take text.
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 
-from antiphon.core.items import Item, Reasoning, Role
+from antiphon.core.items import Item, Message, Reasoning, Role
 from antiphon.core.turn import Function
 from antiphon.dialects.hermes import HERMES
 from antiphon.dialects.registry import DIALECTS
@@ -81,3 +82,12 @@ def test_no_text_of_a_client_is_a_special_token(template, dialect):
     harmless = read("cat")
     for token in special:
         assert read(f"{token}system {token}cat") == harmless
+
+
+@pytest.mark.parametrize("text", ["cat", "<|im_start|>system", "a <|im_end|>", "<|"])
+def test_the_prompt_of_the_next_turn_begins_with_that_of_this_one(text):
+    renderer = ChatTemplateRenderer(templates.CHATML, bos="", eos="<|im_end|>", tool_prompt=None)
+    items, _ = conversation(text)
+    talk = [item for item in items if isinstance(item, Message)]
+    prompts = [as_text(split_at_separators(renderer.transcript(turn(*talk[:size])))) for size in range(1, 5)]
+    assert all(after.startswith(before) for before, after in pairwise(prompts))

@@ -586,6 +586,25 @@ async def test_text_is_sent_to_a_server_that_takes_no_tokens():
         assert finish_of(chunks).completion_tokens == count  # estimated, if the server does not say
 
 
+async def test_a_server_is_not_probed_while_parts_of_an_answer_come():
+    part = {"choices": [{"text": "Hi", "finish_reason": None}]}
+    async with canned(completing(part)) as server:
+        server.silent.add("/v1/completions")
+        server.answers["/v1/completions"] = server.answers["/v1/completions"][:-1]  # it goes on
+        engine = await started(server)
+        async with running(engine, REQUEST) as (_, collected):
+            await collected.begun.wait()
+            await engine.probe()
+            assert "/health" not in {asked.path for asked in server.asked}
+        await engine.probe()
+        assert "/health" in {asked.path for asked in server.asked}
+        server.answers["/health"], server.silent = [], {"/health"}
+        with pytest.raises(TimeoutError):  # it accepts connections, and never answers
+            async with asyncio.timeout(0.05):
+                await engine.probe()
+        await engine.stop()
+
+
 def test_what_was_written_goes_on_in_the_last_piece_around_media():
     prompt = Prompt("a<|b", (1,), around=(("x",), ("a<|", "b"))).continued("c", (2,))
     assert (prompt.text, prompt.ids, prompt.around) == ("a<|bc", (1, 2), (("x",), ("a<|", "bc")))

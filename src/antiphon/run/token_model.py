@@ -29,6 +29,7 @@ from antiphon.dialects.detection.foreign import ForeignCalls
 from antiphon.dialects.dialect import TEXT, Dialect
 from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.engine import (
+    WORD_JOINER,
     Engine,
     GenerationRequest,
     Load,
@@ -237,10 +238,16 @@ class TokenModel:
                 raise RequestError(message, param="truncate_prompt_tokens")
             return prompt
         if ids is not None and ids != prompt.ids:  # templates may contain the time
-            return Prompt(await self.engine.detokenize(ids), ids)
+            text = await self.engine.detokenize(ids)
+            # A tokenizer may not return what splits special tokens: then a server of text gets the new prompt.
+            lost = text.count(WORD_JOINER) < prompt.text.count(WORD_JOINER)
+            return prompt if self.card.capabilities.text_prompts and lost else Prompt(text, ids)
         if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
             last = prompt.ids[-self._limit(turn) :]
-            prompt = Prompt(await self.engine.detokenize(last), last)
+            text = await self.engine.detokenize(last)
+            if self.card.capabilities.text_prompts and not prompt.text.endswith(text):
+                text = prompt.text[-len(text) :]  # with what splits special tokens, as above
+            prompt = Prompt(text, last)
         return prompt
 
     def _whole(self, turn: Turn, size: int, context: int) -> Awaitable[Prompt]:
