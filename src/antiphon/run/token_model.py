@@ -239,7 +239,7 @@ class TokenModel:
             return prompt
         if ids is not None and ids != prompt.ids:  # templates may contain the time
             text = await self.engine.detokenize(ids)
-            # A tokenizer may not return what splits special tokens: then a server of text gets the new prompt.
+            # What splits special tokens may be lost: then a server that takes text gets the new prompt.
             lost = text.count(WORD_JOINER) < prompt.text.count(WORD_JOINER)
             return prompt if self.card.capabilities.text_prompts and lost else Prompt(text, ids)
         if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
