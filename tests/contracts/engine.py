@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.constrain.compile import CompiledConstraint
+from antiphon.constrain.grammar_ir import GrammarIR, sequence
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, RequestError
@@ -28,7 +30,9 @@ from antiphon.engines.engine import (
     PromptScorer,
     Work,
 )
-from antiphon.run.replay import split_unfinished
+from antiphon.run.bounded import BoundedPool
+from antiphon.run.constraints import Demands, plan_of
+from antiphon.run.replay import request_after, split_unfinished
 from tests.media import png
 
 PATIENCE = 100.0
@@ -219,7 +223,7 @@ class EngineContract:
         if not engine.card.capabilities.token_ids:
             pytest.skip("it is continued after its text")
         chunks = await chunks_of(engine, self.prompt, 20, resumable=True)
-        for count in range(len(chunks)):
+        for count in range(1, len(chunks), 3):
             whole, _ = split_unfinished(chunks[:count])
             ids = [token.id for token in tokens_of(whole)]
             if min(ids, default=0) >= 0:  # llama.cpp does not name all
@@ -444,6 +448,23 @@ class EngineContract:
             chunks = await chunks_of(engine, prompt, 30, constraint=grammar)
             assert re.fullmatch("<[0-9]{2,4}>( é)?", text_of(chunks))
             assert finish_of(chunks).reason is FinishReason.STOP
+
+    async def test_an_answer_is_the_same_wherever_it_is_cut(self, engine: Engine) -> None:
+        """Its text is enforced: it has characters of several tokens."""
+        able = engine.card.capabilities
+        if not (able.constraints and able.token_ids):
+            pytest.skip("it does not enforce a text")
+        text = "Ok \U0001f389\U0001f389 日本 👩\u200d👧!"
+        demands = Demands(CompiledConstraint(GrammarIR(sequence(text))))
+        plan, pool = plan_of(demands, able.constraints[0]), BoundedPool()
+        request = await request_of(engine, self.prompt, 99, constraint=plan.constraint, resumable=True)
+        chunks = await generated(engine, request)
+        assert text_of(chunks) == text
+        for count in range(2, len(chunks), 4):
+            whole, _ = split_unfinished(chunks[:count])
+            if whole:
+                rest, _ = await request_after(whole, engine, request, plan, pool)
+                assert text_of(whole) + text_of(await generated(engine, rest)) == text
 
     async def test_an_interrupted_answer_goes_on(self, engine: Engine) -> None:
         request = await request_of(engine, self.prompt, 9)

@@ -3,7 +3,7 @@
 The model continues a prompt that ends with `MARK` with its answer, and a prompt that ends with a beginning of
 the answer with the rest. What a server makes of tokens is what the real one does: vLLM 0.32
 (`v1/engine/detokenizer.py`, tokenizers' `DecodeStream`), SGLang 0.5 (`managers/detokenizer_manager.py`) and
-llama.cpp's server. `test_vllm_http.py` has the same with a real vLLM.
+llama.cpp's server. `test_vllm_characters.py` has the same with a real vLLM.
 """
 
 import asyncio

@@ -182,6 +182,16 @@ async def test_no_reasoning_is_longer_than_its_limit(limit: int, texts: list[str
     assert output.usage.reasoning_tokens <= limit + closings * 3
 
 
+async def test_reasoning_is_not_closed_inside_a_character() -> None:
+    """The first tokens of one are dropped, and not counted."""
+    step = Chunk("Hm", (Token(1, "H"), Token(2, "m"), Token(3, "")))
+    engine = Speaker([[chunk("<think>")], [step, Chunk("", (Token(4, ""),))]], [chunks("So.")])
+    output = fold(await said(generation(engine, reasoning=limited(3))))
+    assert (output.reasoning, output.text) == ("Hm", "So.")
+    assert engine.asked[1].prompt.ids[-4:] == (1, 2, 900, 901)
+    assert output.usage.completion_tokens == 1 + 2 + 2 + 3
+
+
 async def test_no_reasoning_at_all() -> None:
     engine = Speaker([[chunk("<think>")], [chunk("H")]], [chunks("So.")])
     output = fold(await said(generation(engine, reasoning=limited(0))))
@@ -290,10 +300,12 @@ async def test_unknown_tokens_are_played_too() -> None:
 # Held back
 
 
-async def paused(most: int = 16) -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
+async def paused(
+    most: int = 16, **interceptors: object
+) -> tuple[Handheld, GenerationRun, Heard, asyncio.Task[None]]:
     """A generation whose client has got `a`, and does not read any more; `most` chunks are held for it."""
     engine, heard = Handheld(), Heard()
-    run = generation(engine, pool=BoundedPool(Limits(unread_chunks=most)))
+    run = generation(engine, pool=BoundedPool(Limits(unread_chunks=most)), **interceptors)
     running = asyncio.create_task(run.run(heard, 0))
     await until(lambda: engine.receivers)
     engine.receivers[0].push([chunk("a")])
@@ -328,6 +340,21 @@ async def test_what_is_held_back_comes_as_one_event_and_in_order() -> None:
     await running
     output = fold(heard.events)
     assert (output.text, output.usage.completion_tokens) == ("abcde", 5)
+
+
+async def test_what_is_held_back_for_a_client_may_end_inside_a_character() -> None:
+    log = ReplayLog()
+    engine, run, heard, running = await paused(replay=log)
+    engine.receivers[0].push([chunk("b", 2)])
+    engine.receivers[0].push([Chunk("", (Token(3, ""),))])
+    heard.resume()
+    assert [token.id for each in log.chunks for token in each.tokens] == [97, 2]
+    engine.receivers[0].fail(EngineError())
+    with pytest.raises(EngineError):
+        await running
+    [*_, end] = run.abandon()
+    assert isinstance(end, Finished)
+    assert end.usage.completion_tokens == 3
 
 
 async def test_much_that_was_held_back_comes_in_pieces_and_in_order() -> None:

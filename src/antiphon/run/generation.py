@@ -438,6 +438,9 @@ class GenerationRun(_PlainChunks):
 
     def _whole(self, chunks: list[Chunk]) -> list[Chunk]:
         """Of these chunks, and those that were held back, the ones that the answer can be continued after."""
+        tokens = chunks[-1].tokens
+        if tokens and tokens[-1].text and not self._unfinished:  # as of most steps
+            return chunks
         whole, unfinished = split_unfinished(chunks)
         if not whole:
             self._unfinished += unfinished

@@ -423,17 +423,17 @@ class CompletionsReader(OpenAIReader):
         if self._counted or not ids:
             self._bytes += len(text.encode())
             return Chunk(text, (), finish)
-        scores = None if choice.logprobs is None else self._scores(choice.logprobs)
+        if len(ids) == 1 and choice.logprobs is None and self._first is None:  # as most events
+            if self._characters is not None:
+                self._characters.read(ids, text)
+            return Chunk(text, (Token(ids[0], text),), finish)
+        scores = [(None, ())] * len(ids) if choice.logprobs is None else self._scores(choice.logprobs)
         if self._first is not None:
             text = self._first.read(ids, text)
         end = len(ids) if self._characters is None else self._end(self._characters, ids, text, finish)
         if self._first is not None:  # from here on nothing raises NotFetched
             self._first.skip(ids)
             self._first = None if text else self._first
-        if scores is None:
-            if len(ids) == 1:
-                return Chunk(text, (Token(ids[0], text),), finish)
-            scores = [(None, ())] * len(ids)
         texts = (text if place == end else "" for place in range(1, len(ids) + 1))
         return Chunk(
             text,
