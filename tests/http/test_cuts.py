@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk
-from antiphon.core.errors import AntiphonError, EngineError, ReplicaLostError
+from antiphon.core.errors import AntiphonError, EngineDiedError, ReplicaLostError
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from tests.contracts.dialect import TOOLS, answers
 from tests.engines.byte_servers import NAMING, TEXTUAL, ByteModel, engine_of, spelled
@@ -71,9 +71,9 @@ class _Lost:
         self._receiver.push(chunks)
 
     def fail(self, error: AntiphonError) -> None:
-        assert type(error) is EngineError, error
-        self._engine.lost += 1
-        self._receiver.fail(ReplicaLostError())
+        died = isinstance(error, EngineDiedError)
+        self._engine.lost += died
+        self._receiver.fail(ReplicaLostError() if died else error)
 
 
 def without(names: Set[str], value: Json) -> Json:
