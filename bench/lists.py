@@ -37,8 +37,8 @@ _TABLES = {
         SELECT 'resp_' || {id}, {owner}, i, 'completed', 'm', i < :few, false, -1, :body, :body, 0, 1000,
             {later} + i FROM n""",
     "items of responses": """
-        INSERT INTO items (parent, output, position, id, type, created_at, payload)
-        SELECT 'resp_' || {id}, false, 0, 'msg_' || {id}, 'message', i, :body FROM n""",
+        INSERT INTO items (parent, output, position, id, type, created_at, payload, owner)
+        SELECT 'resp_' || {id}, false, 0, 'msg_' || {id}, 'message', i, :body, {owner} FROM n""",
     "log of one response": """
         INSERT INTO log (response_id, last_seq, first_seq, events, chunks)
         SELECT 'resp_{one}', i, i, :body, :body FROM n""",
@@ -46,15 +46,18 @@ _TABLES = {
         INSERT INTO conversations (id, owner, created_at, next_position, metadata, size)
         SELECT 'conv_' || {id}, {owner}, i, :rows, :none, 256 FROM n""",
     "items of one conversation": """
-        INSERT INTO items (parent, output, position, id, type, created_at, payload)
-        SELECT 'conv_{one}', false, i, 'item_' || {id}, 'message', i, :body FROM n""",
+        INSERT INTO items (parent, output, position, id, type, created_at, payload, owner)
+        SELECT 'conv_{one}', false, i, 'item_' || {id}, 'message', i, :body, '{most}' FROM n""",
+    "items with one id": """
+        INSERT INTO items (parent, output, position, id, type, created_at, payload, owner)
+        SELECT 'conv_' || ({one} + 1), false, i, 'same', 'message', i, :body, '{most}' FROM n""",
     "completions": """
         INSERT INTO completions (id, owner, created_at, model, metadata, body, size, expires_at)
         SELECT 'chat_' || {id}, {owner}, i, CASE WHEN i < :few THEN 'rare' ELSE 'm' END, :none, :body, 1000,
             {later} + i FROM n""",
     "messages of one completion": """
-        INSERT INTO items (parent, output, position, id, type, created_at, payload)
-        SELECT 'chat_{one}', false, i, 'said_' || {id}, 'message', i, :body FROM n""",
+        INSERT INTO items (parent, output, position, id, type, created_at, payload, owner)
+        SELECT 'chat_{one}', false, i, 'said_' || {id}, 'message', i, :body, '{most}' FROM n""",
     "pairs that all have": """
         INSERT INTO completion_pairs (completion_id, pair, owner, created_at)
         SELECT 'chat_' || {id}, :all, {owner}, i FROM n""",
@@ -229,6 +232,8 @@ def gets(store: Store, rows: int) -> dict[str, Call]:
         "responses.get": lambda: store.responses.get(MOST, f"resp_{number}"),
         "responses.history": lambda: store.responses.history(MOST, f"resp_{number}"),
         "responses.items": lambda: store.responses.items(MOST, [f"item_{number}"]),
+        "responses.items (of one id)": lambda: store.responses.items(MOST, ["same"]),
+        "conversations.item (of one id)": lambda: store.conversations.item(MOST, f"conv_{FIRST + 1}", "same"),
         "log.events_after": lambda: store.log.events_after(MOST, f"resp_{FIRST}", rows // 2),
         "conversations.get": lambda: store.conversations.get(MOST, f"conv_{number}"),
         "conversations.item": lambda: store.conversations.item(MOST, f"conv_{FIRST}", f"item_{number}"),
@@ -243,9 +248,9 @@ def gets(store: Store, rows: int) -> dict[str, Call]:
     }
 
 
-def deletions(store: Store, rows: int) -> dict[str, Call]:
-    """How objects are deleted: small ones in the midst of all, then the ones that all rows belong to."""
-    number = FIRST + rows // 2
+def deletions(store: Store, rows: int, nth: int = 0) -> dict[str, Call]:
+    """How objects in the midst of all are deleted: the first ones, or as many others."""
+    number = FIRST + rows // 2 + nth
     return {
         "conversations.delete_item": lambda: store.conversations.delete_item(
             MOST, f"conv_{FIRST}", f"item_{number}"
@@ -256,6 +261,19 @@ def deletions(store: Store, rows: int) -> dict[str, Call]:
         "vector_stores.detach": lambda: store.vector_stores.detach(MOST, f"vs_{FIRST}", f"file_{number}"),
         "responses.delete": lambda: store.responses.delete(MOST, f"resp_{number}"),
         "files.delete": lambda: store.files.delete(MOST, f"file_{number}"),
+        "completions.delete": lambda: store.completions.delete(MOST, f"chat_{number}"),
+        "conversations.delete": lambda: store.conversations.delete(MOST, f"conv_{number}"),
+        "containers.delete": lambda: store.containers.delete(MOST, f"cntr_{number}"),
+        "vector_stores.delete": lambda: store.vector_stores.delete(MOST, f"vs_{number}"),
+    }
+
+
+def large_deletions(store: Store) -> dict[str, Call]:
+    """How objects are deleted that all rows belong to."""
+    return {
+        "conversations.delete_item (of one id)": lambda: store.conversations.delete_item(
+            MOST, f"conv_{FIRST + 1}", "same"
+        ),
         "responses.delete (all log)": lambda: store.responses.delete(MOST, f"resp_{FIRST}"),
         "conversations.delete (all items)": lambda: store.conversations.delete(MOST, f"conv_{FIRST}"),
         "completions.delete (all messages)": lambda: store.completions.delete(MOST, f"chat_{FIRST}"),

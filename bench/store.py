@@ -345,7 +345,7 @@ def _statements(names: Sequence[str], mark: str) -> Iterator[tuple[str, list[tup
     ]
     found = [(name, way, _item(f"{way}_{name}")) for name in names for way in ("in", "out")]
     items: list[tuple[object, ...]] = [
-        (name, way == "out", 0, it.id, it.type, it.created_at, it.payload, it.tokens, None)
+        (name, way == "out", 0, it.id, it.type, it.created_at, it.payload, it.tokens, None, OWNER)
         for name, way, it in found
     ]
     for table, rows in (("responses", [(*row, None, 0, None, 0, 0) for row in responses]), ("items", items)):

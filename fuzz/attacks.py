@@ -879,7 +879,7 @@ def lists_of_a_full_store(server: Server) -> Answers:
     engine.dispose()
     files = f"/v1/vector_stores/vs_{FIRST}/files"
     paths = [
-        *("/v1/responses?background=true", "/v1/files?purpose=rare", "/v1/containers?name=none"),
+        *("/v1/responses?background=true", "/v1/files?purpose=vision", "/v1/containers?name=none"),
         *(f"{files}?filter=cancelled", f"{files}?filter=failed", "/v1/vector_stores?limit=100"),
         "/v1/chat/completions?metadata[half]=even&metadata[third]=odd",
         "/v1/chat/completions?model=m&metadata[half]=even&metadata[third]=odd",

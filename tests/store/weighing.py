@@ -19,7 +19,7 @@ STORED = """
           FROM responses
         UNION ALL SELECT owner, :row + length(metadata) FROM conversations
         UNION ALL SELECT owner, :row + length(body) + length(metadata) FROM completions
-        UNION ALL SELECT owner, :row + length(payload) + coalesce(length(tokens), 0)
+        UNION ALL SELECT owned.owner, :row + length(payload) + coalesce(length(tokens), 0)
           FROM items JOIN owned ON owned.id = items.parent
         UNION ALL SELECT owner, :row + length(events) + length(chunks)
           FROM log JOIN owned ON owned.id = log.response_id

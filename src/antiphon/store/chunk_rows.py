@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
+    delete,
     func,
     literal,
     literal_column,
@@ -26,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as PlainText
 from sqlalchemy.dialects.postgresql import TSQUERY
 
+from antiphon.store.database import Database, one_by_one
 from antiphon.store.records import ChunkRecord, IndexStatus, NewChunk, Postings
 from antiphon.store.schema import files, vector_chunks, vector_store_files, vector_stores
 from antiphon.store.transaction import Transaction, insertion
@@ -65,6 +67,22 @@ def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Seq
         for index, chunk in enumerate(chunks)
     ]
     transaction.each(_ADD, rows)
+
+
+async def delete_chunks(database: Database, parents: Collection[str]) -> None:
+    """Delete the chunks of files, in small transactions."""
+    while ids := await database.read(_some, parents, database.limits.sweep):
+        await database.write(_delete, ids)
+
+
+def _some(connection: Connection, parents: Collection[str], limit: int) -> Sequence[int]:
+    its = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(parents))
+    return connection.scalars(its.limit(limit)).all()
+
+
+@one_by_one
+def _delete(transaction: Transaction, ids: Sequence[int]) -> None:
+    transaction.execute(delete(vector_chunks).where(vector_chunks.c.id.in_(ids)))
 
 
 def _store_term(vector_store_id: str) -> str:

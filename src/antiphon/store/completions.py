@@ -79,7 +79,9 @@ def save_all(
         transaction.count(it.owner, size)
     transaction.each(_SAVE, rows)
     transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it)])
-    items.add(transaction, [row for it, messages in saves for row in items.input_rows(it.id, messages)])
+    items.add(
+        transaction, [row for it, messages in saves for row in items.input_rows(it.owner, it.id, messages)]
+    )
     for it, messages in saves:
         blobs.hold_for(transaction, it.owner, it.id, messages)
     return [None] * len(saves)
@@ -170,7 +172,7 @@ def _messages(
     connection: Connection, owner: str, completion_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, completion_id)):
-        return items.input_page(connection, completion_id, paging, max_bytes)
+        return items.input_page(connection, owner, completion_id, paging, max_bytes)
 
 
 def _require(connection: Connection, owner: str, completion_id: str) -> None:

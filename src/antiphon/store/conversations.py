@@ -45,7 +45,7 @@ def append(transaction: Transaction, conversation_id: str, records: Sequence[Ite
     if transaction.execute(update(conversations).where(its).values(grown)).rowcount:
         now = transaction.execute(select(counter, conversations.c.owner).where(its)).one()
         start = now.next_position - len(records)
-        items.add(transaction, items.input_rows(conversation_id, records, start))
+        items.add(transaction, items.input_rows(now.owner, conversation_id, records, start))
         blobs.hold_for(transaction, now.owner, conversation_id, records)
         transaction.count(now.owner, size)
 
@@ -85,7 +85,7 @@ def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequen
     if transaction.execute(count).scalar_one() > limit:
         message = f"You have {limit} conversations, the limit 'conversations' of this server. Delete some."
         raise RequestError(message, code=LIMIT_EXCEEDED)
-    items.add(transaction, items.input_rows(record.id, first))
+    items.add(transaction, items.input_rows(record.owner, record.id, first))
     blobs.hold_for(transaction, record.owner, record.id, first)
     transaction.count(record.owner, size)
     _check_size(transaction, record.owner, size)
@@ -126,22 +126,26 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[ItemRecord
 @one_by_one
 def _delete_item(
     transaction: Transaction, named: tuple[str, str, str]
-) -> tuple[ConversationRecord | None, bool]:
+) -> tuple[ConversationRecord | None, int]:
+    """The conversation, and how many items were deleted: of many with this id, some are left."""
     owner, conversation_id, item_id = named
     conversation = _find_locked(transaction, owner, conversation_id)
     if conversation is None:
-        return None, False
+        return None, 0
     its = item_table.c.parent == conversation_id
-    which = its & (item_table.c.id == item_id)
+    same = its & (item_table.c.id == item_id) & (item_table.c.owner == owner)
+    some = select(item_table.c.position).where(same).order_by(item_table.c.position)
+    positions = transaction.execute(some.limit(transaction.quota.limits.sweep)).scalars().all()
+    which = its & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
     held = _blobs(transaction, which)
     size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
-    deleted = transaction.execute(delete_from(item_table).where(which)).rowcount
+    transaction.execute(delete_from(item_table).where(which))
     less = {"size": conversations.c.size - size}
     transaction.execute(update(conversations).where(conversations.c.id == conversation_id).values(less))
     transaction.count(owner, -size)
     if held and (unused := held - _blobs(transaction, its)):
         blobs.release_from(transaction, conversation_id, unused)
-    return conversation, deleted > 0
+    return conversation, len(positions)
 
 
 def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
@@ -154,11 +158,11 @@ def _page(
     connection: Connection, owner: str, conversation_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, conversation_id)):
-        return items.input_page(connection, conversation_id, paging, max_bytes)
+        return items.input_page(connection, owner, conversation_id, paging, max_bytes)
 
 
 def _history(connection: Connection, owner: str, conversation_id: str, max_bytes: int) -> list[ItemRecord]:
-    ordered = items.inputs_of(conversation_id).order_by(item_table.c.position)
+    ordered = items.inputs_of(owner, conversation_id).order_by(item_table.c.position)
     with existing(lambda: _require(connection, owner, conversation_id)):
         return [
             items.record(row) for row in items.within(max_bytes, connection.execute(ordered), "conversation")
@@ -167,7 +171,8 @@ def _history(connection: Connection, owner: str, conversation_id: str, max_bytes
 
 def _item(connection: Connection, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
     owned = select(conversations.c.id).where(_owned(owner, conversation_id)).scalar_subquery()
-    named = select(*items.COLUMNS).where(item_table.c.parent == owned, item_table.c.id == item_id)
+    its = (item_table.c.id == item_id) & (item_table.c.owner == owner)
+    named = select(*items.COLUMNS).where(item_table.c.parent == owned, its)
     row = connection.execute(named.order_by(item_table.c.position).limit(1)).first()
     return items.record(row) if row else None
 
@@ -207,9 +212,14 @@ class SqlConversations:
         return await self._database.read(_item, owner, conversation_id, item_id)
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
-        record, deleted = await self._database.write(_delete_item, (owner, conversation_id, item_id))
-        if record is None:
-            raise missing(conversation_id)
-        if not deleted:
+        named, found = (owner, conversation_id, item_id), 0
+        while True:
+            record, deleted = await self._database.write(_delete_item, named)
+            if record is None:
+                raise missing(conversation_id)
+            found += deleted
+            if deleted < self._database.limits.sweep:
+                break
+        if not found:
             raise NotFoundError(f"Item with id {item_id!r} not found in the conversation.")
         return record

@@ -132,7 +132,8 @@ class Database:
         self.limits = limits
         self.enough_until: EnoughUntil = {}
         self._backend = backend
-        self.reads = Permits(limits.readers)
+        # Of several, one client never has all: slow reads of one do not delay another's at all.
+        self.reads = Permits(limits.readers, owner_capacity=max(1, limits.readers - 1))
         self.room = Permits(limits.waiting)
         """In the queue of writes."""
         self._reading: set[asyncio.Future[Any]] = set()

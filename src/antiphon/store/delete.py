@@ -97,7 +97,7 @@ def _clear_some(transaction: Transaction, limit: int) -> bool:
 
 def _clear(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
     """Delete the first rows that belong to parents; returns whether that was all."""
-    left = transaction.quota.limits.cleared
+    left = transaction.quota.limits.sweep
     for clear_some in _CHILDREN[table]:
         if left > 0:
             left -= clear_some(transaction, ids, left)

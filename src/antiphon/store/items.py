@@ -25,14 +25,14 @@ _BYTES = func.coalesce(func.length(items.c.payload), 0)
 _ADD = insertion(items)
 
 
-def input_rows(parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
+def input_rows(owner: str, parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
     """Rows for input items, from position `start` on."""
-    return [_row(parent, False, position, record) for position, record in zip(count(start), records)]
+    return [_row(owner, parent, False, position, record) for position, record in zip(count(start), records)]
 
 
-def output_rows(parent: str, records: Iterable[ItemRecord]) -> Rows:
+def output_rows(owner: str, parent: str, records: Iterable[ItemRecord]) -> Rows:
     """Rows for output items."""
-    return [_row(parent, True, position, record) for position, record in enumerate(records)]
+    return [_row(owner, parent, True, position, record) for position, record in enumerate(records)]
 
 
 def size(records: Iterable[ItemRecord]) -> int:
@@ -45,14 +45,17 @@ def add(transaction: Transaction, rows: Rows) -> None:
     transaction.each(_ADD, rows)
 
 
-def inputs_of(parent: str) -> Select[Any]:
+def inputs_of(owner: str, parent: str) -> Select[Any]:
     """The input items, in no order."""
-    return select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
+    its = select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
+    return its.where(items.c.owner == owner)
 
 
-def input_page(connection: Connection, parent: str, paging: Paging, max_bytes: int) -> Page[ItemRecord]:
+def input_page(
+    connection: Connection, owner: str, parent: str, paging: Paging, max_bytes: int
+) -> Page[ItemRecord]:
     """A page of input items: at least one, and further ones up to a limit of bytes."""
-    listing = Listing(inputs_of(parent), (items.c.position,))
+    listing = Listing(inputs_of(owner, parent), (items.c.position,), repeats=True)
     found = page_within(connection, listing, _BYTES, paging, max_bytes)
     return Page([record(row) for row in found.data], found.has_more)
 
@@ -77,6 +80,6 @@ def record(row: Sequence[Any]) -> ItemRecord:
     return ItemRecord(id_, type_, payload, created_at, tokens, tuple((blobs or "").split()))
 
 
-def _row(parent: str, output: bool, position: int, item: ItemRecord) -> tuple[Any, ...]:
-    blobs = " ".join(item.blobs) or None
-    return parent, output, position, item.id, item.type, item.created_at, item.payload, item.tokens, blobs
+def _row(owner: str, parent: str, output: bool, position: int, it: ItemRecord) -> tuple[Any, ...]:
+    blobs = " ".join(it.blobs) or None
+    return parent, output, position, it.id, it.type, it.created_at, it.payload, it.tokens, blobs, owner

@@ -30,13 +30,14 @@ class Listing(Struct, frozen=True):
     """A list: `rows` with a column `id`, ordered by `keys`, which an index has in this order.
 
     `every` is the list without filters, if it has some: a row that does not match any more is still a place
-    in the list, which a cursor may name.
+    in the list, which a cursor may name. Where an id `repeats`, the first row with it is the place.
     """
 
     rows: Select[Any]
     keys: Sequence[ColumnElement[Any]]
     every: "Listing | None" = None
     sieve: ColumnElement[bool] | None = None
+    repeats: bool = False
 
 
 @contextmanager
@@ -133,12 +134,14 @@ def _between(
 
 
 def _place(connection: Connection, listing: Listing, paging: Paging, param: str) -> Found | None:
-    """The keys of the row of a cursor, if there is one; of the first one if there are several."""
+    """The keys of the row of a cursor, if there is one."""
     cursor, every = getattr(paging, param), listing.every or listing
     if cursor is None:
         return None
     named = every.rows.with_only_columns(*every.keys).where(every.rows.selected_columns.id == cursor)
-    place = connection.execute(named.order_by(*every.keys).limit(1)).first()
+    # Not ordered without need: SQLite would look for the id in the order of the list.
+    ordered = named.order_by(*every.keys) if every.repeats else named
+    place = connection.execute(ordered.limit(1)).first()
     if place is None:
         raise NotFoundError(f"There is no {cursor!r} in this list. Use the id of an entry.", param=param)
     return place

@@ -454,11 +454,9 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     container_files: int = 200
     """The most files of one container."""
     entries: int = 1000
-    """The most log entries that one read of events returns."""
+    """The most log entries that one read of events returns, and the most chunks of a file that one reads."""
     sweep: int = 200
-    """The most rows that one transaction of a sweep deletes, so that other writes need not wait long."""
-    cleared: int = 500
-    """The most rows of deleted objects that one transaction deletes; the next ones delete the others."""
+    """The most objects of a sweep, and the most rows of a deleted object, that one transaction deletes."""
     batch: int = 1000
     """The most writes that share a transaction."""
     waiting: int = 10_000

@@ -5,12 +5,10 @@ from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Select,
-    Table,
+    and_,
     bindparam,
-    exists,
     func,
     literal,
     null,
@@ -43,8 +41,12 @@ from antiphon.store.store import JOBS, events_of
 from antiphon.store.transaction import PreparedStatement, Transaction, insertion
 from antiphon.store.usage import size_of
 
-LOOKED_UP = 1000
-"""The most ids in one query: databases limit the number of parameters, PostgreSQL to 32767."""
+LOOKED_UP = 50
+"""The most items that one read looks up by their ids."""
+
+SAME_IDS = 100
+"""The most items with one id that are looked at: those of a completion are not found, nor those of an object
+that is deleted."""
 
 _NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
 _CREATE = insertion(responses)
@@ -85,14 +87,22 @@ def _chain() -> Select[Any]:
 _CHAIN = _chain()
 
 
-def _owned(parents: Table) -> ColumnElement[bool]:
-    """The condition that the item belongs to one of these parents, which belongs to the owner."""
-    return exists().where(parents.c.id == item_table.c.parent, parents.c.owner == bindparam("owner"))
+def _item() -> Select[Any]:
+    """The payload of an item of a response or a conversation, of the first of so many with this id."""
+    key = (item_table.c.parent, item_table.c.output, item_table.c.position)
+    its = (item_table.c.id == bindparam("item_id")) & (item_table.c.owner == bindparam("owner"))
+    some = select(*key).where(its).limit(SAME_IDS).subquery()
+    # Scalars, and not EXISTS: PostgreSQL would read all responses for that.
+    parents = [
+        select(each.c.id).where(each.c.id == some.c.parent).scalar_subquery()
+        for each in (responses, conversation_table)
+    ]
+    there = func.coalesce(*parents).is_not(None)
+    same = and_(*(column == some.c[column.name] for column in key))
+    return select(item_table.c.payload).join(some, same).where(there).limit(1)
 
 
-_ITEMS = select(item_table.c.id, item_table.c.payload).where(
-    item_table.c.id.in_(bindparam("item_ids", expanding=True)), _owned(responses) | _owned(conversation_table)
-)
+_ITEM = _item()
 
 Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
 Save = tuple[ResponseRecord, Sequence[ItemRecord], Sequence[ItemRecord]]
@@ -172,7 +182,7 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
         if refusal is None
     ]
     transaction.each(_CREATE, [_row(record, size) for record, _, size in stored])
-    rows = [row for record, inputs, _ in stored for row in items.input_rows(record.id, inputs)]
+    rows = [row for record, inputs, _ in stored for row in items.input_rows(record.owner, record.id, inputs)]
     items.add(transaction, rows)
     for record, inputs, _ in stored:
         blobs.hold_for(transaction, record.owner, record.id, inputs)
@@ -200,7 +210,10 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
     rows = [
         row
         for record, inputs, output in stored
-        for row in (*items.input_rows(record.id, inputs), *items.output_rows(record.id, output))
+        for row in (
+            *items.input_rows(record.owner, record.id, inputs),
+            *items.output_rows(record.owner, record.id, output),
+        )
     ]
     items.add(transaction, rows)
     for record, inputs, output in stored:
@@ -225,7 +238,7 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
             at.status = end.status
             at.grow(len(end.body) - at.body_bytes + items.size(end.output), transaction)
             changes.append((end.status.value, at.last_seq, end.body, at.size, at.id))
-            outputs.extend(items.output_rows(at.id, end.output))
+            outputs.extend(items.output_rows(at.owner, at.id, end.output))
             if at.conversation_id is not None:
                 conversations.append(transaction, at.conversation_id, end.conversation)
         return verdict
@@ -275,7 +288,7 @@ def _input_items(
     connection: Connection, owner: str, response_id: str, paging: Paging, max_bytes: int
 ) -> Page[ItemRecord]:
     with existing(lambda: _require(connection, owner, response_id)):
-        return items.input_page(connection, response_id, paging, max_bytes)
+        return items.input_page(connection, owner, response_id, paging, max_bytes)
 
 
 def _require(connection: Connection, owner: str, response_id: str) -> None:
@@ -283,14 +296,12 @@ def _require(connection: Connection, owner: str, response_id: str) -> None:
         raise missing(response_id)
 
 
-def _items(connection: Connection, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-    wanted = list(item_ids)
-    parts = [wanted[start : start + LOOKED_UP] for start in range(0, len(wanted), LOOKED_UP)]
-    return {
-        row.id: row.payload
-        for part in parts
-        for row in connection.execute(_ITEMS, {"owner": owner, "item_ids": part})
+def _items(connection: Connection, owner: str, item_ids: Sequence[str]) -> dict[str, bytes]:
+    found = {
+        item_id: connection.execute(_ITEM, {"owner": owner, "item_id": item_id}).scalar()
+        for item_id in item_ids
     }
+    return {item_id: payload for item_id, payload in found.items() if payload is not None}
 
 
 def _history(connection: Connection, owner: str, response_id: str, limits: StoreLimits) -> list[ItemRecord]:
@@ -349,7 +360,11 @@ class SqlResponses:
         return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)
 
     async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-        return await self._database.read(_items, owner, item_ids)
+        found: dict[str, bytes] = {}
+        wanted = list(item_ids)
+        for first in range(0, len(wanted), LOOKED_UP):
+            found |= await self._database.read(_items, owner, wanted[first : first + LOOKED_UP])
+        return found
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
         return await self._database.read(_history, owner, response_id, self._database.limits)

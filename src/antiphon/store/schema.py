@@ -135,7 +135,8 @@ items = Table(
     Column("payload", LargeBinary, nullable=False),
     Column("tokens", LargeBinary),
     Column("blobs", Text),
-    Index("items_by_id", "id", "parent"),
+    Column("owner", Text, nullable=False, server_default=text("''")),
+    Index("items_by_id", "id", "owner", "parent", "position"),
     Index(
         "items_with_blobs",
         "parent",

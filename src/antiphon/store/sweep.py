@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, Table, bindparam, delete, select, tuple_
 
 from antiphon.store.approvals import sweep_approvals
+from antiphon.store.chunk_rows import delete_chunks
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import clear, delete_parents, release_blobs
 from antiphon.store.records import SweepResult
@@ -20,7 +21,6 @@ from antiphon.store.schema import (
     containers,
     files,
     responses,
-    vector_chunks,
     vector_store_files,
     vector_stores,
 )
@@ -67,23 +67,12 @@ async def _sweep_chunks(database: Database) -> None:
     """Delete the chunks of files that were taken out of vector stores."""
     limit = database.limits.sweep
     while keys := await database.read(_detached, limit):
-        while chunks := await database.read(_chunks, keys, limit):
-            await database.write(_delete_chunks, chunks)
+        await delete_chunks(database, keys)
         await database.write(_delete_detached, keys)
 
 
 def _detached(connection: Connection, limit: int) -> Sequence[str]:
     return connection.scalars(select(vector_store_files.c.id).where(DETACHED).limit(limit)).all()
-
-
-def _chunks(connection: Connection, keys: Collection[str], limit: int) -> Sequence[int]:
-    its = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(keys))
-    return connection.scalars(its.limit(limit)).all()
-
-
-@one_by_one
-def _delete_chunks(transaction: Transaction, ids: Sequence[int]) -> None:
-    transaction.execute(delete(vector_chunks).where(vector_chunks.c.id.in_(ids)))
 
 
 @one_by_one

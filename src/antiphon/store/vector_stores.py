@@ -15,7 +15,6 @@ from sqlalchemy import (
     Connection,
     and_,
     bindparam,
-    delete,
     func,
     insert,
     select,
@@ -262,12 +261,14 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
     return Page([_indexed(row) for row in found.data], found.has_more)
 
 
-def _texts(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> list[str]:
-    key = _require_file(connection, owner, vector_store_id, file_id).key
-    its = select(vector_chunks.c.text).where(vector_chunks.c.parent == key)
-    texts = list(connection.scalars(its.order_by(vector_chunks.c.position)))
-    _require_file(connection, owner, vector_store_id, file_id)  # else it was taken out meanwhile
-    return texts
+def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) -> list[Found]:
+    """Some chunks of a file, in order. Raises NotFoundError if it was taken out meanwhile."""
+    chunk = vector_chunks.c
+    its = select(chunk.position, chunk.text).where(chunk.parent == file.key, chunk.position > after)
+    rows = list(connection.execute(its.order_by(chunk.position).limit(limit)))
+    if _require_file(connection, file.owner, file.vector_store_id, file.id).key != file.key:
+        raise _missing_file(file.vector_store_id, file.id)
+    return rows
 
 
 # Batches
@@ -290,22 +291,25 @@ def _require_batch(
 
 
 @one_by_one
-def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> VectorStoreBatch:
+def _cancel_batch(
+    transaction: Transaction, named: tuple[str, str, str]
+) -> tuple[VectorStoreBatch, list[str]]:
+    """The batch, and the keys of files that have chunks already."""
     owner, vector_store_id, batch_id = named
     _require_batch(transaction.connection, owner, vector_store_id, batch_id)
     table, cancelled = vector_store_files, IndexStatus.CANCELLED
     waiting = _attached(owner, vector_store_id) & (table.c.status == IndexStatus.IN_PROGRESS)
     waiting &= table.c.batch_id == batch_id
-    for row in transaction.execute(select(table).where(waiting).order_by(table.c.id).with_for_update()).all():
+    rows = transaction.execute(select(table).where(waiting).order_by(table.c.id).with_for_update()).all()
+    for row in rows:
         transaction.count(row.owner, -row.usage_bytes)
         count_file(transaction, row, cancelled)
-    keys = select(table.c.id).where(waiting)  # those that are being indexed have chunks
-    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent.in_(keys)))
     transaction.execute(update(table).where(waiting).values(status=cancelled, usage_bytes=0))
     transaction.store_sums()
     its = vector_store_batches.c.id == batch_id
     transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))
-    return _require_batch(transaction.connection, owner, vector_store_id, batch_id)
+    batch = _require_batch(transaction.connection, owner, vector_store_id, batch_id)
+    return batch, [row.id for row in rows if row.usage_bytes]
 
 
 # Indexing
@@ -337,8 +341,6 @@ def _claim(transaction: Transaction, claim: _Claim) -> IndexedFile | None:
     )
     transaction.count(record.owner, -record.usage_bytes)
     count_file(transaction, row, record.status)
-    # Chunks of an earlier worker
-    transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == record.key))
     return replace(record, usage_bytes=0)
 
 
@@ -406,7 +408,6 @@ def _finish(transaction: Transaction, end: IndexEnd) -> bool:
     usage_bytes = row.usage_bytes
     if end.status is not IndexStatus.COMPLETED:
         values["usage_bytes"] = usage_bytes = 0
-        transaction.execute(delete(vector_chunks).where(vector_chunks.c.parent == end.key))
     transaction.count(row.owner, usage_bytes - row.usage_bytes)
     count_file(transaction, row, end.status, usage_bytes)
     transaction.execute(update(vector_store_files).where(held).values(values))
@@ -474,19 +475,30 @@ class SqlVectorStores:
         await self._database.write(_detach, (owner, vector_store_id, file_id))
 
     async def texts(self, owner: str, vector_store_id: str, file_id: str) -> Sequence[str]:
-        return await self._database.read(_texts, owner, vector_store_id, file_id)
+        file = await self.file(owner, vector_store_id, file_id)
+        texts, after, limit = list[str](), -1, self._database.limits.entries
+        while rows := await self._database.read(_texts, file, after, limit):
+            texts += [row.text for row in rows]
+            after = rows[-1].position
+        return texts
 
     async def batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
         return await self._database.read(_require_batch, owner, vector_store_id, batch_id)
 
     async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
-        return await self._database.write(_cancel_batch, (owner, vector_store_id, batch_id))
+        named = (owner, vector_store_id, batch_id)
+        batch, begun = await self._database.write(_cancel_batch, named)
+        await chunk_rows.delete_chunks(self._database, begun)
+        return batch
 
     async def claim(
         self, worker: str, now: float, lease_seconds: float, held: Collection[str] = ()
     ) -> IndexedFile | None:
         lease = Lease(worker, now + lease_seconds)
-        return await self._database.write(_claim, _Claim(lease, now, held, self._queue))
+        record = await self._database.write(_claim, _Claim(lease, now, held, self._queue))
+        if record is not None:
+            await chunk_rows.delete_chunks(self._database, [record.key])  # of an earlier worker
+        return record
 
     async def renew(self, worker: str, keys: Collection[str], now: float, lease_seconds: float) -> None:
         await self._database.write(_renew, (Lease(worker, now + lease_seconds), keys))
@@ -501,7 +513,10 @@ class SqlVectorStores:
         return await self._database.write(_add, (worker, key, chunks))
 
     async def finish(self, end: IndexEnd) -> bool:
-        return await self._database.write(_finish, end)
+        done = await self._database.write(_finish, end)
+        if done and end.status is not IndexStatus.COMPLETED:
+            await chunk_rows.delete_chunks(self._database, [end.key])
+        return done
 
     async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
         return await self._database.read(chunk_rows.attributes, owner, vector_store_ids)
