@@ -685,7 +685,7 @@ class Client:
         code = error.get("code") or error.get("details", {}).get("error_code") or error["type"]
         what = f"a client is told {status} {code}: {error}"
         if code == "engine_error":
-            law(wanted is not None and not wanted.whole, what)
+            law((wanted is not None and not wanted.whole) or self._world.engine_dies, what)
         elif code == LATE:
             law(wanted is not None, what)
             assert wanted is not None

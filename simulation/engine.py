@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.responses.compact import SUMMARY_REQUEST
 from antiphon.core.chunks import Chunk, Token
-from antiphon.core.errors import EngineNotReadyError
+from antiphon.core.errors import EngineDiedError, EngineNotReadyError
 from antiphon.engines.engine import Engine, GenerationRequest, Receiver, Work
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.script import Line, ScriptedAnswer, answer_of
@@ -186,6 +186,12 @@ class SimulatedEngine(ScriptedEngine):
         work = super().generate(request, receiver)
         self._laws.check(request, work)
         return work
+
+    async def die(self) -> None:
+        """End in the middle of all answers."""
+        for generation in [*self.playing]:
+            generation.fail(EngineDiedError())
+        await self.stop()
 
     async def probe(self) -> None:
         """See `Probed`."""

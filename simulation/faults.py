@@ -94,6 +94,13 @@ FAULTS = {
         "conversations.append(transaction, at.conversation_id, end.conversation[:1])",
         "is not in its conversation",
     ),
+    "a response fails whose engine has died": Fault(
+        "app/worker.py",
+        "        if deaths < ENGINE_DEATHS:\n",
+        "        if deaths < 1:\n",
+        "is failed, not completed|has results of",
+        wanted=("background", "engine"),
+    ),
     "keys are not looked at": Fault(
         "store/responses.py",
         'connection.execute(_FIND, {"owner": owner, "response_id": response_id}).first()',

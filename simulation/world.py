@@ -43,6 +43,8 @@ TROUBLES = {
     "replica": 4,
 }
 """The failures, and their frequencies: `World._trouble` causes them."""
+DYING = 0.15
+"""The share of simulations with failures in which an engine dies."""
 
 
 class Plan:
@@ -91,10 +93,25 @@ class Plan:
         return any(trouble != "replica" for trouble in self.troubles)
 
 
+def engine_dies(seed: int, plan: Plan) -> bool:
+    """Whether an engine dies, once, besides the other failures of the simulation of this seed.
+
+    Its own number decides: other simulations stay what they were.
+    """
+    return plan.trouble and plan.replicas == 1 and Random(f"engine {seed}").random() < DYING
+
+
 def fits(wanted: Collection[str], seed: int) -> bool:
-    """Whether all of this is in the simulation of a seed: actions, troubles, `deadlines`, many `pauses`."""
+    """Whether all of this is in the simulation of a seed.
+
+    Actions, troubles, `deadlines`, many `pauses`, and the death of an `engine`.
+    """
     plan = Plan(Random(seed))
-    more = {"deadlines": plan.deadlines > 0, "pauses": plan.pauses > 0.5}
+    more = {
+        "deadlines": plan.deadlines > 0,
+        "pauses": plan.pauses > 0.5,
+        "engine": engine_dies(seed, plan),
+    }
     return {*wanted} <= {*plan.actions, *plan.troubles, *(name for name, there in more.items() if there)}
 
 
@@ -127,6 +144,7 @@ class World:
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
         self.plan = Plan(self.rng)
+        self.engine_dies = engine_dies(seed, self.plan)
         self.loop.hop, self.loop.pauses = self.plan.hop, self.plan.late
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
@@ -175,6 +193,8 @@ class World:
         names = (*NAMES, *self.rng.choices(NAMES, k=2))[: self.plan.clients]
         self._clients = [asyncio.ensure_future(Client(self, name, f"key-{name}").run()) for name in names]
         troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.plan.often)]
+        if self.engine_dies:
+            troubles.append(asyncio.ensure_future(self._kill_engine()))
         await asyncio.gather(*troubles)
         await self._all(self._clients)
         await self._settle()
@@ -266,6 +286,17 @@ class World:
         await asyncio.sleep(seconds)
         await self._start_server()
         await stopping
+
+    async def _kill_engine(self) -> None:
+        """An engine dies, and is started again after a while."""
+        await asyncio.sleep(self.rng.random() * self.plan.within)
+        server = await self._victim()
+        [engine] = server.replicas
+        if server.process.alive and server.ready:
+            server.run(engine.die)
+            await asyncio.sleep(self.rng.random() * 4)
+            if server.process.alive:
+                server.run(engine.start)
 
     async def _fail_replica(self, server: Server, seconds: float) -> None:
         """A replica of its engine is unavailable for a while. The first of them never is."""
