@@ -154,7 +154,7 @@ async def _deletions(store: Any, pieces: _Pieces, rows: int) -> AsyncIterator[tu
 async def _typical(pieces: _Pieces, call: Call) -> Cost:
     """The best of several calls; of two, if they take long."""
     costs = [await pieces.cost(call)]
-    while len(costs) < (CALLS if costs[0].pieces < CALLS else 2):
+    while len(costs) < (CALLS if costs[0].pieces < CALLS else min(CALLS, 2)):
         costs.append(await pieces.cost(call))
     return min(costs, key=lambda cost: cost.piece)
 
