@@ -28,7 +28,7 @@ from antiphon.constrain.regex import MAX_GROUPS, QUANTIFIERS
 from antiphon.core.errors import RequestError
 
 _TOKEN = re.compile(
-    r"""\s*(?:\#[^\n]*\s*)*(?:(?P<name>[A-Za-z0-9_-]+)(?P<defines>\s*::=)?|(?P<text>"(?:[^"\\]|\\.)*")"""
+    r"""\s*+(?:\#[^\n]*+\s*+)*+(?:(?P<name>[A-Za-z0-9_-]+)(?P<defines>\s*::=)?|(?P<text>"(?:[^"\\]|\\.)*")"""
     r"""|(?P<chars>\[(?:[^\]\\]|\\.)*\])|(?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\})|(?P<sign>[|()*+?.]))"""
 )
 _CHAR = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)

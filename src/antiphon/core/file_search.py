@@ -54,7 +54,7 @@ class Filter(Struct, frozen=True):
 
 
 _BRACKETS = str.maketrans("【】\n", "〖〗 ")
-_MARK = re.compile(r"【(\d{1,4}):(\d{1,4})(?:†[^】\n]*)?】")
+_MARK = re.compile(r"【(\d{1,4}):(\d{1,4})(?:†[^【】\n]*)?】")
 
 
 def file_citation(search: int, result: int, filename: str) -> str:

@@ -40,7 +40,7 @@ DEEPSEEK_V3 = Dialect(
             "name": Name(
                 on={"```json": "arguments", "```": "arguments"},
                 peek={"{": "arguments"},
-                parse=prefixed_name(r"\s*\w*\s*<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
+                parse=prefixed_name(r"\s*+\w*+\s*+<｜tool▁sep｜>", "function<｜tool▁sep｜>NAME"),
             ),
             "called": Span(SpanKind.MARKUP, on={"```": "called", **_ENDS, **_GROUP}),
         },

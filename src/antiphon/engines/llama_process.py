@@ -27,7 +27,7 @@ CLOSE_SECONDS = 5.0
 VERBOSITY = 4
 """The log level at which llama.cpp reports how much memory it takes. It writes nothing per token."""
 
-_ERROR = re.compile(r"^[\d.]+ E (?:\w+ +)?[^:]*: +(?P<text>.*)$")
+_ERROR = re.compile(r"^[\d.]+ E [^:]*: +(?P<text>.*)$")
 _MEMORY = re.compile(r"buffer size = +(?P<mib>[\d.]+) MiB")
 _STAGES = {
     "loading model": "opening the file",

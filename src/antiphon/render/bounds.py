@@ -28,7 +28,7 @@ Bound = Callable[..., float]
 
 _DIGITS = rf"\d{{{len(str(MAX_FIELD)) + 1},}}"
 # A `*` takes the width from the arguments, and so does a nested field: both are forbidden.
-_WIDE_PERCENT = re.compile(rf"{_DIGITS}\.?\d*[a-zA-Z%]|%[^a-zA-Z%]*\*")
+_WIDE_PERCENT = re.compile(rf"(?<!\d){_DIGITS}+(?:\.\d*+)?[a-zA-Z%]|%[^a-zA-Z%]*\*")
 _WIDE_BRACES = re.compile(rf"\{{[^{{}}]*({_DIGITS}|\{{)")
 
 

@@ -44,7 +44,7 @@ MAX_LAYOUT = 256
 MAX_CAUSE = 200
 """The most characters of the reason why a template failed."""
 
-_MODULES = re.compile(r"(?:\w+\.)+_?(?=\w+ object)")
+_MODULES = re.compile(r"(?<![\w.])(?:\w+\.)+_?(?=\w+ object)")
 _NOT_OFFERED = ("filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
 # They amplify their input, and have no use in a prompt.
 _FORBIDDEN_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})

@@ -38,7 +38,7 @@ TERM_CHARACTERS = 64
 _BEGINNING = 1024
 """Bytes of a file that are searched for its format."""
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_HTML = re.compile(r"\s*(<!--.*?-->\s*)*<(!doctype html|html)\b", re.IGNORECASE | re.DOTALL)
+_HTML = re.compile(r"\s*+(?><!--.*?-->\s*+)*+<(?:!doctype html|html)\b", re.IGNORECASE | re.DOTALL)
 _BLOCKS = tuple(
     """address article aside blockquote br dd div dl dt figcaption footer form h1 h2 h3 h4 h5 h6 header hr
     li main nav ol option p pre section table td th tr ul""".split()  # noqa: SIM905

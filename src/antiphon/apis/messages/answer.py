@@ -35,10 +35,10 @@ from antiphon.core.turn import Function, unknown_function
 
 REFUSAL = "refusal"
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
+    r"""(?P<string>"(?:[^"\\]|\\.)*+")
       | (?P<sign>[{}\[\],:])
       | (?P<scalar>[^\s{}\[\],:"]+)
-      | (?P<cut>".*))""",
+      | (?P<cut>".*)""",
     re.VERBOSE | re.DOTALL,
 )
 _CLOSERS = {"{": "}", "[": "]"}

@@ -285,7 +285,7 @@ def _line(lines: Iterable[str], place: tuple[str, ...]) -> int | None:
     table: tuple[str, ...] = ()
     depth = 0
     for number, line in enumerate(lines, 1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$", line):
+        if header := re.match(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$", line):
             table = _path(header[1])
             path = table
         elif key := re.match(

@@ -206,7 +206,7 @@ def _joined(alternative: Alternative) -> Alternative:
     return tuple(out)
 
 
-_QUANTIFIER = re.compile(r"([?*+]|\{\d*,?\d*\})\??")
+_QUANTIFIER = re.compile(r"([?*+]|\{\d*(?:,\d*)?\})\??")
 _SINGLE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\]{}?*+()|]", re.DOTALL)
 _REPEATS = re.compile(r"[*+{]")
 _SPACE = PatternPiece(PatternPart.SPACE, r"\s*")

@@ -13,7 +13,7 @@ QUERY_CHARS = 500
 """The most characters of a query; a longer one is cut."""
 
 _VIEW_SOURCE = "view-source:"
-_NUMBER = re.compile(r"\s*[\[【]?[Ll]?\s*(\d{1,9})(?:\.0*)?\s*[\]】]?\s*")
+_NUMBER = re.compile(r"\s*+[\[【]?[Ll]?\s*+(\d{1,9})(?:\.0*)?\s*+[\]】]?\s*")
 _LARGEST = 10**9
 
 

@@ -8,7 +8,7 @@ import webencodings
 _PRESCANNED = 1024
 """The most bytes at the beginning of a page in which a browser looks for its encoding."""
 
-_META = re.compile(rb"""<meta[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
+_META = re.compile(rb"""<meta[^>]{0,512}?charset\s*+=\s*+["']?\s*+([\w.:-]{1,40})""", re.IGNORECASE)
 
 
 def decode(body: bytes, declared: str | None) -> str:
