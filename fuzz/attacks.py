@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +40,7 @@ if __name__ == "__main__":
 
 import brotli
 from backports import zstd
+from fuzz import hostile
 from sqlalchemy import create_engine
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
@@ -96,11 +97,15 @@ class Server:
         self._keys = dict(zip((ATTACKER, OTHER), keys, strict=False))
         script = folder / "script.jsonl"
         script.write_text("\n".join(map(json.dumps, SCRIPT)))
+        template = folder / "chat.jinja"
+        template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+        config = folder / "config.toml"
+        config.write_text(_models(script, template))
         small = folder / "disk"
         small.mkdir()
         self.store = f"sqlite:///{small / 'store.db'}"
-        command = [sys.executable, "-c", ANTIPHON, "serve", "--port", "0", "--engine", "scripted"]
-        command += ["--script", str(script), "--parallel", str(PARALLEL), "--store", self.store, *options]
+        command = [sys.executable, "-c", ANTIPHON, "serve", "--port", "0", "--config", str(config)]
+        command += ["--store", self.store, "--mcp-host", "127.0.0.1", *options]
         if disk is not None:
             mounted = f'mount -t tmpfs -o size={disk}m tmpfs "$0" && exec "$@"'
             command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, str(small), *command]
@@ -237,6 +242,17 @@ class Server:
         """Stop it at once."""
         self._process.kill()
         self._process.wait()
+
+
+def _models(script: Path, template: Path) -> str:
+    """The models of a server: a scripted one, and those of the hostile server, loaded when needed."""
+    tables = [f'name = "scripted"\nengine = "scripted"\nscript = "{script}"\nparallel = {PARALLEL}']
+    for name in ("plain", *hostile.MODELS):
+        place = f'model = "{hostile.url()}/{name}"'
+        tables.append(f'name = "{name}"\n{place}\nupstream_kind = "chat"')
+        told = f'context = 1000000\ndialect = "hermes"\nchat_template = "{template}"'
+        tables.append(f'name = "{name}-text"\n{place}\nupstream_kind = "completions"\n{told}')
+    return 'default_model = "scripted"\n' + "".join(f"[[models]]\n{table}\n" for table in tables)
 
 
 def _resident(pid: str) -> float:
@@ -971,6 +987,66 @@ def nested(server: Server) -> Answers:
     return sum(
         (server.posts(path, *deep) for path in (CHAT, "/v1/responses", "/v1/conversations")), Answers()
     )
+
+
+def _generated(server: Server, name: str, tokens: int = 16) -> Answers:
+    """Answers of a hostile server in each API, streamed and whole, of each kind of it."""
+    answers = Answers()
+    for model, streamed in product((name, f"{name}-text"), (False, True)):
+        said = {"model": model, "stream": streamed, "messages": [{"role": "user", "content": "Hello"}]}
+        asked = {"model": model, "stream": streamed, "input": "Hello", "max_output_tokens": tokens}
+        answers += server.posts(CHAT, {**said, "max_tokens": tokens})
+        answers += server.posts("/v1/messages", {**said, "max_tokens": tokens})
+        answers += server.posts("/v1/responses", asked)
+    return Answers({f"{name}: {answer}": count for answer, count in answers.items()})
+
+
+@attack
+def endless_lines_of_upstreams(server: Server) -> Answers:
+    """A line of 62 MB, and a head without end."""
+    return _generated(server, "line") + _generated(server, "head")
+
+
+@attack
+def large_chunks_of_upstreams(server: Server) -> Answers:
+    """A text of 20 MB, and several that are as long as they may be."""
+    return _generated(server, "chunk") + _generated(server, "texts", 200_000)
+
+
+@attack
+def floods_of_upstreams(server: Server) -> Answers:
+    """More tokens than were asked for, without end, and lines without any."""
+    return _generated(server, "flood") + _generated(server, "lines")
+
+
+def _called(server: Server, *names: str) -> Answers:
+    """Answers of a model that calls a tool of hostile MCP servers."""
+    answers = Answers()
+    for name in names:
+        tool = {"type": "mcp", "server_label": name, "server_url": f"{hostile.url()}/{name}/mcp"}
+        tool["require_approval"] = "never"
+        status, body = server.read("/v1/responses", {"model": "plain", "input": "Hello", "tools": [tool]})
+        limit = re.search(rb"the limit '(\w+)'|is compressed", body)
+        answers[f"{name}: {status}{f' {limit[0].decode()}' if limit else ''}"] += 1
+    return answers
+
+
+@attack
+def results_of_mcp_servers(server: Server) -> Answers:
+    """80,000 parts; parts that are all wrong; one long text; more than a gigabyte, compressed."""
+    return _called(server, "parts", "wrong", "text", "packed")
+
+
+@attack
+def tools_of_mcp_servers(server: Server) -> Answers:
+    """60,000 properties of a tool, large enums, and many tools."""
+    return _called(server, "properties", "enum", "enums", "many")
+
+
+@attack
+def requests_of_mcp_servers(server: Server) -> Answers:
+    """2,000 requests to sample, at once."""
+    return _called(server, "sampling")
 
 
 @contextmanager

@@ -311,6 +311,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Bounded work",
         "Tools",
         "Containers",
+        "Servers of models",
         "Tools of MCP servers",
         "Waiting",
         "Connections",

@@ -35,7 +35,7 @@ from antiphon.dialects.response_template.patterns import _compiled
 from antiphon.engines.token_cache import TokenCache
 from antiphon.model_tables import _KeyPositions
 from antiphon.render.media import Marks, _places
-from antiphon.render.special_tokens import _pattern
+from antiphon.render.special_tokens import SpecialTokenEscaper, _pattern
 
 SOURCE = Path(__file__).parents[1] / "src" / "antiphon"
 LENGTH = 30_000
@@ -318,6 +318,7 @@ MADE: dict[tuple[str, str], Callable[[], object]] = {
     ("model_tables.py", "_line"): lambda: _KeyPositions("", "[[models]]\n")._line(0, "max_tokens"),
     ("render/media.py", "__init__"): lambda: Marks((MediaPart(MediaKind.IMAGE, "", "image/png", b""),)),
     ("render/media.py", "_places"): lambda: [*_places("", {MediaKind.IMAGE: "<image 12>"})],
+    ("render/special_tokens.py", "__init__"): lambda: SpecialTokenEscaper(*MARKERS),
     ("render/special_tokens.py", "_pattern"): lambda: _pattern(MARKERS),
 }
 """File and function → a call that has it make patterns, or else returns some as it makes them."""

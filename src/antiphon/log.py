@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ReportedError
 from antiphon.core.observation import OBSERVATION
 
 _log = structlog.get_logger(__name__)
@@ -211,11 +211,13 @@ def _json() -> list[Processor]:
 def log_failure(error: BaseException, **more: object) -> None:
     """Log why an answer, or a request, failed, with further fields.
 
-    Failures of the server are logged with their causes. A refused request, or one that its client cancelled,
-    is a single line.
+    Failures of the server are logged with their causes; of a `ReportedError` the text is enough. A refused
+    request, or one that its client cancelled, is a single line.
     """
     expected = isinstance(error, AntiphonError) and error.status != AntiphonError.status
     if expected or getattr(error, "expected", False):
         _log.debug("request refused", error=str(error), param=getattr(error, "param", None), **more)
+    elif isinstance(error.__cause__, ReportedError):
+        _log.error("request failed", error=str(error), cause=str(error.__cause__), **more)
     else:
         _log.error("request failed", error=str(error), exc_info=error, **more)

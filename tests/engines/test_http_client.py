@@ -1,8 +1,10 @@
 import asyncio
+import tracemalloc
 
 import pytest
 
-from antiphon.engines.http_client import MAX_BODY, Exchange, HttpClient, HttpError, LineSplitter
+from antiphon.core.limits import Limits
+from antiphon.engines.http_client import MAX_HEAD, Exchange, HttpClient, HttpError, LineSplitter
 from tests.contracts.engine import until
 from tests.engines.canned import END, HEAD, answer, canned, part
 
@@ -191,13 +193,116 @@ def test_lines_are_whole_however_they_are_cut():
     for size in range(1, len(text)):
         lines = LineSplitter()
         cut = [text[start : start + size] for start in range(0, len(text), size)]
-        found = [line for piece in cut for line in lines.feed(piece)]
-        assert found == ["data: é".encode(), b"", b"data: 2", b"", b": x"]
+        found = [line for piece in cut for line in taken_of(lines, piece)]
+        assert found == ["data: é".encode(), b"data: 2", b": x"]
 
 
-def test_a_line_without_end_is_an_error():
-    with pytest.raises(HttpError, match="line"):
-        LineSplitter().feed(b"x" * (MAX_BODY + 1))
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nshort\n"])
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_a_line_that_is_too_long_is_an_error(size, end):
+    lines, text = LineSplitter(Limits(upstream_line_bytes=20)), b"x" * 30 + end
+    cut = [text[start : start + size] for start in range(0, len(text), size)]
+    with pytest.raises(HttpError, match="line is longer than 20 bytes, the limit 'upstream_line_bytes'"):
+        [taken_of(lines, piece) for piece in cut]
+
+
+def test_a_line_of_many_pieces_is_put_together_once():
+    """However many pieces there are, each byte is copied as often as if there were one."""
+    lines = LineSplitter(Limits(upstream_line_bytes=10**9))
+    pieces = [bytes(1000)] * 1000
+    for piece in pieces:
+        assert taken_of(lines, piece) == []
+    tracemalloc.start()
+    try:
+        taken_of(lines, bytes(1000))
+        assert tracemalloc.get_traced_memory()[1] < 10_000  # what was there is not copied
+    finally:
+        tracemalloc.stop()
+    assert taken_of(lines, b"\n") == [bytes(1_001_000)]
+
+
+def test_a_line_is_taken_again():
+    lines = LineSplitter()
+    lines.feed(b"a\nb\nc")
+    assert lines.take() == b"a"
+    lines.put_back(b"a")
+    assert [*taken_of(lines, b"d\n")] == [b"a", b"b", b"cd"]
+
+
+def taken_of(lines, piece):
+    lines.feed(piece)
+    return [*iter(lines.take, None)]
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        [b"HTTP/1.1 200 OK\r\nX: "],
+        [b"HTTP/1.1 200 OK\r\n"],
+        [HEAD, part(b"x"), b"1;"],
+        [HEAD, part(b"x"), b"0\r\nX: "],
+    ],
+)
+async def test_what_is_no_body_has_an_end(begun):
+    """A head, an extension of a chunk, and trailers."""
+    endless = b"x" * 1000 if begun[-1][-1:] != b"\n" else b"X: y\r\n" * 200
+    pieces = [*begun, *[endless] * (2 * MAX_HEAD // len(endless))]
+    async with canned({"/a": pieces}, silent={"/a"}) as server:
+        client = HttpClient(server.url)
+        assert "without a body" in str((await taken(client, "/a")).error)
+        client.close()
+
+
+async def test_a_paused_exchange_gets_nothing_more_until_it_is_resumed():
+    """And the server has to wait, though not because it was silent."""
+    sent = part(b"x" * 10_000)
+    async with canned({"/a": [HEAD, *[sent] * 1000, END]}) as server:
+        client = HttpClient(server.url, idle_seconds=0.05)
+        exchange = Taken(client, "/a")
+        client.send(exchange)
+        await until(lambda: bool(exchange.pieces))
+        exchange.pause()
+        came = len(exchange.pieces)
+        await asyncio.sleep(0.2)
+        assert len(exchange.pieces) == came
+        exchange.resume()
+        await exchange.over.wait()
+        assert (sum(map(len, exchange.pieces)), exchange.error) == (10_000_000, None)
+        client.close()
+
+
+class Hesitant(Taken):
+    """Takes one piece in each turn."""
+
+    def on_body(self, data):
+        super().on_body(data)
+        self.pause()
+        asyncio.get_running_loop().call_soon(self.resume)
+
+
+async def test_a_connection_that_was_paused_is_used_again():
+    async with canned({"/a": [HEAD, part(b"x"), part(b"y") + END]}) as server:
+        client = HttpClient(server.url)
+        for _ in range(3):
+            exchange = Hesitant(client, "/a")
+            client.send(exchange)
+            await exchange.over.wait()
+            assert b"".join(exchange.pieces) == b"xy"
+        assert server.connections == 1
+        client.close()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "anything"])
+async def test_a_compressed_answer_is_refused(encoding):
+    """Nobody asked for it, and nobody counts what it would decode to."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\nContent-Length: 1\r\n\r\nx".encode()
+    async with canned({"/a": [head], "/b": [head.replace(encoding.encode(), b"identity")]}) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(HttpError, match=f"compressed .{encoding}."):
+            await client.request("GET", "/a")
+        assert (await client.request("GET", "/b")).body == b"x"
+        assert server.asked[0].headers["accept-encoding"] == "identity"
+        client.close()
 
 
 async def test_a_name_that_nobody_can_look_up():
@@ -206,11 +311,10 @@ async def test_a_name_that_nobody_can_look_up():
         await client.request("GET", "/")
 
 
-async def test_an_answer_that_is_too_long(monkeypatch):
-    monkeypatch.setattr("antiphon.engines.http_client.MAX_BODY", 10)
+async def test_an_answer_that_is_too_long():
     async with canned({"/a": [answer(200, "x" * 20)]}) as server:
-        client = HttpClient(server.url)
-        with pytest.raises(HttpError, match="longer than 10 bytes"):
+        client = HttpClient(server.url, limits=Limits(upstream_bytes=10))
+        with pytest.raises(HttpError, match="longer than 10 bytes, the limit 'upstream_bytes'"):
             await client.request("GET", "/a")
         await until(lambda: server.open == 0)
 

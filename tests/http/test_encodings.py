@@ -16,10 +16,10 @@ from backports import zstd
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from antiphon.core import encodings
+from antiphon.core.encodings import MOST_FRAMES, PIECE, decoders
 from antiphon.core.errors import ContentEncodingError, RequestError
 from antiphon.core.limits import Limits
-from antiphon.http import encodings
-from antiphon.http.encodings import MOST_FRAMES, PIECE, decoders
 from tests.server import NO_TLS, Running, running
 
 HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Hello!"}]}

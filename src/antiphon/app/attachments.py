@@ -51,7 +51,7 @@ from antiphon.core.items import (
     Part,
     TextPart,
 )
-from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Capabilities
 from antiphon.run.bounded import BoundedPool
@@ -157,6 +157,8 @@ class AttachmentReader:
         try:
             return await self._downloader.download(url, most)
         except ToolError as error:
+            if error.code == LIMIT_EXCEEDED:
+                self.limits.refuse("attachment_bytes", param, "The attachments have too many bytes")
             message = f"{error.message.rstrip('.')}. Or send a data URL."
             raise RequestError(message, param=param) from error
 

@@ -232,6 +232,10 @@ class ToolError(AntiphonError):
     code = "tool_error"
 
 
+class ReportedError(Exception):
+    """What another program did, or reported, as the cause of an error: its traceback says nothing more."""
+
+
 def public_error(error: BaseException | None) -> AntiphonError:
     """The error that a client may see: an AntiphonError as it is; other failures without details."""
     return error if isinstance(error, AntiphonError) else EngineError()

@@ -87,10 +87,17 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     generation_tokens: int = 2_000_000
     tokens_per_tool: int = 500_000
 
+    # Servers that run models
+    upstream_bytes: int = 64 * MIB
+    upstream_line_bytes: int = MIB
+    cumulative_line_bytes: int = 16 * MIB  # of a server that sends all of an answer so far with each token
+
     # Tools of MCP servers
     mcp_servers: int = 16
     mcp_tools: int = 256
     mcp_bytes: int = 4 * MIB
+    mcp_values: int = 10_000
+    mcp_messages: int = 1_000
     mcp_connect_seconds: int = 15
     mcp_seconds: int = 60
     mcp_characters: int = 32_000

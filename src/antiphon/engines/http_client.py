@@ -3,12 +3,18 @@
 A response is delivered piece by piece as it is read, by plain calls on the event loop: a stream
 costs neither a task nor an `await` for each of its tokens. That is why this is not a client library,
 see `docs/decisions/0011-upstream-engines.md`.
+
+Everything that a server may send is bounded: a body that is read whole, a line of a stream, and what is not
+part of a body. A compressed answer, which was not asked for, is refused. Who needs time for a piece pauses
+its exchange: the server then sends no more than fits into the buffers of the connection.
 """
 
 import asyncio
+import re
 import ssl
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -19,16 +25,22 @@ import httptools
 import msgspec
 
 from antiphon import __version__
+from antiphon.core.encodings import IDENTITY, applied_encodings
+from antiphon.core.errors import ReportedError
+from antiphon.core.limits import DEFAULTS, Limits
 
-MAX_BODY = 64 * 1024 * 1024
-"""Bytes of a body that is read whole, and of a line of a stream. More is a failure."""
+MAX_HEAD = 256 * 1024
+"""Bytes that come without any byte of a body: a head, trailers, extensions of chunks. More is a failure."""
+
+MAX_ENCODING = 40
+"""Bytes of the name of an encoding that an error shows."""
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 _OK = 200
 
 
-class HttpError(Exception):
+class HttpError(ReportedError):
     """There is no complete response, or an error response with this `status`. The message is for people."""
 
     def __init__(self, reason: str, status: int = 0) -> None:
@@ -76,6 +88,16 @@ class Exchange:
         """The response is over: whole, if there is no error."""
         raise NotImplementedError
 
+    def pause(self) -> None:
+        """Read nothing more for now: the server has to wait."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.connection is not None:
+            self.connection.resume()
+
     def abort(self) -> None:
         """Close the connection: this tells a server to stop its work."""
         if self.connecting is not None:
@@ -87,16 +109,17 @@ class Exchange:
 class _FullExchange(Exchange):
     """A response that is returned as a whole."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, limits: Limits) -> None:
         super().__init__(request)
+        self._limits = limits
         self.response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
         self._body = bytearray()
 
     def on_body(self, data: bytes) -> None:
         self._body += data
-        if len(self._body) > MAX_BODY:
+        if len(self._body) > self._limits.upstream_bytes:
             self.abort()
-            self.on_end(HttpError(f"the answer is longer than {MAX_BODY} bytes"))
+            self.on_end(_too_long("the answer", "upstream_bytes", self._limits))
 
     def on_end(self, error: HttpError | None) -> None:
         if self.response.done():
@@ -110,18 +133,21 @@ class _FullExchange(Exchange):
 class StreamedExchange(Exchange):
     """A response that is passed on in pieces, as it arrives."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, limits: Limits) -> None:
         super().__init__(request)
         self._pieces: asyncio.Queue[bytes | HttpError | None] = asyncio.Queue()
+        self._limits = limits
         self._size = 0
 
     def on_body(self, data: bytes) -> None:
         """See `Exchange`."""
         self._size += len(data)
         self._pieces.put_nowait(data)
-        if self._size > MAX_BODY:
+        if self._size > self._limits.upstream_bytes:
             self.abort()
-            self.on_end(HttpError(f"the answer is longer than {MAX_BODY} bytes"))
+            self.on_end(_too_long("the answer", "upstream_bytes", self._limits))
+        else:
+            self.pause()
 
     def on_end(self, error: HttpError | None) -> None:
         """See `Exchange`."""
@@ -134,6 +160,8 @@ class StreamedExchange(Exchange):
                 if isinstance(piece, HttpError):
                     raise piece
                 yield piece
+                if self._pieces.empty():
+                    self.resume()
         finally:
             self.abort()
 
@@ -143,10 +171,10 @@ class HttpClient:
 
     `version` replaces the `/v1` at the beginning of paths. `headers` are sent with every request, and `key`
     as a bearer token. Connecting may take `connect_seconds`, and a response may pause for `idle_seconds`.
-    Raises ValueError, with a message for people, if `url` is not a URL.
+    The `limits` bound responses. Raises ValueError, with a message for people, if `url` is not a URL.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options
         self,
         url: str,
         key: str | None = None,
@@ -154,13 +182,16 @@ class HttpClient:
         headers: Mapping[str, str] = MappingProxyType({}),
         connect_seconds: float = 10,
         idle_seconds: float = 300,
+        limits: Limits = DEFAULTS,
     ) -> None:
+        self.limits = limits
         self._address = _address(url)
         self._tls = ssl.create_default_context() if self._address.scheme == "https" else None
         self._path = self._address.path.rstrip("/").removesuffix("/v1")
         self.version = "/v1"
         self._head = (
             f"Host: {self._address.netloc}\r\nUser-Agent: antiphon/{__version__}\r\nAccept: */*\r\n"
+            f"Accept-Encoding: {IDENTITY}\r\n"
             + (f"Authorization: Bearer {key}\r\n" if key else "")
             + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         )
@@ -203,7 +234,7 @@ class HttpClient:
     async def request(self, method: str, path: str, body: Any = None) -> HttpResponse:
         """The response, read whole. `body` is sent as JSON. Raises HttpError."""
         encoded = None if body is None else msgspec.json.encode(body)
-        whole = _FullExchange(self.encode(method, path, encoded))
+        whole = _FullExchange(self.encode(method, path, encoded), self.limits)
         self.send(whole)
         try:
             return await whole.response
@@ -268,8 +299,10 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._exchange: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reused = self._delimited = self._begun = self._kept = False
+        self._reused = self._delimited = self._begun = self._kept = self._paused = False
         self._messages = 0
+        self._encoding = b""
+        self._bodiless = 0  # bytes since the last of a body
         self._last_read_at = 0.0  # when something was read last
 
     def begin(self, exchange: Exchange, *, reused: bool = False) -> None:
@@ -277,7 +310,8 @@ class _Connection(asyncio.Protocol):
         self._exchange = exchange
         self._reused = reused
         self._delimited = self._begun = False
-        self._messages = 0
+        self._messages = self._bodiless = 0
+        self._encoding = b""
         self._parser = httptools.HttpResponseParser(self)
         self._last_read_at = self._loop.time()
         self._timer = self._loop.call_later(self._client.idle_seconds, self._check_idle)
@@ -289,6 +323,19 @@ class _Connection(asyncio.Protocol):
         """When a part of the response that runs has come, if any has."""
         exchange = self._exchange
         return self._last_read_at if exchange is not None and exchange.status == 200 else 0.0
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def close(self) -> None:
         """Close it, without calling `on_end`."""
@@ -307,6 +354,7 @@ class _Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.connection = None
+        self.resume()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -314,7 +362,9 @@ class _Connection(asyncio.Protocol):
     def _check_idle(self) -> None:
         """Close the connection to a server that was silent for too long."""
         silent, most = self._loop.time() - self._last_read_at, self._client.idle_seconds
-        if silent >= most:
+        if self._paused:  # it may not be silent
+            self._timer = self._loop.call_later(most, self._check_idle)
+        elif silent >= most:
             self.fail(f"it was silent for {most:g} seconds")
         else:
             self._timer = self._loop.call_later(most - silent, self._check_idle)
@@ -330,6 +380,7 @@ class _Connection(asyncio.Protocol):
             self.close()
             return
         self._last_read_at = self._loop.time()
+        self._bodiless += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -337,6 +388,8 @@ class _Connection(asyncio.Protocol):
             return
         if self._messages:
             self._complete()
+        elif self._bodiless > MAX_HEAD:
+            self.fail(f"it sent more than {MAX_HEAD} bytes without a body")
 
     def _complete(self) -> None:
         """The response is complete. Data after it were not requested."""
@@ -372,13 +425,19 @@ class _Connection(asyncio.Protocol):
             self._exchange.retry_after = _seconds(value.decode("latin-1"))
         elif name == b"content-type" and self._exchange is not None:
             self._exchange.whole = value.startswith(b"application/json")
+        elif name == b"content-encoding":
+            self._encoding = value
 
     def on_headers_complete(self) -> None:
         self._begun = True
-        if self._exchange is not None and not self._messages:
+        if applied_encodings([self._encoding]):
+            name = self._encoding[:MAX_ENCODING].decode("latin-1")
+            self.fail(f"its answer is compressed ({name}), although it was asked for one that is not")
+        elif self._exchange is not None and not self._messages:
             self._exchange.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
+        self._bodiless = 0
         if self._exchange is not None and not self._messages:
             self._exchange.on_body(body)
 
@@ -388,22 +447,70 @@ class _Connection(asyncio.Protocol):
 
 
 class LineSplitter:
-    """The lines of a stream, out of pieces that may end anywhere."""
+    """The lines of a stream, out of pieces that may end anywhere. `limit` names the most bytes of a line.
 
-    def __init__(self) -> None:
-        self._rest = b""
+    Lines are cut one by one, when they are taken: a piece may have more of them than can be read in one turn.
+    """
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The complete lines, without their ends. Raises HttpError if one is too long."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_BODY:
-            raise HttpError(f"a line is longer than {MAX_BODY} bytes")
-        return (line.rstrip(b"\r") for line in lines)
+    def __init__(self, limits: Limits = DEFAULTS, limit: str = "upstream_line_bytes") -> None:
+        self._limits = limits
+        self._limit = limit
+        self._most: int = getattr(limits, limit)
+        self._pieces: deque[bytes] = deque()  # those that nothing was taken of
+        self._piece = b""  # the current one
+        self._at = 0  # what comes next in it
+        self._begun: list[bytes] = []  # the beginning of a line, from pieces before
+        self._size = 0  # of that
+
+    def feed(self, data: bytes) -> None:
+        """The next piece."""
+        self._pieces.append(data)
+
+    def take(self) -> bytes | None:
+        """The next line with any text, without its end; None if there is none yet.
+
+        Raises HttpError if it is too long.
+        """
+        while True:
+            if not self._begun:
+                self._at = _ENDS.match(self._piece, self._at).end()  # type: ignore[union-attr]
+            end = self._piece.find(b"\n", self._at)
+            self._add(self._piece[self._at : None if end < 0 else end])
+            if end >= 0:
+                self._at = end + 1
+                return self._joined().rstrip(b"\r")
+            if not self._pieces:
+                self._piece, self._at = b"", 0
+                return None
+            self._piece, self._at = self._pieces.popleft(), 0
+
+    def put_back(self, line: bytes) -> None:
+        """Take this line once more."""
+        self._pieces.appendleft(self._piece[self._at :])
+        self._piece, self._at = line + b"\n", 0
 
     def rest(self) -> bytes:
-        """The text after the last end of a line; returned once."""
-        rest, self._rest = self._rest, b""
-        return rest
+        """The text after the last line, when all lines are taken; returned once."""
+        return self._joined()
+
+    def _add(self, piece: bytes) -> None:
+        if piece:
+            self._begun.append(piece)
+            self._size += len(piece)
+            if self._size > self._most:
+                raise _too_long("a line", self._limit, self._limits)
+
+    def _joined(self) -> bytes:
+        joined, self._begun, self._size = b"".join(self._begun), [], 0
+        return joined
+
+
+_ENDS = re.compile(rb"[\r\n]*")
+"""The ends of lines without text."""
+
+
+def _too_long(what: str, limit: str, limits: Limits) -> HttpError:
+    return HttpError(f"{what} is longer than {getattr(limits, limit)} bytes, the limit '{limit}'")
 
 
 def _address(url: str) -> SplitResult:

@@ -15,12 +15,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token, merge_chunks
-from antiphon.core.errors import AntiphonError, EngineError, RequestError
+from antiphon.core.errors import AntiphonError, EngineError, ReportedError, RequestError
+from antiphon.core.redact import redacted
 from antiphon.core.turn import Sampling
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 
 UNKNOWN_ID = -1
 """The id of a token that llama.cpp counted but did not name."""
+
+MAX_UNNAMED = 4096
+"""Tokens that llama.cpp may have counted without naming them, since the last that it named."""
 
 REMEMBERED = 4096
 """Texts and tokens that are remembered: mostly single characters and special tokens, and few recur often."""
@@ -125,6 +129,8 @@ class ChunkReader:
 
     def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
         """`count` tokens, of which the last are `known`. All text belongs to the last, which completed it."""
+        if count - len(known) > MAX_UNNAMED:
+            raise EngineError from ReportedError(f"{count} tokens for a text of {len(text)} characters")
         pieces = self._tokenizer.pieces(text)
         ids = [piece.id for piece in pieces]
         if len(ids) != count or tuple(ids[-len(known) :]) != known:
@@ -248,7 +254,7 @@ def _hidden(token: Token) -> Token:
 def _failure(error: _Error) -> AntiphonError:
     """The error for clients: llama.cpp's message if it blames the request, otherwise a general one."""
     failure = _explained(error)
-    failure.__cause__ = RuntimeError(error.message)
+    failure.__cause__ = ReportedError(redacted(error.message))
     return failure
 
 
@@ -260,5 +266,5 @@ def _explained(error: _Error) -> AntiphonError:
             "No token of the model matches the grammar at this place. Use a less strict grammar or schema."
         )
     if 400 <= error.code < 500:
-        return EngineError(f"The model refused the prompt: {error.message}.")
+        return EngineError(f"The model refused the prompt: {redacted(error.message)}.")
     return EngineError()

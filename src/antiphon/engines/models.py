@@ -113,6 +113,7 @@ def _import_hub() -> ModuleType:
     except ImportError as error:
         raise EngineError(install_extra("Models named `hf:…`", "hub")) from error
     logging.getLogger("huggingface_hub").handlers.clear()  # which would write each of its lines twice
+    importlib.import_module("antiphon.engines.hub_client").bound(hub)
     return hub
 
 

@@ -6,23 +6,25 @@ refused here, because the capabilities of the card do not name the feature.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 import structlog
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
 from msgspec import structs
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, RequestError
+from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, ReportedError, RequestError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.permits import Permit
+from antiphon.core.redact import HIDDEN, redacted
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
@@ -39,6 +41,7 @@ from antiphon.engines.engine import (
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
+from antiphon.engines.token_limit import TokenLimit
 from antiphon.engines.upstreams import (
     anthropic,
     chat,
@@ -50,6 +53,7 @@ from antiphon.engines.upstreams import (
     vllm_server,
 )
 from antiphon.engines.upstreams.kind import (
+    MAX_REFUSAL,
     MODELS,
     PROBES,
     Answers,
@@ -90,9 +94,8 @@ Other servers have Ollama's endpoints, too, and a server that takes prompts does
 HEARD_SECONDS = 1.0
 """For how long a part of an answer shows that the server works."""
 
-MAX_REFUSAL = 100_000
-"""Bytes that are read of an error response."""
-
+PIECE_LINES, PIECE_BYTES = 128, 64 * 1024
+"""Lines, and bytes of them, that are read in one turn of the event loop: a server may send faster."""
 
 DRAIN_SECONDS = 0.05
 """Seconds between two checks for running requests."""
@@ -182,7 +185,7 @@ class UpstreamEngine:
     def __init__(self, options: Options, limits: Limits = DEFAULTS) -> None:
         self._options = options
         self._limits = limits
-        self._client = client_of(options)
+        self._client = client_of(options, limits)
         self._admission = Admission(1, limits)
         self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
@@ -292,7 +295,8 @@ class UpstreamEngine:
             server = self._running()
             body, media_type = vectors.form_of(server.card, audio)
             path = "/v1/audio/translations" if audio.translated else "/v1/audio/transcriptions"
-            passing = StreamedExchange(self._client.encode("POST", path, body, observed().trace, media_type))
+            encoded = self._client.encode("POST", path, body, observed().trace, media_type)
+            passing = StreamedExchange(encoded, self._limits)
             self._client.send(passing)
             refused = b""
             try:
@@ -338,10 +342,7 @@ class UpstreamEngine:
                 raise self._without_key(error) from error.__cause__
 
     def _without_key(self, error: AntiphonError) -> AntiphonError:
-        """The error without the key: servers quote requests."""
-        if self._options.upstream_key:
-            error.message = error.message.replace(self._options.upstream_key, "…")
-        return error
+        return _without_key(error, self._options.upstream_key)
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation."""
@@ -353,7 +354,13 @@ class UpstreamEngine:
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             encoded = self._client.encode("POST", path, body, observed().trace)
             generation = _Generation(
-                encoded, server.reader(request), receiver, self._generations, self._options.upstream_key
+                encoded,
+                server.reader(request),
+                TokenLimit(request.max_tokens),
+                self._limits,
+                receiver,
+                self._generations,
+                self._options.upstream_key,
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
@@ -384,10 +391,12 @@ class _Generation(Exchange):
     permit: Permit | None = None
     prompt: PromptTicket | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a generation
         self,
         request: bytes,
         reader: LineReader,
+        limit: TokenLimit,
+        limits: Limits,
         receiver: Receiver,
         running: dict["_Generation", None],
         key: str | None,
@@ -397,9 +406,10 @@ class _Generation(Exchange):
         self._receiver = receiver
         self._generations = running
         self._key = key
-        self._lines = LineSplitter()
+        self._limit = limit
+        self._lines = LineSplitter(limits, reader.line_limit)
         self._refused = b""
-        self._unread: list[bytes] = []  # lines after one that waits for a lookup
+        self._turn: asyncio.Handle | None = None  # in which more lines are read
         self._request_task: asyncio.Task[None] | None = None
         self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
         self._over = False  # the receiver is not called any more
@@ -420,9 +430,7 @@ class _Generation(Exchange):
         """Stop, and report the error to the receiver."""
         if not self._over:
             self.cancel()
-            if self._key:  # servers quote requests
-                error.message = error.message.replace(self._key, "…")
-            self._receiver.fail(error)
+            self._receiver.fail(_without_key(error, self._key))
 
     def _release_slot(self) -> None:
         self._over = True
@@ -432,6 +440,13 @@ class _Generation(Exchange):
                 each.leave()
         if self._request_task is not None:
             self._request_task.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+
+    @property
+    def _behind(self) -> bool:
+        """There are lines that are not read yet."""
+        return self._request_task is not None or self._turn is not None
 
     # Called by the connection
 
@@ -442,21 +457,15 @@ class _Generation(Exchange):
         if self.status != 200:
             self._refused = (self._refused + data)[:MAX_REFUSAL]
             return
-        try:
-            lines = self._lines.feed(data)
-        except HttpError as error:
-            self.fail(broken(error))
-            return
-        if self._request_task is None:
-            self._read(lines)
-        else:
-            self._unread += lines
+        self._lines.feed(data)
+        if not self._behind:
+            self._read()
 
     def on_end(self, error: HttpError | None) -> None:
         """See `Exchange`."""
         if self._over:
             return
-        if self._request_task is not None:
+        if self._behind:
             self._ended.append(error)
         elif self.status not in (0, 200):
             self.fail(refusal(self.status, self._refused, self.retry_after))
@@ -468,8 +477,9 @@ class _Generation(Exchange):
     def _finish(self, error: HttpError | None) -> None:
         """The response is over, and no error of the server's."""
         if self.whole and error is None and (rest := self._lines.rest()):
-            self._read([rest])
-            if self._request_task is not None:
+            self._lines.feed(rest + b"\n")
+            self._read()
+            if self._behind:
                 self._ended.append(None)
             if self._over or self._ended:
                 return
@@ -479,29 +489,57 @@ class _Generation(Exchange):
         else:
             self._push([last])
 
-    def _read(self, lines: Iterable[bytes]) -> None:
-        """Deliver the chunks of these lines."""
+    def _read(self) -> None:
+        """Deliver the chunks of the next lines; of more than a turn is enough for, in later turns."""
         chunks: list[Chunk] = []
         failure: AntiphonError | None = None
-        rest = iter(lines)
-        for line in rest:
-            try:
-                chunk = self._reader.read(line)
-            except NotFetched as missing:
-                self._unread = [line, *rest]
-                self._request_task = asyncio.ensure_future(self._ask(missing))
-                break
-            except Exception as error:
-                failure = failure_of(error)
-                break
-            if chunk is not None:
-                chunks.append(chunk)
-                if chunk.finish is not None:
-                    break
+        more = False
+        try:
+            more = self._take(chunks)
+        except NotFetched as missing:
+            self._request_task = asyncio.ensure_future(self._ask(missing))
+            self.pause()
+        except msgspec.MsgspecError as error:
+            failure = failure_of(ReportedError(f"its answer cannot be read: {redacted(str(error))}"))
+        except Exception as error:
+            failure = failure_of(error)
         if chunks:
             self._push(chunks)
         if failure is not None:
             self.fail(failure)
+        if more and not self._over:
+            self.pause()
+            self._turn = asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _take(self, chunks: list[Chunk]) -> bool:
+        """Append the chunks of the next lines; whether there may be more. Raises what a reader does."""
+        left, size = PIECE_LINES, PIECE_BYTES
+        while left and size > 0:
+            line = self._lines.take()
+            if line is None:
+                return False
+            try:
+                chunk = self._reader.read(line)
+            except NotFetched:
+                self._lines.put_back(line)
+                raise
+            left -= 1
+            size -= len(line)
+            if chunk is not None:
+                chunks.append(chunk := self._limit.cut(chunk))
+                if chunk.finish is not None:
+                    return False
+        return True
+
+    def _read_on(self) -> None:
+        """Read the next of the lines that have come; after them, the server may send more."""
+        self._turn = None
+        self._read()
+        if self._behind:
+            return
+        self.resume()  # also after the end: the connection has to be read to its own
+        if self._ended:
+            self.on_end(self._ended.pop())
 
     def _push(self, chunks: list[Chunk]) -> None:
         if not self._answered:
@@ -523,13 +561,19 @@ class _Generation(Exchange):
             self.fail(failure_of(error))
             return
         self._request_task = None
-        unread, self._unread = self._unread, []
-        self._read(unread)
-        if self._ended and self._request_task is None:
-            self.on_end(self._ended.pop())
+        self._read_on()
 
 
-def client_of(options: Options) -> HttpClient:
+def _without_key(error: AntiphonError, key: str | None) -> AntiphonError:
+    """The error, and its cause, without the key: servers quote requests."""
+    if key:
+        error.message = error.message.replace(key, HIDDEN)
+        if isinstance(error.__cause__, HttpError):
+            error.__cause__.args = (str(error.__cause__).replace(key, HIDDEN),)
+    return error
+
+
+def client_of(options: Options, limits: Limits = DEFAULTS) -> HttpClient:
     """A client of the server. Raises EngineError if its URL is invalid."""
     key, messages = options.upstream_key, options.upstream_kind == anthropic.NAME
     try:
@@ -539,6 +583,7 @@ def client_of(options: Options) -> HttpClient:
             headers=anthropic.headers(key) if messages else {},
             connect_seconds=options.connect_seconds,
             idle_seconds=options.idle_seconds,
+            limits=limits,
         )
     except ValueError as error:
         raise EngineError(str(error)) from error

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from antiphon.apis.errors import encode_error
 from antiphon.apis.messages import errors as messages
+from antiphon.core.encodings import supported
 from antiphon.core.errors import (
     AntiphonError,
     AuthenticationError,
@@ -20,7 +21,6 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
-from antiphon.http.encodings import supported
 from antiphon.log import log_failure
 
 _MESSAGES = "/v1/messages"

@@ -4,8 +4,7 @@ Type errors become a 400 that names the parameter. `handler` makes the handler o
 more of HTTP than this, in the table of routes.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -19,10 +18,10 @@ from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.app.app import App
 from antiphon.app.chat import MAX_REQUEST_ID
 from antiphon.core.accounts import Account
+from antiphon.core.encodings import decoded_parts
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.observation import observed
-from antiphon.http.encodings import Decoder, decoders
 from antiphon.store.records import Paging
 
 log = structlog.get_logger(__name__)
@@ -169,11 +168,10 @@ def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
     if announced is not None and announced.isdigit() and int(announced) > most:
         raise too_large(limit, most)
     parts = _received(request.receive, _Counter(limit, most))
-    if header_of(request.scope, b"content-encoding") is not None:
-        fields = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
-        for decoder in decoders(fields):
-            parts = _decompressed(parts, decoder, _Counter(limit, most))
-    return parts
+    if header_of(request.scope, b"content-encoding") is None:
+        return parts
+    fields = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+    return decoded_parts(parts, fields, lambda: _Counter(limit, most).count)
 
 
 class _Counter:
@@ -202,17 +200,6 @@ async def _received(receive: Receive, counter: _Counter) -> AsyncGenerator[bytes
             raise ClientDisconnect
         yield counter.count(message.get("body", b""))
         more = message.get("more_body", False)
-
-
-async def _decompressed(
-    parts: AsyncIterator[bytes], decoder: Decoder, counter: _Counter
-) -> AsyncGenerator[bytes, None]:
-    """What the parts decode to. Raises RequestError, and BodyTooLargeError."""
-    async for part in parts:
-        for piece in decoder.decode(part):
-            yield counter.count(piece)
-            await asyncio.sleep(0)  # a small part may decode to many pieces
-    decoder.end()
 
 
 def too_large(limit: str, most: int) -> BodyTooLargeError:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.call_filter import CallFilter
-from antiphon.core.chunks import Chunk, Finish, FinishReason, merge_chunks
+from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import Item
@@ -40,6 +40,8 @@ REPETITION = "repetition"
 """The finish of an answer that repeats the same text; see `run/repetition.py`."""
 PIECE = 256
 """Tokens, with their alternatives, that are pushed at once when a client resumes reading."""
+LONG_TEXT = 256
+"""Characters of a chunk that count as another chunk."""
 LARGE = 4096
 """Log probabilities from which on an answer is large: its last events have all of them."""
 MAX_LOST = 3
@@ -560,8 +562,11 @@ class GenerationRun(_PlainChunks):
 
 
 def _weight(chunk: Chunk) -> int:
-    """The size of a chunk: one, and the alternatives to its tokens."""
-    return 1 + sum(len(token.top) for token in chunk.tokens)
+    """The size of a chunk: one, with the alternatives to its tokens, and more if its text is long."""
+    size = len(chunk.text)
+    if isinstance(chunk, ChatChunk):
+        size += sum(len(piece.text) for piece in chunk.pieces)
+    return 1 + size // LONG_TEXT + sum(len(token.top) for token in chunk.tokens)
 
 
 def _first_piece(chunks: list[Chunk]) -> list[Chunk]:

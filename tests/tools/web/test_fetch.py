@@ -83,7 +83,7 @@ async def test_a_bomb_is_not_unpacked_whole(fetcher: Fetcher) -> None:
 
 async def test_what_only_says_that_it_is_packed_is_an_error(fetcher: Fetcher) -> None:
     async with web(bad=page("plain", **{"Content-Encoding": "gzip"})) as site:
-        with pytest.raises(ToolError, match="could not be reached"):
+        with pytest.raises(ToolError, match="cannot be decoded"):
             await fetcher.fetch(f"{site.url}/bad", ANY)
 
 

@@ -109,7 +109,7 @@ async def test_tavily_is_asked_and_read_as_its_documentation_has_it() -> None:
         bodies.append(request.read())
         assert (request.method, str(request.url)) == ("POST", "https://api.tavily.com/search")
         assert request.headers["Authorization"] == "Bearer k"
-        return httpx2.Response(200, content=TAVILY)
+        return httpx2.Response(200, stream=httpx2.ByteStream(TAVILY))
 
     provider = TavilySearch("k")
     provider.transport = httpx2.MockTransport(answer)

@@ -17,18 +17,20 @@ from msgspec import Struct
 
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
 from antiphon.core.constraint import JsonSchema
-from antiphon.core.errors import EngineError, RequestError
+from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind, MediaPart, object_in
 from antiphon.core.turn import CallMode, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, models_of, select_model
 from antiphon.engines.upstreams.kind import (
+    EVENT,
     SIGNATURES,
     Answers,
     BoundedDict,
     ChatServer,
     WantedUpstream,
+    not_understood,
     refusal,
 )
 
@@ -307,6 +309,7 @@ class MessagesReader:
     """Reads the events of a stream. The signatures of reasoning are put into `signatures`."""
 
     complete = False
+    line_limit = EVENT
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
@@ -333,7 +336,7 @@ class MessagesReader:
         if event.delta is not None and event.delta.stop_reason is not None:
             self._reason = _REASONS.get(event.delta.stop_reason)
             if self._reason is None:
-                raise EngineError from RuntimeError(f"stop_reason {event.delta.stop_reason}")
+                raise not_understood("stop_reason", event.delta.stop_reason)
         piece = _piece(event)
         self._remember(event, piece)
         return None if piece is None else ChatChunk(pieces=(piece,))

@@ -30,6 +30,7 @@ from antiphon.engines.upstreams.kind import (
     Recognise,
     WantedUpstream,
     error_status,
+    not_understood,
     refusal,
     unreachable,
 )
@@ -435,7 +436,7 @@ class ChatReader(OpenAIReader):
         if choice.finish_reason and self._reason is None:
             self._reason = _REASONS.get(choice.finish_reason)
             if self._reason is None:
-                raise EngineError from RuntimeError(f"finish_reason {choice.finish_reason}")
+                raise not_understood("finish_reason", choice.finish_reason)
         pieces = () if choice.delta is None else (*self._pieces(choice.delta, choice.logprobs),)
         return ChatChunk(pieces=pieces) if pieces else None
 

@@ -22,6 +22,7 @@ from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.characters import Characters, FirstText, may_repeat_prompt
 from antiphon.engines.upstreams.kind import (
+    CUMULATIVE,
     MEDIA_REMEDY,
     Answers,
     Lookups,
@@ -30,6 +31,7 @@ from antiphon.engines.upstreams.kind import (
     Post,
     Recognise,
     WantedUpstream,
+    not_understood,
     unexpected,
     unreachable,
 )
@@ -475,7 +477,7 @@ class CompletionsReader(OpenAIReader):
     def _finish(self, choice: _Choice) -> Finish:
         reason = _REASONS.get(choice.finish_reason or "")
         if reason is None:
-            raise EngineError from RuntimeError(f"finish_reason {choice.finish_reason}")
+            raise not_understood("finish_reason", choice.finish_reason or "")
         stop = choice.stop_reason if choice.stop_reason in self._stops else None
         return Finish(reason, stop)
 
@@ -498,6 +500,7 @@ class CompletionsReader(OpenAIReader):
 class FullAnswerReader(CompletionsReader):
     """Reads an answer that is not streamed."""
 
+    line_limit = CUMULATIVE
     _kv_transfer: Mapping[str, Any] | None = None
 
     def read(self, line: bytes) -> Chunk | None:

@@ -22,6 +22,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     RequestError,
 )
+from antiphon.core.redact import redacted
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt, as_text
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
@@ -30,6 +31,9 @@ from antiphon.engines.shared_prompts import SharedPrompts
 MODELS = "/v1/models"
 PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags")
 """Paths whose answers show the kind of a server, and its models."""
+
+MAX_REFUSAL = 100_000
+"""Bytes that are read of an error response."""
 
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
@@ -53,6 +57,9 @@ _TOO_LONG = (
 
 MODEL_FAILED_STATUS = 424
 """The status with which Text Generation Inference reports that its model has failed."""
+
+EVENT, CUMULATIVE = "upstream_line_bytes", "cumulative_line_bytes"
+"""The limits for a line with the next part of an answer, and for one with all of it so far."""
 
 Answers = Mapping[str, Any]
 """A server's answers to the probes, as JSON: of those paths that it has."""
@@ -118,9 +125,13 @@ class Lookups(BoundedDict[Key, Value]):
 
 
 class LineReader(Protocol):
-    """Reads the lines of one response. `complete`: the server will send no more."""
+    """Reads the lines of one response. `complete`: the server will send no more.
+
+    `line_limit` names the limit for a line: `EVENT` or `CUMULATIVE`.
+    """
 
     complete: bool
+    line_limit: str
 
     def read(self, line: bytes) -> Chunk | None:
         """The chunk in a line, if there is one. Raises NotFetched; AntiphonError if the line is an error."""
@@ -138,6 +149,7 @@ class OpenAIReader:
     """
 
     complete = False
+    line_limit = EVENT
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
@@ -315,9 +327,17 @@ def refusal(status: int, body: bytes, retry_after: float | None = None) -> Antip
 
     `retry_after` is in seconds.
     """
+    body = body[:MAX_REFUSAL]
     failure = _refusal(status, body)
     failure.retry_after = retry_after
-    failure.__cause__ = HttpError(f"{status}: {body[:1000].decode(errors='replace')}", status)
+    failure.__cause__ = HttpError(f"{status}: {redacted(body.decode(errors='replace'))}", status)
+    return failure
+
+
+def not_understood(what: str, value: str) -> EngineError:
+    """The error of a value that no such server is known to send."""
+    failure = EngineError()
+    failure.__cause__ = HttpError(f"its {what} is {redacted(value)}")
     return failure
 
 
@@ -350,7 +370,7 @@ def _refusal_of(message: str, body: bytes) -> RequestError:
         message = f"it has {found[1]} tokens, and the model reads at most {found[2]} at a time"
     too_long = found is not None or any(words in body for words in _TOO_LONG)
     return RequestError(
-        f"The server of the model refuses this: {message.rstrip('.')}.",
+        f"The server of the model refuses this: {redacted(message).rstrip('.')}.",
         param="conversation" if too_long else None,
         code="context_length_exceeded" if too_long else None,
     )

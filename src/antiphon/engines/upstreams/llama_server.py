@@ -27,7 +27,7 @@ from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
 from antiphon.engines.shared_prompts import SharedPrompts
-from antiphon.engines.upstreams.kind import Answers, Lookups, WantedUpstream, ask, texts_around_media
+from antiphon.engines.upstreams.kind import EVENT, Answers, Lookups, WantedUpstream, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -105,6 +105,7 @@ class _Reader:
     """Reads the events of a stream."""
 
     complete = False
+    line_limit = EVENT
 
     def __init__(self, messages: MessageReader) -> None:
         self._messages = messages

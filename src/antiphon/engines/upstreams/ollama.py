@@ -16,7 +16,7 @@ from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import MEDIA_REMEDY, Answers, WantedUpstream, ask, refusal
+from antiphon.engines.upstreams.kind import EVENT, MEDIA_REMEDY, Answers, WantedUpstream, ask, refusal
 from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, described
 
 NAME = "ollama"
@@ -96,6 +96,7 @@ class _Reader:
     """Reads a stream whose lines are JSON."""
 
     complete = False
+    line_limit = EVENT
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""

@@ -34,6 +34,7 @@ from antiphon.engines.upstreams.completions import (
     read_model,
 )
 from antiphon.engines.upstreams.kind import (
+    CUMULATIVE,
     Answers,
     Lookups,
     Post,
@@ -218,6 +219,7 @@ class SglangReader:
     """Reads the events of a stream."""
 
     complete = False
+    line_limit = CUMULATIVE
 
     def __init__(self, request: GenerationRequest, text: Callable[[tuple[int, ...]], str]) -> None:
         sampling, prompt = request.sampling, request.prompt

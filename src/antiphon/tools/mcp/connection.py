@@ -14,24 +14,26 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import mcp_types as types
 import structlog
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError
 from mcp.client.sse import sse_client
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from antiphon import __version__
+from antiphon.core.encodings import IDENTITY
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import ListedTool
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import RemoteFailure
+from antiphon.tools.mcp.bounds import Bounds, TooMuchError, bounded
+from antiphon.tools.mcp.process import process_streams
 
 CLOSING = 3.0
 """Seconds until a connection that does not close is left."""
@@ -92,43 +94,28 @@ class Network(Struct, frozen=True):
 class _Watched(httpx2.AsyncBaseTransport):
     """Sends by another transport, which it does not close; keeps the last error, and bounds answers."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, most: int) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, bounds: Bounds) -> None:
         self._inner = inner
-        self._most = most
+        self._bounds = bounds
         self.status: int | None = None
-        self.refusal: str | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             response = await self._inner.handle_async_request(request)
         except ToolError as error:
-            self.refusal = error.message
+            self._bounds.refusal = error.message
             raise httpx2.ConnectError(error.message) from error
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             self.status = response.status_code
-        response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream), self._most)
+        try:
+            response.stream = bounded(response, self._bounds, endless=request.method == "GET")
+        except TooMuchError:
+            await response.aclose()
+            raise
         return response
 
     async def aclose(self) -> None:
         """Keep the other transport open, which is shared."""
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, which ends with an error when it is too long."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
-        self._inner = inner
-        self._left = most
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            self._left -= len(piece)
-            if self._left < 0:
-                raise httpx2.ReadError("The answer is too long.")
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class Connection:
@@ -152,7 +139,8 @@ class Connection:
         self._listens = listens
         self._limits = limits
         inner = network.direct if target.trusted else network.guarded
-        self._http = _Watched(inner, limits.mcp_bytes)
+        self._bounds = Bounds(limits)
+        self._http = _Watched(inner, self._bounds)
         self._closing = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._client: Client | None = None
@@ -199,6 +187,7 @@ class Connection:
                 client_info=types.Implementation(name="antiphon", version=__version__),
                 cache=None,
             ) as self._client:
+                self._client.session.validate_tool_result = _unchecked  # type: ignore[method-assign,assignment]
                 ready.set()
                 listening = asyncio.create_task(self._listen(self._client))
                 try:
@@ -232,16 +221,16 @@ class Connection:
     async def tools(self) -> tuple[ListedTool, ...]:
         """The tools of the server. Raises FailureError, also for too many."""
         found: list[ListedTool] = []
-        cursor, most, size = None, self._limits.mcp_tools, 0
+        cursor, most, listed = None, self._limits.mcp_tools, b""
         with self._failing():
             async with asyncio.timeout(self._limits.mcp_connect_seconds):
                 while True:
                     page = await self._used().list_tools(cursor=cursor)
                     found += map(_listed, page.tools)
-                    size += len(page.model_dump_json())
-                    if len(found) > most or size > self._limits.mcp_bytes:
-                        what = f"It lists too much: more than {most} tools, the limit 'mcp_tools', or"
-                        raise ToolError(f"{what} {self._limits.mcp_bytes} bytes, the limit 'mcp_bytes'.")
+                    if len(found) > most:
+                        self._bounds.refuse(f"It lists more than {most} tools, the limit 'mcp_tools'.")
+                    listed += page.model_dump_json(by_alias=True).encode()
+                    self._bounds.check(listed)
                     cursor = page.next_cursor
                     if not cursor:
                         return tuple(found)
@@ -272,7 +261,8 @@ class Connection:
     @contextmanager
     def _failing(self) -> Iterator[None]:
         """Convert errors to FailureError."""
-        self._http.status = self._http.refusal = None
+        self._http.status = None
+        self._bounds.reset()
         try:
             yield
         except (asyncio.CancelledError, FailureError):
@@ -287,7 +277,7 @@ class Connection:
 
     def _failure(self, error: BaseException | None) -> RemoteFailure:  # noqa: PLR0911 - a table
         """The part of an error that a client may see."""
-        status, refusal = self._http.status, self._http.refusal
+        status, refusal = self._http.status, self._bounds.refusal
         if refusal is not None:
             return RemoteFailure("protocol", _CLOSED, refusal)
         if status is not None:
@@ -344,19 +334,31 @@ class Connection:
     def _http_client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             transport=self._http,
-            headers={"User-Agent": f"antiphon/{__version__}", **self.target.headers},
+            headers={
+                "User-Agent": f"antiphon/{__version__}",
+                "Accept-Encoding": IDENTITY,
+                **self.target.headers,
+            },
             timeout=httpx2.Timeout(self._limits.mcp_connect_seconds, read=self._limits.mcp_seconds),
             trust_env=False,
         )
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[Any]:
-        command, *arguments = self.target.command
-        parameters = StdioServerParameters(
-            command=command, args=arguments, env={**self.target.environment}, encoding_error_handler="replace"
-        )
-        async with _logged_lines(self.target) as errors, stdio_client(parameters, errlog=errors) as streams:
+        target = self.target
+        async with (
+            _logged_lines(target) as errors,
+            process_streams(target.command, target.environment, errors, self._bounds) as streams,
+        ):
             yield streams
+
+
+async def _unchecked(_name: str, _result: types.CallToolResult) -> None:
+    """Leave structured content unchecked.
+
+    A server's schema for it is no demand of ours, and the patterns in it are searched by an engine for which
+    some take forever.
+    """
 
 
 @asynccontextmanager

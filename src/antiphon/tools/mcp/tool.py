@@ -30,7 +30,13 @@ MAX_DESCRIPTION = 4000
 SESSION_HEADER = "x-session-id"
 """For servers of tools that models were trained with: equal for the calls of one answer."""
 
+SHOWN = 40
+"""Characters of a bad name that a note shows."""
+
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+"""The names of tools, as the protocol has them."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+"""What the APIs do not allow in names of functions."""
 
 
 class Mcp:
@@ -75,19 +81,30 @@ class Mcp:
         target, policies, description = self._resolved(asked, wanted)
         listing = wanted.listing or await self._connections.listing(target, wanted.owner)
         notes = [*unread_settings(wanted, READ)]
-        functions = []
-        allowed = tuple(tool for tool in listing.tools if all(policy.allows(tool) for policy in policies))
-        for tool in allowed:
-            try:
-                check_body(tool.input_schema, self._limits)
-            except RequestError as error:
-                message = (
-                    f"The tool '{tool.name[:MAX_NAME]}' of '{asked.label}' is not offered: {error.message}"
-                )
-                notes.append(Note(wanted.where, message))
+        functions: dict[str, Function] = {}
+        named: list[ListedTool] = []
+        for tool in listing.tools:
+            if not all(policy.allows(tool) for policy in policies):
                 continue
-            functions.append(_function(tool, asked.label, policies, description))
-        return ToolOffer(tuple(functions), tuple(notes), replace(listing, label=asked.label, tools=allowed))
+            function = _function(tool, asked.label, policies, description)
+            if (why := _fault_of_name(tool, function, functions)) is None:
+                named.append(tool)
+                why = self._fault_of_schema(tool)
+            if why is None:
+                functions[function.name] = function
+            else:
+                message = f"The tool {tool.name[:SHOWN]!a} of '{asked.label}' is not offered: {why}"
+                notes.append(Note(wanted.where, message))
+        offered = replace(listing, label=asked.label, tools=tuple(named))
+        return ToolOffer(tuple(functions.values()), tuple(notes), offered)
+
+    def _fault_of_schema(self, tool: ListedTool) -> str | None:
+        """Why the schema of a tool cannot be used, if it cannot."""
+        try:
+            check_body(tool.input_schema, self._limits)
+        except RequestError as error:
+            return error.message
+        return None
 
     def open(self, wanted: WantedTool) -> "McpSession":
         """See `ServerTool`."""
@@ -138,6 +155,15 @@ class McpSession:
         await self._lease.close()
 
 
+def _fault_of_name(tool: ListedTool, function: Function, others: Container[str]) -> str | None:
+    """Why the name of a tool cannot be used, if it cannot."""
+    if not _NAME.fullmatch(tool.name):
+        return "Names have 1 to 128 letters, digits, '_', '-', '.' and '/'."
+    if function.name in others:
+        return f"Another tool is called '{function.name}', too. Rename one."
+    return None
+
+
 def _function(tool: ListedTool, label: str, policies: Sequence[Policy], about: str) -> Function:
     description = "\n".join(filter(None, (tool.description, about and f"({label}: {about})")))
     schema = tool.input_schema if tool.input_schema.get("type") == "object" else {"type": "object"}
@@ -151,7 +177,7 @@ def _function(tool: ListedTool, label: str, policies: Sequence[Policy], about: s
         idempotent=True in (said.get("readOnlyHint"), said.get("idempotentHint")),
     )
     return Function(
-        _NOT_IN_NAMES.sub("_", tool.name)[:MAX_NAME] or "tool",
+        _NOT_IN_NAMES.sub("_", tool.name)[:MAX_NAME],
         description[:MAX_DESCRIPTION] or tool.name[:MAX_NAME],
         schema,
         hosted=hosted,

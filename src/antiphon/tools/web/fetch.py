@@ -1,7 +1,11 @@
-"""Gets a page of the web, bounded in time, size and redirects, and only from where the guard lets it."""
+"""Gets a page of the web, bounded in time, size and redirects, and only from where the guard lets it.
+
+The size of a body is that of what it decodes to (`Content-Encoding`), which is counted while it is decoded.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import cached_property, partial
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -11,7 +15,9 @@ import httpx2
 from msgspec import Struct
 
 from antiphon import __version__
-from antiphon.core.errors import ToolError
+from antiphon.core.encodings import PIECE, applied_encodings, decoded_parts, supported
+from antiphon.core.errors import RequestError, ToolError
+from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.tools.web.charset import decode
 from antiphon.tools.web.guard import Guard, GuardedTransport, LookUp, look_up, public
 from antiphon.tools.web.settings import Domains
@@ -28,6 +34,8 @@ REDIRECTS = 5
 URL_CHARS = 2000
 """The most characters of a URL that is opened."""
 
+_SHOWN_ENCODINGS = 40
+"""Characters of the names of encodings that an error shows."""
 _HTML = {"", "text/html", "application/xhtml+xml"}
 _TEXT = {"application/json", "application/xml"}
 _HEADERS = {
@@ -79,7 +87,10 @@ class Fetcher:
         return await self._get(url, domains, _HEADERS["Accept"], _read)
 
     async def download(self, url: str, domains: Domains, most: int) -> bytes:
-        """The file at `url`, of any type, up to this number of bytes. Raises ToolError."""
+        """The file at `url`, of any type, up to this number of bytes.
+
+        Raises ToolError, with the code `LIMIT_EXCEEDED` if it has more.
+        """
         return await self._get(url, domains, "*/*", partial(_read_file, most=most))
 
     async def _get(self, url: str, domains: Domains, accept: str, read: Read[T]) -> T:
@@ -100,7 +111,7 @@ class Fetcher:
     def _client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             transport=GuardedTransport(self._guard, self._look_up),
-            headers=_HEADERS,
+            headers={**_HEADERS, "Accept-Encoding": accepted_encodings()},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             timeout=FETCH_SECONDS,
             trust_env=False,
@@ -151,14 +162,47 @@ def parse(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
     return url
 
 
+def accepted_encodings() -> str:
+    """The `Accept-Encoding` of requests whose answers `read_body` reads."""
+    return ", ".join(supported())
+
+
+class _Counter:
+    """Counts what an encoding of a body decodes to; that of the last is cut before."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most + 2 * PIECE
+
+    def count(self, piece: bytes) -> bytes:
+        """The piece. Raises ToolError if there is too much."""
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ToolError("The answer cannot be decoded: it is packed too often.")
+        return piece
+
+
 async def read_body(response: httpx2.Response, most: int = BODY_BYTES) -> tuple[bytes, bool]:
-    """The body of a response, up to this number of bytes, and whether there is more."""
+    """The body of a response, decoded, up to this number of bytes, and whether there is more.
+
+    Raises ToolError if it cannot be decoded.
+    """
     body = bytearray()
-    async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) > most:
-            return bytes(body[:most]), True
+    fields = [value for name, value in response.headers.raw if name.lower() == b"content-encoding"]
+    try:
+        async with aclosing(_raw(response)) as raw:
+            async for piece in decoded_parts(raw, fields, lambda: _Counter(most).count):
+                body += piece
+                if len(body) > most:
+                    return bytes(body[:most]), True
+    except RequestError as error:
+        encodings = ", ".join(applied_encodings(fields))[:_SHOWN_ENCODINGS]
+        raise ToolError(f"The answer cannot be decoded; its Content-Encoding is {encodings}.") from error
     return bytes(body), False
+
+
+async def _raw(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    async for piece in response.aiter_raw():
+        yield piece
 
 
 def _check_status(response: httpx2.Response) -> None:
@@ -170,7 +214,7 @@ async def _read_file(response: httpx2.Response, most: int) -> bytes:
     _check_status(response)
     body, cut = await read_body(response, most)
     if cut:
-        raise ToolError(f"{_short(str(response.url))} has more than {most} bytes.")
+        raise ToolError(f"{_short(str(response.url))} has more than {most} bytes.", code=LIMIT_EXCEEDED)
     return body
 
 

@@ -14,12 +14,15 @@ import structlog
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
-from antiphon.tools.web.fetch import read_body
+from antiphon.tools.web.fetch import accepted_encodings, read_body
 from antiphon.tools.web.page import SearchHit
 from antiphon.tools.web.settings import Domains, host_of
 
 SEARCH_SECONDS = 20.0
 """The time limit of a search."""
+
+ANSWER_BYTES = 2**20
+"""The most bytes of the answer of a search engine, after decompression."""
 
 CHECK_SECONDS = 5.0
 """How long the start of the server waits for the search engine."""
@@ -92,13 +95,18 @@ class HttpSearch:
 
     @cached_property
     def _client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(timeout=SEARCH_SECONDS, trust_env=False, transport=self.transport)
+        headers = {"Accept-Encoding": accepted_encodings()}
+        return httpx2.AsyncClient(
+            headers=headers, timeout=SEARCH_SECONDS, trust_env=False, transport=self.transport
+        )
 
     async def _ask(self, request: httpx2.Request) -> bytes:
         answer = await self._client.send(request, stream=True)
         try:
             answer.raise_for_status()
-            body, _ = await read_body(answer)
+            body, cut = await read_body(answer, ANSWER_BYTES)
+            if cut:
+                raise msgspec.DecodeError(f"The answer has more than {ANSWER_BYTES} bytes.")
             return body
         finally:
             await answer.aclose()

@@ -1,13 +1,16 @@
-"""Bodies that clients have compressed (`Content-Encoding`), decoded piece by piece.
+"""Bodies of clients and of the web that are compressed (`Content-Encoding`), decoded piece by piece.
 
 No call of a decoder returns more than about `PIECE` bytes, so whoever counts them stops a body that grows
 without end before it is in memory. A body is one frame, or several (gzip calls them members), up to
 `MOST_FRAMES`. A library is imported for the first body that needs it; those of zstd and Brotli are an extra.
+
+Servers of models and of tools are asked not to compress (`IDENTITY`), and refused if they do.
 """
 
+import asyncio
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -27,6 +30,9 @@ WINDOW_LOG = 23
 
 IDENTITY = "identity"
 """The encoding of a body that is not encoded."""
+
+Count = Callable[[bytes], bytes]
+"""Returns the part of a body that it gets, or raises an error when the parts are too many bytes."""
 
 
 class Frame(Protocol):
@@ -203,10 +209,38 @@ class Decoder:
         return RequestError(f"{what} Compress it anew, or send it as it is, without Content-Encoding.")
 
 
+def applied_encodings(fields: Sequence[bytes]) -> list[str]:
+    """The encodings that the fields `Content-Encoding` of a body name, in the order of their application."""
+    names = [name.strip().lower() for name in b",".join(fields).decode("latin-1").split(",")]
+    return [name for name in names if name not in ("", IDENTITY)]
+
+
+def decoded_parts(
+    parts: AsyncGenerator[bytes, None], fields: Sequence[bytes], counter: Callable[[], Count]
+) -> AsyncGenerator[bytes, None]:
+    """What the parts of a body with these fields `Content-Encoding` decode to.
+
+    What each encoding decodes to is counted by a `counter` of its own. Raises ContentEncodingError, and
+    RequestError while it is read.
+    """
+    for decoder in decoders(fields):
+        parts = _decoded(parts, decoder, counter())
+    return parts
+
+
+async def _decoded(
+    parts: AsyncGenerator[bytes, None], decoder: Decoder, count: Count
+) -> AsyncGenerator[bytes, None]:
+    async for part in parts:
+        for piece in decoder.decode(part):
+            yield count(piece)
+            await asyncio.sleep(0)  # a small part may decode to many pieces
+    decoder.end()
+
+
 def decoders(fields: Sequence[bytes]) -> list[Decoder]:
     """What decodes a body with these fields `Content-Encoding`, in order. Raises ContentEncodingError."""
-    names = [name.strip().lower() for name in b",".join(fields).decode("latin-1").split(",")]
-    applied = [name for name in names if name not in ("", IDENTITY)]
+    applied = applied_encodings(fields)
     if len(applied) > MOST_ENCODINGS:
         raise _unsupported(f"The body has more than {MOST_ENCODINGS} encodings.")
     for name in applied:
