@@ -326,7 +326,7 @@ OPTIONS = {
     "readers-that-do-not-read": ("--stall-seconds", "3"),
     "stored-answers-that-are-not-read": ("--stall-seconds", "3"),
     "much-stored": ("--limit", "stored_bytes=20000000"),
-    "a-full-indexer": ("--api-key", "attacker", "--api-key", "other"),
+    "a-full-indexer": ("--api-key", "attacker", "--api-key", "other", "--limit", "work_processes=1"),
 }
 """Less time and space than servers have by default, so that an attack takes seconds; and keys."""
 DISKS = {"full-disk": 6}
