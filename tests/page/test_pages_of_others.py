@@ -15,11 +15,10 @@ import httpx2 as httpx
 import pytest
 from structlog.testing import capture_logs
 
-from tests.page.test_page import FOLDER, NAMES, SCRIPT, ask, browser, expect
+from tests.page.chromium import NAMES, SCRIPT, ask, browser, expect
 from tests.server import NO_TLS, Running, running
 
 __all__ = ["browser"]  # a fixture
-assert FOLDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
