@@ -27,6 +27,7 @@ from antiphon.store.schema import (
     items,
     log,
     responses,
+    vector_chunks,
     vector_store_batches,
     vector_store_files,
     vector_stores,
@@ -52,6 +53,11 @@ def delete_parents(transaction: Transaction, table: Table, ids: Collection[str])
     if table is responses:
         for response_id in ids:
             transaction.wake(events_of(response_id), cancel_of(response_id))
+    return delete_children(transaction, table, ids)
+
+
+def delete_children(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
+    """Delete the rows of parents, which get no more of them. If some are left for `clear`, returns False."""
     done = _clear(transaction, table, ids)
     if not done:
         transaction.each(_NOTE, [(table.name, each) for each in ids])
@@ -155,6 +161,7 @@ _CHILDREN: Mapping[Table, Sequence[_Clear]] = {
         _attached(vector_store_files.c.vector_store_id),
         _of(vector_store_batches, vector_store_batches.c.vector_store_id),
     ),
+    vector_store_files: (_of(vector_chunks, vector_chunks.c.parent),),
 }
 """What belongs to the parents in each table."""
 

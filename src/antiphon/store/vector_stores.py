@@ -25,7 +25,7 @@ from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import chunk_rows
 from antiphon.store.database import Database, Found, one_by_one
-from antiphon.store.delete import delete_parent, detach_files
+from antiphon.store.delete import clear, delete_children, delete_parent, detach_files
 from antiphon.store.file_counts import count_file, count_new_file, file_counts
 from antiphon.store.files import missing_file
 from antiphon.store.job_queue import JobQueue
@@ -291,10 +291,8 @@ def _require_batch(
 
 
 @one_by_one
-def _cancel_batch(
-    transaction: Transaction, named: tuple[str, str, str]
-) -> tuple[VectorStoreBatch, list[str]]:
-    """The batch, and the keys of files that have chunks already."""
+def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> tuple[VectorStoreBatch, bool]:
+    """The batch, and whether all chunks of its cancelled files are deleted."""
     owner, vector_store_id, batch_id = named
     _require_batch(transaction.connection, owner, vector_store_id, batch_id)
     table, cancelled = vector_store_files, IndexStatus.CANCELLED
@@ -309,7 +307,7 @@ def _cancel_batch(
     its = vector_store_batches.c.id == batch_id
     transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))
     batch = _require_batch(transaction.connection, owner, vector_store_id, batch_id)
-    return batch, [row.id for row in rows if row.usage_bytes]
+    return batch, delete_children(transaction, table, [row.id for row in rows if row.usage_bytes])
 
 
 # Indexing
@@ -399,11 +397,12 @@ def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]
 
 
 @one_by_one
-def _finish(transaction: Transaction, end: IndexEnd) -> bool:
+def _finish(transaction: Transaction, end: IndexEnd) -> tuple[bool, bool]:
+    """Whether the file was held, and whether chunks that it must not have are deleted."""
     held = _held(end.worker, [end.key])
     row = transaction.execute(select(vector_store_files).where(held).with_for_update()).first()
     if row is None:
-        return False
+        return False, True
     values: dict[str, Any] = {"status": end.status, "error": end.error, "worker": None, "lease_until": None}
     usage_bytes = row.usage_bytes
     if end.status is not IndexStatus.COMPLETED:
@@ -411,7 +410,9 @@ def _finish(transaction: Transaction, end: IndexEnd) -> bool:
     transaction.count(row.owner, usage_bytes - row.usage_bytes)
     count_file(transaction, row, end.status, usage_bytes)
     transaction.execute(update(vector_store_files).where(held).values(values))
-    return True
+    if end.status is IndexStatus.COMPLETED:
+        return True, True
+    return True, delete_children(transaction, vector_store_files, [end.key])
 
 
 class SqlVectorStores:
@@ -487,8 +488,9 @@ class SqlVectorStores:
 
     async def cancel_batch(self, owner: str, vector_store_id: str, batch_id: str) -> VectorStoreBatch:
         named = (owner, vector_store_id, batch_id)
-        batch, begun = await self._database.write(_cancel_batch, named)
-        await chunk_rows.delete_chunks(self._database, begun)
+        batch, done = await self._database.write(_cancel_batch, named)
+        if not done:
+            self._database.begin(clear)
         return batch
 
     async def claim(
@@ -513,10 +515,10 @@ class SqlVectorStores:
         return await self._database.write(_add, (worker, key, chunks))
 
     async def finish(self, end: IndexEnd) -> bool:
-        done = await self._database.write(_finish, end)
-        if done and end.status is not IndexStatus.COMPLETED:
-            await chunk_rows.delete_chunks(self._database, [end.key])
-        return done
+        held, done = await self._database.write(_finish, end)
+        if not done:
+            self._database.begin(clear)
+        return held
 
     async def attributes(self, owner: str, vector_store_ids: Sequence[str]) -> dict[str, bytes]:
         return await self._database.read(chunk_rows.attributes, owner, vector_store_ids)

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.database import Database
 from antiphon.store.records import (
     FileCounts,
     IndexedFile,
@@ -287,6 +289,28 @@ class VectorStoresContract:
         assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == []
         assert (await store.vector_stores.file(OWNER, "vs_1", "file_1")).usage_bytes == 0
         assert await store.usage.of(OWNER) == before
+
+    @pytest.mark.parametrize("how", ["cancelled", "failed"])
+    async def test_what_a_server_leaves_that_ends_is_swept(self, opened: Opener, how: str) -> None:
+        """The many chunks of a file: they are deleted in pieces, and the server has ended after the first."""
+        store = await opened(sweep=2)
+        await uploaded(store)
+        await store.vector_stores.create(vector_store(), [])
+        batch = VectorStoreBatch(id="b_1", vector_store_id="vs_1", owner=OWNER, created_at=NOW)
+        await store.vector_stores.attach(OWNER, "vs_1", [indexed(batch_id="b_1")], batch)
+        claimed = await store.vector_stores.claim("w", NOW, 10)
+        assert claimed is not None
+        new = [NewChunk(position, "x", "x") for position in range(7)]
+        assert await store.vector_stores.add_chunks("w", claimed.key, new)
+        with patch.object(Database, "begin"):
+            if how == "cancelled":
+                await store.vector_stores.cancel_batch(OWNER, "vs_1", "b_1")
+            else:
+                end = IndexEnd("w", claimed.key, IndexStatus.FAILED, b"{}")
+                assert await store.vector_stores.finish(end)
+        assert len(await store.vector_stores.texts(OWNER, "vs_1", "file_1")) == 5
+        await store.sweep(NOW)
+        assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == []
 
     async def test_attributes(self, store: Store) -> None:
         await filled(store, {"a": ["x a"], "b": ["x b"]})
