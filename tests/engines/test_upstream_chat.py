@@ -22,6 +22,7 @@ from antiphon.core.constraint import JsonObject, JsonSchema, Regex
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
+    EngineDiedError,
     EngineError,
     EngineNotReadyError,
     RequestError,
@@ -581,7 +582,7 @@ class TestFailures:
             (delta("error"), EngineError),
             (delta("insufficient_system_resource"), EngineError),
             (b"data: nonsense\n\n", EngineError),
-            (DONE, EngineError),
+            (DONE, EngineDiedError),
         ],
     )
     async def test_errors_in_the_middle_of_a_stream(self, event: Any, kind: type[AntiphonError]) -> None:
@@ -852,7 +853,7 @@ class TestAnthropic:
             ),
             ({"type": "error", "error": {"type": "api_error", "message": "Internal"}}, EngineError),
             ({"type": "message_delta", "delta": {"stop_reason": "unheard_of"}}, EngineError),
-            ({"type": "message_stop"}, EngineError),
+            ({"type": "message_stop"}, EngineDiedError),
         ],
     )
     async def test_errors_in_the_middle(self, event: dict[str, Any], kind: type[AntiphonError]) -> None:
