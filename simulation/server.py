@@ -10,6 +10,7 @@ from uvicorn.server import ServerState
 
 from antiphon.apis.sealing import Sealer
 from antiphon.app.app import App, Options
+from antiphon.app.attachments import AttachmentReader
 from antiphon.app.keys import KeyTable
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
@@ -87,6 +88,7 @@ class Server:
             Storage(self._open, LEASE),
             Sealer(("secret",)),
             Options(LIMITS, stall=rng.choice((2.0, 60.0))),
+            attachments=AttachmentReader(LIMITS),
             keys=KeyTable(f"key-{name}" for name in world.names),
         )
         self.worker = Worker(self.app, jobs=rng.choice((1, 2, 4)), lease=LEASE)

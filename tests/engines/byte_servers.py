@@ -371,20 +371,29 @@ class _Sending:
         self._exchange = exchange
         self._events = events if cut is None else islice(events, cut)
         self._lost = cut is not None
-        self._closed = False
-        asyncio.get_running_loop().call_soon(self._step)
+        self._turn: asyncio.Handle | None = None
+        self.resume()
 
     def close(self) -> None:
-        self._closed = True
+        self._events, self._lost = iter(()), False
+        self.pause()
+
+    def pause(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def resume(self) -> None:
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
-        if self._closed:
-            return
+        self._turn = None
         event = next(self._events, None)
         if event is None:
             self._exchange.on_end(HttpError("it closed the connection") if self._lost else None)
             return
-        asyncio.get_running_loop().call_soon(self._step)
+        self.resume()
         self._exchange.on_body(event.encode())
 
 

@@ -123,7 +123,7 @@ class App(Struct, frozen=True):
     default_tools: tuple[Mapping[str, Any], ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
-    attachments: AttachmentReader = AttachmentReader()
+    attachments: AttachmentReader = field(default_factory=AttachmentReader)
     keys: KeyTable = field(default_factory=KeyTable)
     records: AnswerRecords = field(default_factory=AnswerRecords)
     interpreters: Interpreters | None = None
