@@ -233,7 +233,7 @@ FAULTS = {
         "async with asyncio.timeout(FOREGROUND_TICK - TICK):\n"
         "                    await self._background_ready.wait()",
         "await asyncio.wait_for(self._background_ready.wait(), FOREGROUND_TICK - TICK)",
-        "does not stop",
+        "does not stop|never end",
         wanted=("stop", "background"),
     ),
     "a conversation forgets what was said to a server that crashed": Fault(

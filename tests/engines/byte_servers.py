@@ -149,7 +149,8 @@ class SglangText:
         elif not ended:
             is_chinese = len(new) > 1 and "\u4e00" <= new[-2] <= "\u9fff"
             new = new[:-1] if is_chinese else new[: new.rfind(" ") + 1]
-        sent, self._sent = self._sent, len(self._whole + new)
+        # SGLang itself goes back here, and repeats text, if it sends less of an unfinished word than before.
+        sent, self._sent = self._sent, max(self._sent, len(self._whole + new))
         return (self._whole + new)[sent:]
 
 

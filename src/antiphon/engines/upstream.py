@@ -556,12 +556,11 @@ class _Generation(Exchange):
         """Look up what is missing, and continue to read."""
         try:
             await missing.fetch()
+            self._request_task = None
+            self._read_on()
         except Exception as error:
             self._request_task = None
             self.fail(failure_of(error))
-            return
-        self._request_task = None
-        self._read_on()
 
 
 def _without_key(error: AntiphonError, key: str | None) -> AntiphonError:
