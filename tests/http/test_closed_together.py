@@ -51,7 +51,7 @@ def schemas(server: Running) -> Load:
 
 async def closed_by_clients(server: Running) -> None:
     body = json.dumps(asked("endless")).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     host, port = server.url.removeprefix("http://").split(":")
     writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(6)]
     for writer in writers:
