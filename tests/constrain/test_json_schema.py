@@ -19,6 +19,7 @@ from antiphon.core.errors import RequestError
 from tests.constrain.language import Language
 from tests.constrain.sampler import Sampler, samples
 from tests.constrain.schemas import SCHEMAS
+from tests.search import examples
 
 
 def grammar_ir(schema: Any) -> GrammarIR:
@@ -43,7 +44,7 @@ VALIDATORS = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_text_that_fits_the_form_fits_the_schema(name: str) -> None:
     language = Language(LANGUAGES[name])
-    for text in samples(LANGUAGES[name], 60):
+    for text in samples(LANGUAGES[name], examples(60)):
         VALIDATORS[name].validate(json.loads(text))
         assert text in language
 
