@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 
+import pytest
+
 from antiphon.engines import llama_cpp
 from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
 from antiphon.engines.vllm import Options
+from tests.search import CI
 
 VLLM_MODEL = os.environ.get("ANTIPHON_TEST_VLLM", "")
 """Where the model is for vLLM, see `engines/vllm_setup.py`."""
@@ -25,6 +28,9 @@ VLLM_ARGUMENTS = ("dtype=bfloat16", "enforce_eager=true", "gpu_memory_utilizatio
 """What makes vLLM start soon, and leave memory to others."""
 
 START_SECONDS = 600
+
+long_suite = pytest.mark.skipif(CI and not VLLM_MODEL, reason="takes minutes: leave out CI=1")
+"""A suite that CI has no time for: every other run of the tests has it."""
 
 
 def real_engine(*, context: int, slots: int, more: Sequence[str] = ()) -> Engine:

@@ -23,9 +23,9 @@ from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
-from tests.real_engine import VLLM_MODEL, real_engine
+from tests.real_engine import VLLM_MODEL, long_suite, real_engine
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), long_suite]
 
 SEEDS = 50 if os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1" else 1
 """Fifty take minutes: `make test-all`."""

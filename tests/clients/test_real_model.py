@@ -14,10 +14,10 @@ from anthropic.types import TextBlock
 from openai import AsyncOpenAI
 from openai.types import CompletionUsage
 
-from tests.real_engine import VLLM_MODEL, real_engine
+from tests.real_engine import VLLM_MODEL, long_suite, real_engine
 from tests.server import Running, running
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), long_suite]
 
 CONTEXT = 2048
 SLOTS = 2

@@ -55,7 +55,7 @@ SCHEMAS: dict[str, Any] = {
         a={"type": "string", "pattern": "a[0-9]", "minLength": 4, "maxLength": 6}
     ),
     "pattern of many readings and length": _object(
-        a={"type": "string", "pattern": "^([a-z]+ ?){1,12}$", "minLength": 5, "maxLength": 40}
+        a={"type": "string", "pattern": "^([a-z]+ ?){1,12}$", "minLength": 5, "maxLength": 24}
     ),
     "date": _object(a={"type": "string", "format": "date"}),
     "time": _object(a={"type": "string", "format": "time"}),

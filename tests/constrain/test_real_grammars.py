@@ -190,7 +190,7 @@ def check(output: Output, choice: ToolChoice) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("dialect", CALLING if ALL else CALLING[::4], ids=named)
+@pytest.mark.parametrize("dialect", CALLING if ALL else CALLING[::8], ids=named)
 async def test_a_model_that_has_to_call_calls(engine: LlamaCppEngine, dialect: Dialect) -> None:
     for name in CHOICES if ALL else ("single",):
         check(await call(engine, dialect, TWO_WAYS, CHOICES[name]), CHOICES[name])

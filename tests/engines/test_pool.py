@@ -41,6 +41,7 @@ from antiphon.run.generation import GenerationRun, Interceptors
 from tests.contracts.engine import Collected, EngineContract, generated, request_of, running, until
 from tests.engines import llama_http
 from tests.run.support import Handheld, Heard, fold
+from tests.search import CI
 
 FREE = ConstraintPlan()
 STORY = "Ünce upon a time, 🎉 in 日本, there was a fox. "
@@ -434,7 +435,7 @@ async def test_what_is_asked_of_any_replica_is_asked_of_the_next_if_it_fails() -
 # Real servers
 
 
-STREAMS = int(os.environ.get("ANTIPHON_TEST_STREAMS", "12"))
+STREAMS = int(os.environ.get("ANTIPHON_TEST_STREAMS", "0" if CI else "12"))
 """Answers that are under way while a server is killed: `make test-failover` has 200."""
 TOPICS = ("a fox", "the sea", "a train", "winter", "bread", "a king", "the moon", "a clock")
 
@@ -444,6 +445,7 @@ def question(number: int) -> str:
     return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.skipif(not STREAMS, reason="takes long: leave out CI=1")
 @pytest.mark.timeout(120 + 30 * STREAMS)
 async def test_answers_survive_servers_that_are_killed() -> None:
     """Three servers with a real model; one is killed with many streams under way, and then another."""
