@@ -149,6 +149,50 @@ async def test_an_answer_ends_where_it_was_asked_to(name: str) -> None:
         assert text == (WORD * CHARACTERS * MOST)[: CHARACTERS * MOST]
 
 
+STOPS: dict[str, Any] = {
+    "chat": {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+    "anthropic": {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    "completions": {"choices": [{"text": "", "finish_reason": "stop"}]},
+    "tgi": {"choices": [{"text": "", "finish_reason": "stop"}]},
+    "tabbyapi": {"choices": [{"text": "", "finish_reason": "stop"}]},
+    "vllm": {"choices": [{"text": "", "token_ids": [], "finish_reason": "stop"}]},
+    "sglang": {
+        "text": "",
+        "output_ids": [],
+        "meta_info": {"completion_tokens": 1, "finish_reason": {"type": "stop"}},
+    },
+    "ollama": {"response": "", "done": True, "done_reason": "stop", "eval_count": 1},
+    "llama-server": {"content": "", "stop": True, "stop_type": "eos", "tokens_predicted": 1},
+}
+"""How each kind ends an answer. What follows, such as its usage, may never come."""
+
+
+@pytest.mark.usefixtures("vocabulary")
+@pytest.mark.parametrize("after", ["nothing", "comments", "events"])
+@pytest.mark.parametrize("name", STOPS)
+async def test_what_a_server_does_after_the_end_changes_nothing(name: str, after: str) -> None:
+    """It closes the connection, or goes on for ever: the answer is whole, and the connection is closed."""
+    kind = KINDS[name]
+    stop = replace(kind, event=STOPS[name]).lines(1)
+    more = kind.lines(EVENTS) if after == "events" or not kind.framed else b": wait\n" * EVENTS
+    async with canned(kind.probes) as server:
+        engine = await started(server.url, kind)
+        server.answers[kind.path] = [HEAD, part(kind.lines(1) + stop)]
+        if after == "nothing":
+            server.close.add(kind.path)
+        else:
+            server.answers[kind.path] += [part(more)] * 20
+            server.silent.add(kind.path)
+        kept = server.open
+        chunks = await generated(engine, REQUEST)
+        await until(lambda: server.open <= kept)
+        assert engine.load.idle
+        await engine.stop()
+    assert finish_of(chunks).reason is FinishReason.STOP
+    pieces = [piece for chunk in chunks if isinstance(chunk, ChatChunk) for piece in chunk.pieces]
+    assert "".join(each.text for each in [*chunks, *pieces]) == WORD
+
+
 def test_an_answer_that_is_as_long_as_it_may_be_is_left_to_its_server() -> None:
     limit = TokenLimit(2)
     last = Chunk("", (), Finish(FinishReason.STOP))

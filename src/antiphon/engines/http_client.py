@@ -361,13 +361,12 @@ class _Connection(asyncio.Protocol):
 
     def _check_idle(self) -> None:
         """Close the connection to a server that was silent for too long."""
-        silent, most = self._loop.time() - self._last_read_at, self._client.idle_seconds
-        if self._paused:  # it may not be silent
-            self._timer = self._loop.call_later(most, self._check_idle)
-        elif silent >= most:
+        now, most = self._loop.time(), self._client.idle_seconds
+        end = (now if self._paused else self._last_read_at) + most  # while it is paused, it may not be silent
+        if now >= end:
             self.fail(f"it was silent for {most:g} seconds")
         else:
-            self._timer = self._loop.call_later(most - silent, self._check_idle)
+            self._timer = self._loop.call_at(end, self._check_idle)
 
     # Called by the transport
 

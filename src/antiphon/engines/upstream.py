@@ -451,8 +451,9 @@ class _Generation(Exchange):
     # Called by the connection
 
     def on_body(self, data: bytes) -> None:
-        """See `Exchange`. Data after the last chunk are ignored."""
+        """See `Exchange`. A server that sends more after the last chunk may send without end."""
         if self._over:
+            self.abort()
             return
         if self.status != 200:
             self._refused = (self._refused + data)[:MAX_REFUSAL]
@@ -475,7 +476,7 @@ class _Generation(Exchange):
             self._finish(error)
 
     def _finish(self, error: HttpError | None) -> None:
-        """The response is over, and no error of the server's."""
+        """The response is over, and no error of the server's. An answer may have ended before."""
         if self.whole and error is None and (rest := self._lines.rest()):
             self._lines.feed(rest + b"\n")
             self._read()
@@ -483,7 +484,7 @@ class _Generation(Exchange):
                 self._ended.append(None)
             if self._over or self._ended:
                 return
-        last = self._reader.end() if error is None else None
+        last = self._reader.end()
         if last is None:
             self.fail(broken(error))
         else:

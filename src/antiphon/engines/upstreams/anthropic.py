@@ -25,6 +25,7 @@ from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, models_of, select_model
 from antiphon.engines.upstreams.kind import (
     EVENT,
+    MAX_AFTER_END,
     SIGNATURES,
     Answers,
     BoundedDict,
@@ -317,10 +318,16 @@ class MessagesReader:
         self._signed: list[Signature] = []
         self._size = 0  # of the block
         self._reason: FinishReason | None = None
+        self._left = MAX_AFTER_END  # lines to read after the reason
         self._usage: dict[str, int] = {}  # the latest number of each kind
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""
+        ended = self._reason is not None
+        if ended:
+            self._left -= 1
+            if self._left < 0:
+                return self.end()
         if not line.startswith(b"data:"):
             return None  # empty, or the name of an event, which the event has, too
         event = _decode(line[5:])
@@ -332,7 +339,9 @@ class MessagesReader:
         if event.usage is not None:
             self._count(event.usage)
         if event.type == "message_stop":
-            return self._last()
+            return self.end()
+        if ended:
+            return None
         if event.delta is not None and event.delta.stop_reason is not None:
             self._reason = _REASONS.get(event.delta.stop_reason)
             if self._reason is None:
@@ -365,7 +374,8 @@ class MessagesReader:
         counts = {**msgspec.structs.asdict(usage), "output_tokens_details": reasoning}
         self._usage |= {name: count for name, count in counts.items() if count is not None}
 
-    def _last(self) -> Chunk | None:
+    def end(self) -> Chunk | None:
+        """See `LineReader`."""
         if self._reason is None:
             return None
         used, self.complete = self._usage, True
@@ -373,10 +383,6 @@ class MessagesReader:
         prompt = used.get("input_tokens", 0) + used.get("cache_creation_input_tokens", 0) + cached
         output, reasoning = used.get("output_tokens"), used.get("output_tokens_details", 0)
         return ChatChunk(finish=Finish(self._reason, None, output, reasoning, prompt), cached_tokens=cached)
-
-    def end(self) -> Chunk | None:
-        """See `LineReader`: there is an event for the end."""
-        return None
 
 
 def _piece(event: _Event) -> Piece | None:

@@ -35,6 +35,9 @@ PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags"
 MAX_REFUSAL = 100_000
 """Bytes that are read of an error response."""
 
+MAX_AFTER_END = 64
+"""Lines that are read after the end of an answer, until its usage comes."""
+
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
 
@@ -154,9 +157,14 @@ class OpenAIReader:
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
         self._usage: Any = None
+        self._left: int | None = None  # lines to read after the end
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                return self.end()
         if not line.startswith(b"data:"):
             return None  # empty, a comment, or the name of an event
         data = line[5:].strip()
@@ -167,7 +175,14 @@ class OpenAIReader:
             raise refusal(self._status(event), data)
         if event.usage is not None:
             self._usage = event.usage
-        return self._chunk_of(event.choices[0]) if event.choices else None
+        if not event.choices:
+            return None
+        if self._left is not None:  # what comes after the end is no part of it
+            return None
+        chunk = self._chunk_of(event.choices[0])
+        if event.choices[0].finish_reason:
+            self._left = MAX_AFTER_END
+        return chunk
 
     def _status(self, event: Any) -> int:
         """The status for an event with an error."""
