@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.apis.messages.batch import read_entry
 from antiphon.app import message_batches
+from antiphon.run.endings import CancelRequestedError
 from antiphon.store.open import open_store
 from antiphon.store.store import Store
 from tests.apis.messages.support import ANTHROPIC, request
@@ -117,6 +118,24 @@ async def test_a_batch_that_no_worker_has_is_cancelled_at_once() -> None:
 
     assert done["processing_status"] == "ended"
     assert found == {"a": {"type": "canceled"}, "b": {"type": "canceled"}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "result"), [(CancelRequestedError(), "canceled"), (ValueError("broken"), "errored")]
+)
+async def test_a_batch_that_ends_before_its_first_request_has_a_result_of_each(
+    monkeypatch: pytest.MonkeyPatch, reason: Exception, result: str
+) -> None:
+    async def prepare(*_: Any) -> Any:
+        raise reason
+
+    monkeypatch.setattr(message_batches, "prepare", prepare)
+    async with asking(SCRIPT) as api:
+        done = await ended(api, await made(api, entry("a"), entry("b")))
+        found = await results(api, done)
+
+    assert done["request_counts"][result] == 2
+    assert [each["type"] for each in found.values()] == [result, result]
 
 
 class Kept:

@@ -17,7 +17,7 @@ from antiphon.apis.responses.output.item import Frame
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.event_log import DeltaRun, EventBuffer
 from antiphon.app.log_writer import LogWriter
-from antiphon.app.responses.record import finish_from_record
+from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.errors import StoreError
 from antiphon.engines.engine import Prompt
@@ -252,6 +252,7 @@ class BackgroundJournal(StreamJournal):
     """
 
     background = True
+    end_from_record: EndFromRecord = staticmethod(end_from_record)
 
     def __init__(
         self,
@@ -304,7 +305,7 @@ class BackgroundJournal(StreamJournal):
         if reason is None or not self.replaying:
             return await super().close(ending, reason, lines)
         await self.release()
-        await finish_from_record(self._writer, self._record, reason)
+        await finish_from_record(self._writer, self._record, reason, self.end_from_record)
         return []
 
 

@@ -59,6 +59,7 @@ from antiphon.run.drive import Client, Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, ResponseRecord, ResponseStatus
+from antiphon.store.store import Store
 
 PREFIX = "msgbatch_"
 PARALLEL = 8
@@ -130,7 +131,7 @@ async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
     store = app.storage.store
     record = await store.jobs.request_cancel(_OWNER + owner, batch_id, time.time())
     if record is not None and not record.status.terminal and record.lease is None:
-        await store.responses.finish(_cancelled(record, await _recorded(app, record)))
+        await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
     return await retrieve(app, owner, batch_id)
 
 
@@ -199,18 +200,43 @@ async def _ended(app: App, owner: str, batch_id: str) -> ResponseRecord:
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
     """The driver for the requests of a batch that have no result yet."""
     wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
-    recorded = await _recorded(app, record)
+    recorded = await _recorded(app.storage.store, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
     given = StoredInput(record.id, lambda _: record, ())
-    journal = BackgroundJournal(app.storage.writer, projection, given, record, ReplayLog())
+    journal = _Journal(app.storage.writer, projection, given, record, ReplayLog())
     # The deadline of the server is for one answer.
     return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
 
 
-async def _recorded(app: App, record: ResponseRecord) -> list[BatchResult | CallsBegun]:
+async def _recorded(store: Store, record: ResponseRecord) -> list[BatchResult | CallsBegun]:
     """The log of a batch."""
-    log = await app.storage.store.log.read(record.id) if record.last_seq >= 0 else []
+    log = await store.log.read(record.id) if record.last_seq >= 0 else []
     return [read_entry(line) for entry in log for line in entry.events.split(b"\n")]
+
+
+async def end_from_record(
+    store: Store, record: ResponseRecord, reason: BaseException, worker: str | None
+) -> ResponseEnd:
+    """The end of a batch that no worker has begun, or continues: its requests are cancelled, or fail."""
+    recorded = await _recorded(store, record)
+    wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
+    projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
+    projection.push(0, recorded)
+    cancelled, first = isinstance(reason, CancelRequestedError), record.last_seq + 1
+    lines = projection.cancel() if cancelled else projection.fail(public_error(reason))
+    return ResponseEnd(
+        response_id=record.id,
+        worker=worker,
+        status=ResponseStatus(projection.status),
+        body=projection.body(),
+        entries=(LogEntry(first, first + len(lines) - 1, b"\n".join(lines)),) if lines else (),
+    )
+
+
+class _Journal(BackgroundJournal):
+    """The journal of a batch, which has ends of its own."""
+
+    end_from_record = staticmethod(end_from_record)
 
 
 class BatchSource:
@@ -303,18 +329,3 @@ class _BodyCollector(Client):
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self.body = body()
-
-
-def _cancelled(record: ResponseRecord, recorded: list[BatchResult | CallsBegun]) -> ResponseEnd:
-    """The end of a batch that no worker has begun, or continues."""
-    wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
-    projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
-    projection.push(0, recorded)
-    lines, first = projection.cancel(), record.last_seq + 1
-    return ResponseEnd(
-        response_id=record.id,
-        worker=None,
-        status=ResponseStatus.CANCELLED,
-        body=projection.body(),
-        entries=(LogEntry(first, first + len(lines) - 1, b"\n".join(lines)),) if lines else (),
-    )

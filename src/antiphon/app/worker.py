@@ -24,7 +24,7 @@ from antiphon.app.journal import BackgroundJournal
 from antiphon.app.log_writer import LEASE
 from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import prepare
-from antiphon.app.responses.record import finish_from_record
+from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
 from antiphon.core.errors import (
     EngineBusyError,
     EngineDiedError,
@@ -200,7 +200,7 @@ class Worker:
         except (*_NOT_NOW, LostError):
             raise
         except Exception as why:  # it cannot be run any more, for example because its model was removed
-            await finish_from_record(writer, record, why)
+            await finish_from_record(writer, record, why, _end_of(record))
             return
         self._stops[record.id] = driver.stop
         try:
@@ -218,7 +218,7 @@ class Worker:
             return
         now = await writer.store.responses.get(record.owner, record.id)
         if now is not None:
-            await finish_from_record(writer, now, FatalAnswerError())
+            await finish_from_record(writer, now, FatalAnswerError(), _end_of(record))
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""
@@ -276,6 +276,10 @@ class Worker:
 def _is_batch(record: ResponseRecord) -> bool:
     """Whether it is a batch of messages, which decides itself how it ends."""
     return record.id.startswith(message_batches.PREFIX)
+
+
+def _end_of(record: ResponseRecord) -> EndFromRecord:
+    return message_batches.end_from_record if _is_batch(record) else end_from_record
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:

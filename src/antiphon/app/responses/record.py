@@ -1,7 +1,7 @@
 """What can be derived from a response's row and its log: its current body, and its end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,9 @@ from antiphon.run.endings import CancelRequestedError
 from antiphon.run.replay import PromptEntry, read_entries
 from antiphon.store.records import ItemRecord, LogEntry, Paging, ResponseEnd, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
+
+EndFromRecord = Callable[[Store, ResponseRecord, BaseException, str | None], Awaitable[ResponseEnd]]
+"""Makes the end of a job that was cancelled, or failed, from its row and its log, for its worker."""
 
 _ITEM_DONE = b'{"type":"response.output_item.done"'
 
@@ -65,12 +68,6 @@ def _usage(record: ResponseRecord, entries: Sequence[LogEntry]) -> ResponseUsage
     return usage_of(sum(map(len, prompts)), Usage(written))
 
 
-async def finish_from_record(writer: LogWriter, record: ResponseRecord, reason: BaseException) -> None:
-    """End a response that this server holds, from its row and its log alone."""
-    log_failure(reason)
-    await writer.store.responses.finish(await end_from_record(writer.store, record, reason, writer.worker))
-
-
 async def end_from_record(
     store: Store, record: ResponseRecord, reason: BaseException, worker: str | None
 ) -> ResponseEnd:
@@ -112,6 +109,14 @@ async def end_from_record(
         entries=(LogEntry(first, first + len(lines) - 1, b"\n".join(lines)),),
         conversation=() if record.conversation_id is None else await _input_of(store, record),
     )
+
+
+async def finish_from_record(
+    writer: LogWriter, record: ResponseRecord, reason: BaseException, end: EndFromRecord = end_from_record
+) -> None:
+    """End a job that this server holds, from its row and its log alone."""
+    log_failure(reason)
+    await writer.store.responses.finish(await end(writer.store, record, reason, writer.worker))
 
 
 async def _input_of(store: Store, record: ResponseRecord) -> tuple[ItemRecord, ...]:
