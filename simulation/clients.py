@@ -15,6 +15,7 @@ import msgspec
 from simulation.engine import KINDS, RECALL, whole_text, wish
 from simulation.files import index
 from simulation.laws import RUNNING, History, law
+from simulation.model_server import KEY
 from simulation.network import LATENCY, Exchange, Socket
 from simulation.tools import TOOL, request_to_act, said_after
 
@@ -674,6 +675,7 @@ class Client:
     def _check_mine(self, body: bytes | bytearray) -> None:
         for name in self._world.names:
             law(name == self._name or name.encode() not in body, f"{self._name} sees data of {name}")
+        law(KEY.encode() not in body, f"{self._name} sees the key for the server of the model")
 
     def _check_failure(self, exchange: Exchange, wanted: Wanted | None = None) -> None:
         """An error, or no answer, must have a reason."""
@@ -684,12 +686,12 @@ class Client:
         error = msgspec.json.decode(body)["error"]
         code = error.get("code") or error.get("details", {}).get("error_code") or error["type"]
         what = f"a client is told {status} {code}: {error}"
-        if code == "engine_error":
-            law((wanted is not None and not wanted.whole) or self._world.engine_dies, what)
+        if code == "engine_error" or (code == "invalid_request_error" and self._world.model_server):
+            law((wanted is not None and not wanted.whole) or self._world.engine_died, what)
         elif code == LATE:
             law(wanted is not None, what)
             assert wanted is not None
-            wanted.check_late(self._world.loop.time(), self._world.plan.skew, what)
+            wanted.check_late(self._world.loop.time(), self._world.skew, what)
         else:
             law(code in TROUBLE and self._world.trouble, what)
 

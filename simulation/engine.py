@@ -20,6 +20,7 @@ from antiphon.engines.pool import PoolEngine
 from antiphon.engines.script import Line, ScriptedAnswer, answer_of
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.scripted import _Generation as Generation
+from antiphon.engines.upstream import _Generation as UrlGeneration
 from simulation.laws import Histories, LawError, law
 from simulation.loop import PROCESS, Process, SimulatedLoop
 from simulation.tools import asked_to_act, call_of, is_told, said_after
@@ -75,24 +76,36 @@ class _Answer(ScriptedAnswer, frozen=True):
             repeated = ""
 
 
+@cache
 def _played(line: Line) -> ScriptedAnswer:
     answer = answer_of(line)
     return _Answer(answer.line, answer.chunks, answer.length)
 
 
 @cache
-def _answer(name: str, kind: str) -> ScriptedAnswer:
+def _answer(name: str, kind: str) -> Line:
     _, delay, fails = KINDS.get(kind, (2, 10, None))
-    return _played(Line(whole_text(name, kind), delay_ms=delay, fail_after=fails))
+    return Line(whole_text(name, kind), delay_ms=delay, fail_after=fails)
 
 
-@cache
-def _said(text: str) -> ScriptedAnswer:
-    return _played(Line(text, delay_ms=20))
+def _said(text: str) -> Line:
+    return Line(text, delay_ms=20)
 
 
 def _summary(name: str) -> str:
     return f"{name} was here"
+
+
+def line_of(prompt: str) -> Line:
+    """The answer of the model to a prompt."""
+    if (effect := asked_to_act(prompt)) is not None:
+        return _said(said_after(effect) if is_told(prompt, effect) else call_of(effect))
+    kind, name, _ = _WISH.findall(prompt)[-1]
+    if SUMMARY_REQUEST in prompt:
+        return _said(_summary(name))
+    if kind == RECALL and _summary(name) not in prompt:
+        return _said(f"{name} forgot")
+    return _answer(name, kind)
 
 
 class EngineLaws:
@@ -105,8 +118,9 @@ class EngineLaws:
         self._histories = histories
         self._loop = loop
         self._asked = asked
+        self.slack = SLACK
         self.deadlines: dict[str, float] = {}
-        self._works: dict[str, list[tuple[Process, Generation]]] = {}
+        self._works: dict[str, list[tuple[Process, Generation | UrlGeneration]]] = {}
         self._left: set[str] = set()
 
     def leave(self, number: str) -> None:
@@ -127,7 +141,7 @@ class EngineLaws:
             self._check(process, request, number)
         except LawError as error:  # the server would treat it as a failure of the engine
             self._loop.call_exception_handler({"message": str(error), "exception": error})
-        if isinstance(work, Generation):
+        if isinstance(work, (Generation, UrlGeneration)):
             self._works.setdefault(number, []).append((process, work))
             if number in self.deadlines:
                 self._watch_deadline(process, number, work)
@@ -157,20 +171,21 @@ class EngineLaws:
                 f"number {number} is started again, though {stored} characters are stored",
             )
 
-    def _watch_deadline(self, process: Process, number: str, work: Generation) -> None:
+    def _watch_deadline(self, process: Process, number: str, work: Generation | UrlGeneration) -> None:
         now, seconds = self._loop.time(), self.deadlines[number]
         history = self._histories.by_number.get(number)
         if history is not None and history.background:
             seconds -= process.clock(now) - history.created_at
-        after = max(0.0, seconds) + SLACK
+        after = max(0.0, seconds) + self.slack
         self._watch_end(process, work, after, f"number {number} is worked on after its deadline")
 
-    def _watch_end(self, process: Process, work: Generation, after: float, what: str) -> None:
+    def _watch_end(self, process: Process, work: Generation | UrlGeneration, after: float, what: str) -> None:
         """It has ended by then. A paused server continues later, and stops at once."""
         now = self._loop.time()
 
         def look() -> None:
-            law(work.over or not process.alive or process.held_until > now, what)
+            over = work.over if isinstance(work, Generation) else work._over
+            law(over or not process.alive or process.held_until > now, what)
 
         self._loop.call_at(now + after, look, context=Context())
 
@@ -199,18 +214,11 @@ class SimulatedEngine(ScriptedEngine):
             raise EngineNotReadyError
 
     def answer_to(self, prompt: str) -> ScriptedAnswer | None:
-        if (effect := asked_to_act(prompt)) is not None:
-            return _said(said_after(effect) if is_told(prompt, effect) else call_of(effect))
-        kind, name, _ = _WISH.findall(prompt)[-1]
-        if SUMMARY_REQUEST in prompt:
-            return _said(_summary(name))
-        if kind == RECALL and _summary(name) not in prompt:
-            return _said(f"{name} forgot")
-        return _answer(name, kind)
+        return _played(line_of(prompt))
 
 
 def engine_of(laws: EngineLaws, parallel: int, replicas: int) -> tuple[Engine, list[SimulatedEngine]]:
-    """An engine with this number of replicas, and the replicas."""
+    """A scripted engine with this number of replicas, and the replicas."""
     engines = [SimulatedEngine(laws, parallel) for _ in range(replicas)]
     if replicas == 1:
         return engines[0], engines

@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any
@@ -27,7 +27,7 @@ PAUSE = 0.05
 ROUNDS = 200_000
 """Enough rounds for any schedule: a simulation with more is in an endless loop."""
 
-_real_time = time.time
+_real_time, _real_monotonic = time.time, time.monotonic
 
 
 class Process:
@@ -44,6 +44,10 @@ class Process:
         """Those that have not ended, in the order of their beginning."""
         self.permits: list[tuple[str, Any]] = []
         """All that its code has made, and by whom: see `processes.py`."""
+
+    def is_held(self, now: float) -> bool:
+        """It is paused, or has not done yet what came during a pause."""
+        return self.held_until > now or bool(self.waiting)
 
     def clock(self, now: float) -> float:
         """The time on its clock."""
@@ -92,6 +96,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.rounds = 0
         self.failures: list[dict[str, Any]] = []
         """Exceptions that were not caught."""
+        self.hosts: dict[str, Callable[[Callable[[], Any]], Awaitable[tuple[Any, Any]]]] = {}
+        """Other machines, by name, and how they accept a connection for a protocol."""
 
     def time(self) -> float:
         return self._now
@@ -146,6 +152,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
         self.call_later(self._rng.random() * self.hop, work)
         return future
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: str, port: int, **_: Any
+    ) -> tuple[Any, Any]:
+        return await self.hosts[host](protocol_factory)
+
+    def get_task_factory(self) -> None:
+        """Tasks are made here."""
 
     def get_debug(self) -> bool:
         return False
@@ -220,7 +234,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if not process.alive:
                 process.waiting.append(handle)
                 return
-            if process.held_until > self._now or process.waiting:
+            if process.is_held(self._now):
                 self._hold(process, handle)
                 return
         try:
@@ -261,3 +275,9 @@ def simulated_time() -> float:
         return _real_time()
     process = PROCESS.get()
     return process.clock(loop.time()) if process else EPOCH + loop.time()
+
+
+def simulated_monotonic() -> float:
+    """The time on a clock that is never set, if there is a simulation."""
+    loop = asyncio.events._get_running_loop()
+    return loop.time() if isinstance(loop, SimulatedLoop) else _real_monotonic()

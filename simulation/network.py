@@ -5,6 +5,7 @@ fills, as that of a socket does.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -48,6 +49,7 @@ class Transport(asyncio.Transport):
         self._loop = loop
         self._delay = delay
         self._room = room
+        self.process = process
         self._context = process.context()
         self._protocol: Any = None
         self._closing = False
@@ -55,7 +57,8 @@ class Transport(asyncio.Transport):
         self._dead = False
         self._paused = False
         self._unread = bytearray()  # that the client has not taken
-        self._held: list[bytes] | None = None  # that the server does not read for now
+        self._arrived: deque[bytes] = deque()  # that the server has not read
+        self._reads = True
         self._down = self._up = 0.0  # when the last bytes arrive, each way
         self.exchange: Peer | None = None
 
@@ -67,6 +70,11 @@ class Transport(asyncio.Transport):
             self._protocol.connection_made(self)
 
         self._to_server(made)
+
+    def made(self, protocol: Any) -> None:
+        """The server has connected to another machine, which is the client then."""
+        self._protocol = protocol
+        protocol.connection_made(self)
 
     # The server's side
 
@@ -103,13 +111,16 @@ class Transport(asyncio.Transport):
         self._end()
 
     def pause_reading(self) -> None:
-        if self._held is None:
-            self._held = []
+        self._reads = False
 
     def resume_reading(self) -> None:
-        held, self._held = self._held or [], None
-        for data in held:
-            self._to_server(self._receive, data)
+        self._reads = True
+        self._loop.call_soon(self._read, context=self._context)
+
+    @property
+    def reading(self) -> bool:
+        """The server takes what it is sent."""
+        return self._reads and not self._closing and not self.process.is_held(self._loop.time())
 
     def _pump(self) -> None:
         """Send waiting bytes to a client that reads."""
@@ -158,10 +169,12 @@ class Transport(asyncio.Transport):
             self._to_client(self.exchange.lose)
 
     def _receive(self, data: bytes) -> None:
-        if self._held is not None:
-            self._held.append(data)
-        elif not self._closing:
-            self._protocol.data_received(data)
+        self._arrived.append(data)
+        self._read()
+
+    def _read(self) -> None:
+        while self._arrived and self._reads and not self._closing:
+            self._protocol.data_received(self._arrived.popleft())
 
     def _left(self) -> None:
         self._unread.clear()

@@ -30,8 +30,8 @@ from simulation.database import DatabaseFaults
 from simulation.engine import engine_of
 from simulation.laws import law
 from simulation.loop import Process
+from simulation.model_server import UrlEngine
 from simulation.network import Delay, Transport
-from simulation.tools import EffectTool
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -73,14 +73,17 @@ class Server:
         self._rng = rng
         self._connections: list[Transport] = []
         self._store = world.database.store(self.process, self.database_faults)
+        self._world = world
         self.engine, self.replicas = engine_of(world.engine_laws, rng.choice((1, 2, 8)), world.plan.replicas)
+        if world.model_server is not None:
+            self.engine = UrlEngine(world.engine_laws)
         self.app = App(
             Models(
                 [
                     _Model(
                         self.engine,
                         dialect="hermes",
-                        tools=by_type([EffectTool(world.effects)]),
+                        tools=by_type([world.tool()]),
                         limits=LIMITS,
                     )
                 ]
@@ -144,6 +147,8 @@ class Server:
         self.process.alive = False
         for transport in self._connections:
             transport.die()
+        if self._world.model_server is not None:
+            self._world.model_server.lose(self.process)
 
     def hold(self, seconds: float) -> None:
         """Pause it for some time, like a machine that swaps, or is migrated."""
@@ -159,6 +164,12 @@ class Server:
         await stopping
         await asyncio.sleep(0.1)  # until the last cancelled tasks have ended
         law(not self.process.tasks, f"{self.process.name} has stopped, but tasks of it run: {self._tasks}")
+        if (mcp_server := self._world.mcp_server) is not None:
+            left = mcp_server.open(self.process)
+            law(not left, f"{self.process.name} has stopped, and reads {left} answers of a tool")
+        if (model_server := self._world.model_server) is not None:
+            left = len(model_server.open(self.process))
+            law(not left, f"{self.process.name} has stopped, and keeps {left} connections to the model")
         for whose, permits in self.process.permits:
             unfree = whose == STORE and (permits.running or permits.waiting)
             law(not unfree, f"{self.process.name} has stopped, but permits of {whose} are not free")

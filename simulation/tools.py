@@ -20,11 +20,12 @@ from simulation.laws import LawError, law
 from simulation.loop import SimulatedLoop
 
 LABEL = "effects"
-TOOL = {"type": "mcp", "server_label": LABEL, "server_url": "https://effects.example/mcp"}
+HOST = "effects.example"
+TOOL = {"type": "mcp", "server_label": LABEL, "server_url": f"https://{HOST}/mcp"}
 CALL_SECONDS = 2.0
 """The most seconds of a call."""
 
-_SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _ASKED = re.compile(r"act (\S+)!")
 
 
@@ -68,17 +69,27 @@ class Effects:
         self.begun: set[str] = set()
         self.done: set[str] = set()
 
-    async def cause(self, owner: str, name: str) -> None:
+    def check_owner(self, owner: str, name: str) -> None:
+        """An effect is to be for this owner."""
+        known = self._owners.setdefault(name.partition("-")[0], owner)
+        self.require(known == owner, f"{name} is run for another")
+
+    async def cause(self, name: str) -> None:
         """Have an effect."""
-        try:
-            law(name not in self.begun, f"{name} is run twice")
-            law(name not in self.guarded or name in self.approved, f"{name} is run, but was not approved")
-            law(self._owners.setdefault(name.partition("-")[0], owner) == owner, f"{name} is run for another")
-        except LawError as error:  # the server would treat it as a failure of the tool
-            self._loop.call_exception_handler({"message": str(error), "exception": error})
+        self.require(name not in self.begun, f"{name} is run twice")
+        self.require(
+            name not in self.guarded or name in self.approved, f"{name} is run, but was not approved"
+        )
         self.begun.add(name)
         await asyncio.sleep(self._rng.random() * CALL_SECONDS)
         self.done.add(name)
+
+    def require(self, holds: bool, what: str) -> None:
+        """Have the simulation fail unless it holds."""
+        try:
+            law(holds, what)
+        except LawError as error:  # the server would treat it as a failure of the tool
+            self._loop.call_exception_handler({"message": str(error), "exception": error})
 
 
 class EffectTool:
@@ -93,8 +104,8 @@ class EffectTool:
     async def offer(self, wanted: WantedTool) -> ToolOffer:
         approval = wanted.settings["require_approval"] == "always"
         hosted = Hosted(self.type, "act", label=LABEL, approval=approval)
-        listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=_SCHEMA),))
-        return ToolOffer((Function("act", "Acts.", _SCHEMA, hosted=hosted),), (), listing)
+        listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=SCHEMA),))
+        return ToolOffer((Function("act", "Acts.", SCHEMA, hosted=hosted),), (), listing)
 
     def open(self, wanted: WantedTool) -> "_Session":
         return _Session(self._effects, wanted.owner)
@@ -111,7 +122,8 @@ class _Session:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        await self._effects.cause(self._owner, arguments["name"])
+        self._effects.check_owner(self._owner, arguments["name"])
+        await self._effects.cause(arguments["name"])
         return ToolResult(f"{action}: {arguments['name']} is done")
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:

@@ -18,15 +18,18 @@ import msgspec
 import structlog
 
 from antiphon.decode.ids import discard_digits
+from antiphon.tools.tool import ServerTool
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
 from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
-from simulation.loop import HOP, SimulatedLoop, simulated_time
+from simulation.loop import HOP, SimulatedLoop, simulated_monotonic, simulated_time
+from simulation.mcp_server import McpServer
+from simulation.model_server import HOST, ModelServer
 from simulation.processes import virtual_processes
 from simulation.server import Server
-from simulation.tools import Effects, call_of
+from simulation.tools import Effects, EffectTool, call_of
 
 NAMES = ("alpha", "beta")
 SETTLED = 90.0
@@ -45,6 +48,14 @@ TROUBLES = {
 """The failures, and their frequencies: `World._trouble` causes them."""
 DYING = 0.15
 """The share of simulations with failures in which an engine dies."""
+BY_URL = 0.15
+"""The share of the others in which the model is at a URL."""
+JUMPING = 0.15
+"""The share of simulations with failures in which the clock of a server is set, once."""
+JUMP = 8.0
+"""The most seconds by which it is set, forwards or back."""
+HOSTILE_TOOL = 0.3
+"""The share of simulations in which the tool with effects is that of an MCP server."""
 
 
 class Plan:
@@ -101,16 +112,37 @@ def engine_dies(seed: int, plan: Plan) -> bool:
     return plan.trouble and plan.replicas == 1 and Random(f"engine {seed}").random() < DYING
 
 
+def model_is_hostile(seed: int, plan: Plan) -> bool:
+    """Whether the model is at a URL, and its server hostile. Its own number decides."""
+    single = plan.trouble and plan.replicas == 1 and not engine_dies(seed, plan)
+    return single and Random(f"url {seed}").random() < BY_URL
+
+
+def jump_of(seed: int, plan: Plan) -> float:
+    """The seconds by which a clock is set; 0: none is. Its own number decides."""
+    rng = Random(f"jump {seed}")
+    return (2 * rng.random() - 1) * JUMP if plan.trouble and rng.random() < JUMPING else 0.0
+
+
+def tool_is_hostile(seed: int) -> bool:
+    """Whether the tool with effects is that of a hostile MCP server. Its own number decides."""
+    return Random(f"tool {seed}").random() < HOSTILE_TOOL
+
+
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
-    Actions, troubles, `deadlines`, many `pauses`, and the death of an `engine`.
+    Actions, troubles, `deadlines`, many `pauses`, the death of an `engine`, a hostile model at a `url`, a
+    hostile tool of an `mcp` server, and a clock that makes a `jump`.
     """
     plan = Plan(Random(seed))
     more = {
         "deadlines": plan.deadlines > 0,
         "pauses": plan.pauses > 0.5,
         "engine": engine_dies(seed, plan),
+        "url": model_is_hostile(seed, plan),
+        "mcp": tool_is_hostile(seed),
+        "jump": bool(jump_of(seed, plan)),
     }
     return {*wanted} <= {*plan.actions, *plan.troubles, *(name for name, there in more.items() if there)}
 
@@ -145,6 +177,11 @@ class World:
         self.names = NAMES
         self.plan = Plan(self.rng)
         self.engine_dies = engine_dies(seed, self.plan)
+        self.jump = jump_of(seed, self.plan)
+        self.model_server: ModelServer | None = None
+        if model_is_hostile(seed, self.plan):
+            self.model_server = ModelServer(seed, self.loop)
+            self.loop.hosts[HOST] = self.model_server.accept
         self.loop.hop, self.loop.pauses = self.plan.hop, self.plan.late
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
@@ -153,7 +190,9 @@ class World:
         self.files: list[IndexedFile] = []
         """Those that clients put into vector stores."""
         self.effects = Effects(self.rng, self.loop)
+        self.mcp_server = McpServer(seed, self.effects) if tool_is_hostile(seed) else None
         self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
+        self.engine_laws.slack += abs(self.jump)
         self.deadlines = self.engine_laws.deadlines
         self.chats: dict[str, bool | None] = {}
         """Chat completions to be stored: whether the client got confirmation, or None."""
@@ -162,12 +201,22 @@ class World:
         self._started = self._numbered = 0
         self._gone = 0
         """How often a server was killed or paused."""
+        self.engine_died = False
         self.trouble = self.plan.trouble
         self._clients: list[asyncio.Future[None]] = []
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which clocks differ at most."""
+        return self.plan.skew + abs(self.jump)
 
     def delay(self, most: float) -> float:
         """A time, chosen from the seed. See `network.Delay`."""
         return self.rng.random() * most
+
+    def tool(self) -> ServerTool:
+        """The tool with effects, of one server."""
+        return EffectTool(self.effects) if self.mcp_server is None else self.mcp_server.tool()
 
     def number(self) -> int:
         """The next of the requests that are no responses."""
@@ -182,6 +231,8 @@ class World:
 
     async def _start_server(self) -> None:
         self._started += 1
+        while self.model_server is not None and self.model_server.away > self.loop.time():
+            await asyncio.sleep(0.1)
         server = Server(self, f"server {self._started}", (self.rng.random() - 0.5) * self.plan.skew)
         self.servers.append(server)
         await server.start()
@@ -195,6 +246,10 @@ class World:
         troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.plan.often)]
         if self.engine_dies:
             troubles.append(asyncio.ensure_future(self._kill_engine()))
+        if self.jump:
+            troubles.append(asyncio.ensure_future(self._set_clock()))
+        if self.model_server is not None:
+            troubles.append(asyncio.ensure_future(self._part_from_model(self.model_server)))
         await asyncio.gather(*troubles)
         await self._all(self._clients)
         await self._settle()
@@ -292,11 +347,30 @@ class World:
         await asyncio.sleep(self.rng.random() * self.plan.within)
         server = await self._victim()
         [engine] = server.replicas
+        self.engine_died = True
         if server.process.alive and server.ready:
-            server.run(engine.die)
-            await asyncio.sleep(self.rng.random() * 4)
-            if server.process.alive:
+            dying, seconds = server.run(engine.die), self.rng.random() * 4
+            await asyncio.wait([dying], timeout=PATIENCE)  # later, if the server is paused
+            await asyncio.sleep(seconds)
+            if dying.done() and server.process.alive:
                 server.run(engine.start)
+
+    async def _set_clock(self) -> None:
+        """The clock of a server is set."""
+        rng = Random(self.jump)
+        await asyncio.sleep(rng.random() * self.plan.within)
+        if self.servers:
+            rng.choice(self.servers).process.skew += self.jump
+
+    async def _part_from_model(self, model_server: ModelServer) -> None:
+        """The server of the model cannot be reached for a while."""
+        rng = model_server.rng
+        await asyncio.sleep(rng.random() * self.plan.within)
+        if rng.random() < 0.5:
+            while not all(server.ready for server in self.servers):  # to begin, they need it
+                await asyncio.sleep(0.1)
+            self.engine_died = True
+            model_server.leave(rng.random() * 4)
 
     async def _fail_replica(self, server: Server, seconds: float) -> None:
         """A replica of its engine is unavailable for a while. The first of them never is."""
@@ -415,6 +489,8 @@ class World:
     def _check_background(self, asked: Asked, history: History) -> None:
         expected = "completed" if asked.whole else "failed"
         allowed = {expected, "cancelled"} if asked.cancelled else {expected}
+        if self.model_server is not None:  # it is continued, and may not fail again
+            allowed.add("completed")
         if self._is_late(asked, history):
             allowed.add("failed")
         law(history.status in allowed, f"{asked.response_id} is {history.status}, not {expected}")
@@ -460,7 +536,7 @@ class World:
         if history.code != LATE:
             return False
         assert history.ended is not None
-        asked.check_late(history.ended, self.plan.skew, history.id)
+        asked.check_late(history.ended, self.skew, history.id)
         return True
 
     def _check_text(self, asked: Asked, history: History) -> None:
@@ -537,7 +613,12 @@ def _holders(_: int) -> list[tuple[Any, str, Any]]:
 
     The number of modules is the cache key.
     """
-    known = {"time": time.time, "token_hex": secrets.token_hex, "urandom": os.urandom}
+    known = {
+        "time": time.time,
+        "monotonic": time.monotonic,
+        "token_hex": secrets.token_hex,
+        "urandom": os.urandom,
+    }
     return [
         (module, name, value)
         for title, module in sys.modules.items()
@@ -552,6 +633,7 @@ def _simulated(rng: Random) -> Iterator[None]:
     """Clocks show the time of the simulation, and random numbers come from its seed."""
     instead = {
         "time": simulated_time,
+        "monotonic": simulated_monotonic,
         "token_hex": lambda size=32: rng.randbytes(size).hex(),
         "urandom": rng.randbytes,
     }
