@@ -34,11 +34,15 @@ def main() -> int:
     with started() as server, ThreadPoolExecutor(CONNECTIONS) as pool:
         ids = {name: server.created(path, body)["id"] for name, (path, body) in MADE.items()}
         for number in range(0, arguments.cases, BATCH):
+            address = f"127.0.0.{1 + number // BATCH % 100}"  # of a single one, the ports run out
             batch = cases(arguments.seed + number // BATCH, min(BATCH, arguments.cases - number), ids)
             for case, answer in zip(
                 batch,
                 pool.map(
-                    lambda case: server.request(case.method, case.path, case.body, case.content_type), batch
+                    lambda case, address=address: server.request(
+                        case.method, case.path, case.body, case.content_type, address=address
+                    ),
+                    batch,
                 ),
                 strict=True,
             ):

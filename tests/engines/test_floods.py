@@ -356,3 +356,38 @@ async def test_errors_of_servers_are_logged_without_keys_and_tracebacks(status: 
     if status in (500, 200):
         [failed] = [line for line in logs if line["event"] == "request failed"]
         assert failed["cause"].startswith("500: ")
+
+
+DEEP = b'{"error":' * 5_000 + b"1" + b"}" * 5_000
+
+
+def late(after: bytes) -> list[bytes]:
+    """A refusal with this `Retry-After`."""
+    return [answer(429, {}).replace(b"\r\n", b"\r\nRetry-After: %b\r\n" % after, 1)]
+
+
+WRONG_ERRORS = {
+    "a body that is nested deeply": [b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP)],
+    "an event that is nested deeply": [HEAD, part(b"data: " + DEEP + b"\n\n"), END],
+    "a code with many digits": [HEAD, part(b'data: {"error": {"code": "%b"}}\n\n' % (b"9" * 5_000)), END],
+    "a code that is no error": [HEAD, part(b'data: {"error": {"code": "200"}}\n\n'), END],
+    "a wait with many digits": late(b"9" * 400),
+    "a wait until a day that is none": late(b"Wed, 21 Oct 2015 07:28:00 +99999999999999"),
+    "a wait of a century": late(b"3153600000"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ERRORS)
+async def test_errors_that_cannot_be_read_are_errors_all_the_same(name: str) -> None:
+    kind = KINDS["chat"]
+    async with canned({**kind.probes, kind.path: WRONG_ERRORS[name]}) as behind:
+        engine = UpstreamEngine(Options(behind.url, upstream_kind="chat"))
+        with capture_logs() as logs:
+            async with (
+                running(engine, dialect=None) as server,
+                httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=10) as client,
+            ):
+                said = await client.post("/v1/chat/completions", json=SAID)
+    assert said.json()["error"]["code"] in ("engine_error", "engine_busy", "engine_not_ready")
+    assert 0 <= int(said.headers.get("retry-after", 0)) <= 24 * 3600
+    assert not any("exc_info" in line for line in logs)

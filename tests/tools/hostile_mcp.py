@@ -18,6 +18,10 @@ SLOW = {
 }
 
 
+def nested(levels: int) -> Any:
+    return {"a": nested(levels - 1)} if levels else {}
+
+
 def listing(*names: str) -> Any:
     return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
 
@@ -28,6 +32,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "text": (PLAIN, {"content": [{"type": "text", "text": "x" * 200_000}]}),
     "quoted": (PLAIN, {"content": [{"type": "text", "text": '\\"a", [{\\\\"' * 5_000}]}),
     "wrong": (PLAIN, {"content": [{"type": "what"}] * 100}),
+    "deep": (PLAIN, {"content": [], "structuredContent": nested(400)}),
     "properties": (
         {"tools": [{"name": "attack", "inputSchema": {"properties": {f"p{i}": {} for i in range(2_000)}}}]},
         DONE,

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from antiphon.core.limits import Limits
-from antiphon.tools.mcp.bounds import PIECE, Bounds, bounded, has_more_values
+from antiphon.tools.mcp.bounds import PIECE, Bounds, bounded, has_more_levels, has_more_values
 from antiphon.tools.mcp.connection import Connection, FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
 from antiphon.tools.mcp.tool import Mcp
@@ -103,6 +103,7 @@ async def using(target: Target, network: Network) -> AsyncIterator[Connection]:
         ("parts", "more than 1000 values, the limit 'mcp_values'"),
         ("text", "more than 100000 bytes, the limit 'mcp_bytes'"),
         ("wrong", "not valid"),
+        ("deep", "more deeply than 180 levels"),
         ("requests", "more than 50 messages, the limit 'mcp_messages'"),
     ],
 )
@@ -246,3 +247,16 @@ async def test_the_loop_is_free_between_messages() -> None:
 
     await asyncio.gather(read(), other())
     assert "event event event" not in " ".join(turns)
+
+
+@pytest.mark.parametrize(
+    ("message", "more"),
+    [
+        (b'{"a":' * 3 + b"1" + b"}" * 3, True),
+        (b'{"a":[{}, {}, [], []], "b": {"c": {}}}', True),
+        (b'{"a":[], "b":[], "c":[]}', False),
+        (rb'{"a":"[[[[", "b":"\"[[[", "c":"\\", "d":"]["}', False),
+    ],
+)
+def test_levels_are_counted_exactly(message: bytes, more: bool) -> None:
+    assert has_more_levels(message, 2) is more

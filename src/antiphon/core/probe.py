@@ -7,13 +7,11 @@ hangs is noticed after `most` seconds, one that fails at once, and one that is s
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from antiphon.core.errors import AntiphonError
-
 
 class SharedProbe:
     """Runs `check` when the last result is older than `fresh` seconds.
 
-    It fails by an AntiphonError, or if it takes `most` seconds.
+    It fails by any exception, or if it takes `most` seconds.
     """
 
     def __init__(self, check: Callable[[], Awaitable[object]], *, fresh: float, most: float) -> None:
@@ -37,7 +35,7 @@ class SharedProbe:
         try:
             async with asyncio.timeout(self._most):
                 await self._check()
-        except (AntiphonError, TimeoutError) as error:
+        except Exception as error:
             self._failure = error
         else:
             self._failure = None

@@ -28,9 +28,13 @@ from antiphon import __version__
 from antiphon.core.encodings import IDENTITY, applied_encodings
 from antiphon.core.errors import ReportedError
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.untrusted_json import decode_untrusted
 
 MAX_HEAD = 256 * 1024
 """Bytes that come without any byte of a body: a head, trailers, extensions of chunks. More is a failure."""
+
+MAX_RETRY_AFTER = 24 * 3600.0
+"""The most seconds for which a server can tell clients to wait."""
 
 MAX_ENCODING = 40
 """Bytes of the name of an encoding that an error shows."""
@@ -58,7 +62,7 @@ class HttpResponse:
     def json(self) -> Any:
         """The body of a response with status 200 as JSON; None if it is not JSON."""
         with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(self.body) if self.status == _OK else None
+            return decode_untrusted(self.body) if self.status == _OK else None
         return None
 
 
@@ -527,11 +531,12 @@ def _address(url: str) -> SplitResult:
 
 
 def _seconds(after: str) -> float | None:
-    """The seconds of a `Retry-After`, which may be a date."""
-    if after.isdecimal():
-        return float(after)
-    with suppress(ValueError):
-        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
+    """The seconds of a `Retry-After`, which may be a date; at most `MAX_RETRY_AFTER`."""
+    with suppress(ValueError, OverflowError):
+        seconds = (
+            float(after) if after.isdecimal() else parsedate_to_datetime(after).timestamp() - time.time()
+        )
+        return min(max(0.0, seconds), MAX_RETRY_AFTER)
     return None
 
 

@@ -466,6 +466,12 @@ class _Generation(Exchange):
         """See `Exchange`."""
         if self._over:
             return
+        try:
+            self._end(error)
+        except Exception as failure:  # nobody else would tell the receiver
+            self.fail(failure_of(failure))
+
+    def _end(self, error: HttpError | None) -> None:
         if self._behind:
             self._ended.append(error)
         elif self.status not in (0, 200):
@@ -500,7 +506,7 @@ class _Generation(Exchange):
         except NotFetched as missing:
             self._request_task = asyncio.ensure_future(self._ask(missing))
             self.pause()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             failure = failure_of(ReportedError(f"its answer cannot be read: {redacted(str(error))}"))
         except Exception as error:
             failure = failure_of(error)

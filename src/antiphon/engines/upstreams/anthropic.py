@@ -323,11 +323,8 @@ class MessagesReader:
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""
-        ended = self._reason is not None
-        if ended:
-            self._left -= 1
-            if self._left < 0:
-                return self.end()
+        if self._reason is not None and self._is_too_late():
+            return self.end()
         if not line.startswith(b"data:"):
             return None  # empty, or the name of an event, which the event has, too
         event = _decode(line[5:])
@@ -340,8 +337,14 @@ class MessagesReader:
             self._count(event.usage)
         if event.type == "message_stop":
             return self.end()
-        if ended:
-            return None
+        return self._chunk(event) if self._reason is None else None
+
+    def _is_too_late(self) -> bool:
+        """After the reason, few lines are read."""
+        self._left -= 1
+        return self._left < 0
+
+    def _chunk(self, event: _Event) -> Chunk | None:
         if event.delta is not None and event.delta.stop_reason is not None:
             self._reason = _REASONS.get(event.delta.stop_reason)
             if self._reason is None:

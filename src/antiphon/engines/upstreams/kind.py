@@ -23,6 +23,7 @@ from antiphon.core.errors import (
     RequestError,
 )
 from antiphon.core.redact import redacted
+from antiphon.core.untrusted_json import decode_untrusted
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt, as_text
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
@@ -47,6 +48,7 @@ SIGNATURES = 4096
 MEDIA_REMEDY = "If the model takes images: start Antiphon with --upstream-kind chat."
 """The remedy for a server that takes media with conversations, but not with prompts."""
 
+_ERROR_STATUS = re.compile(r"[45][0-9]{2}")
 _TOO_LARGE = re.compile(r"input \((\d+) tokens\) is too large to process.*?batch size: (\d+)")
 """llama-server's message, with the status 500, for a text that it cannot embed."""
 
@@ -311,7 +313,7 @@ async def ask(client: HttpClient, path: str, body: Any, form: Any = Any) -> Any:
     if response.status != 200:
         raise refusal(response.status, response.body)
     try:
-        return msgspec.json.decode(response.body, type=form, strict=False)
+        return decode_untrusted(response.body, form, strict=False)
     except msgspec.ValidationError as error:
         raise unexpected() from error
     except msgspec.DecodeError as error:
@@ -359,7 +361,7 @@ def not_understood(what: str, value: str) -> EngineError:
 def error_status(error: Any) -> int:
     """The status for an error in a stream."""
     code = error.get("code") if isinstance(error, dict) else None
-    return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
+    return int(str(code)) if _ERROR_STATUS.fullmatch(str(code)) else 500
 
 
 def _refusal(status: int, body: bytes) -> AntiphonError:
@@ -394,7 +396,7 @@ def _refusal_of(message: str, body: bytes) -> RequestError:
 def _message(body: bytes) -> str:
     """The message of an error, from any of the usual places."""
     try:
-        found = msgspec.json.decode(body)
+        found = decode_untrusted(body)
     except msgspec.DecodeError:
         return ""
     while isinstance(found, dict):

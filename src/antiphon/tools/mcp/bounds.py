@@ -8,6 +8,7 @@ one, in pieces, with a turn of the loop between them, however many a server send
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from itertools import accumulate
 
 import httpx2
 
@@ -18,6 +19,8 @@ PIECE = 16 * 1024
 """Bytes that are passed on at once."""
 MAX_ENCODING = 40
 """Characters of the name of an encoding that an error shows."""
+MAX_LEVELS = 180
+"""Levels of objects and lists: the SDK reads two hundred at most, and waits for another answer then."""
 _EVENT_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _LONGEST_END = 4
 _STRINGS = 4
@@ -49,10 +52,12 @@ class Bounds:
         self.check(message)
 
     def check(self, message: bytes) -> None:
-        """Raise TooMuchError for JSON with more bytes, or values, than an answer may have."""
+        """Raise TooMuchError for JSON with more bytes, values, or levels, than an answer may have."""
         self.check_size(len(message))
         if has_more_values(message, self.limits.mcp_values):
             self.refuse(f"Its answer has more than {self.limits.mcp_values} values, the limit 'mcp_values'.")
+        if has_more_levels(message, MAX_LEVELS):
+            self.refuse(f"Its answer is nested more deeply than {MAX_LEVELS} levels.")
 
     def check_size(self, size: int) -> None:
         """Raise TooMuchError for more bytes than an answer may have."""
@@ -69,10 +74,26 @@ def has_more_values(message: bytes, most: int) -> bool:
     """Whether JSON has more than this number of values. What is in strings is not counted."""
     if _separators(message) <= most:
         return False
-    plain = message.replace(b"\\\\", b"").replace(b'\\"', b"")
+    plain = _without_escapes(message)
     if plain.count(b'"') > _STRINGS * (most + 1):
         return True
     return sum(map(_separators, plain.split(b'"')[::2])) > most
+
+
+def has_more_levels(message: bytes, most: int) -> bool:
+    """Whether JSON has more than this number of levels of objects and lists. Brackets in strings are none."""
+    if message.count(b"{") + message.count(b"[") <= most:
+        return False
+    brackets = b"".join(_without_escapes(message).split(b'"')[::2]).translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(1 if step else -1 for step in brackets), default=0) > most
+
+
+def _without_escapes(message: bytes) -> bytes:
+    return message.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+_STEPS = bytes(each in b"{[" for each in range(256))
+_NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
 
 
 def _separators(data: bytes) -> int:

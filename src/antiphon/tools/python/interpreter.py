@@ -179,7 +179,7 @@ class Interpreter:
             raise await self._ended()
         try:
             return _decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise InterpreterLostError("The interpreter sent an unexpected answer.") from error
 
     async def _ended(self) -> InterpreterLostError:

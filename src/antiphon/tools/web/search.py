@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
+from antiphon.core.untrusted_json import decode_untrusted
 from antiphon.tools.web.fetch import accepted_encodings, read_body
 from antiphon.tools.web.page import SearchHit
 from antiphon.tools.web.settings import Domains, host_of
@@ -139,7 +140,7 @@ class SearxngSearch(HttpSearch):
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
-        listed = msgspec.json.decode(body, type=_Listed).results
+        listed = decode_untrusted(body, _Listed).results
         return [_result(each, "content") for each in listed]
 
 
@@ -165,7 +166,7 @@ class BraveSearch(HttpSearch):
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`. Its texts are HTML."""
-        listed = msgspec.json.decode(body, type=_BraveAnswer).web.results
+        listed = decode_untrusted(body, _BraveAnswer).web.results
         found = (_result(each, "description") for each in listed)
         return [SearchHit(_plain(each.title), each.url, _plain(each.snippet)) for each in found]
 
@@ -187,7 +188,7 @@ class TavilySearch(HttpSearch):
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
-        listed = msgspec.json.decode(body, type=_Listed).results
+        listed = decode_untrusted(body, _Listed).results
         return [_result(each, "content") for each in listed]
 
 
