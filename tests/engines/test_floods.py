@@ -391,3 +391,102 @@ async def test_errors_that_cannot_be_read_are_errors_all_the_same(name: str) -> 
     assert said.json()["error"]["code"] in ("engine_error", "engine_busy", "engine_not_ready")
     assert 0 <= int(said.headers.get("retry-after", 0)) <= 24 * 3600
     assert not any("exc_info" in line for line in logs)
+
+
+async def test_hints_before_an_answer_are_not_the_answer() -> None:
+    kind = KINDS["vllm"]
+    hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    whole = [hints + HEAD, part(kind.lines(1) + replace(kind, event=STOPS["vllm"]).lines(1)), END]
+    async with canned({**kind.probes, kind.path: whole}) as server:
+        engine = await started(server.url, kind)
+        for _ in range(2):
+            assert finish_of(await generated(engine, REQUEST)).reason is FinishReason.STOP
+        await engine.stop()
+
+
+USAGES: dict[str, tuple[Any, int | None]] = {
+    "of nothing": ({"completion_tokens": None, "prompt_tokens": None}, None),
+    "below nothing": ({"completion_tokens": -7, "prompt_tokens": -1}, None),
+    "of more than any": ({"completion_tokens": 10**30, "prompt_tokens": 10**30}, None),
+    "as fractions": ({"completion_tokens": 2.0, "prompt_tokens": 3.0}, 2),
+    "as text": ({"completion_tokens": "many"}, None),
+    "in another form": ([1, 2], None),
+    "with details in another form": ({"completion_tokens": 2, "prompt_tokens_details": [1]}, None),
+}
+
+
+@pytest.mark.parametrize("name", USAGES)
+@pytest.mark.parametrize("kind", ["chat", "completions", "vllm", "tgi"])
+async def test_an_answer_is_whole_whatever_its_usage_is(kind: str, name: str) -> None:
+    reported, told = USAGES[name]
+    of = KINDS[kind]
+    usage = replace(of, event={"choices": [], "usage": reported}).lines(1)
+    lines = of.lines(1) + replace(of, event=STOPS[kind]).lines(1) + usage + b"data: [DONE]\n\n"
+    async with canned({**of.probes, of.path: [HEAD, part(lines), END]}) as server:
+        engine = await started(server.url, of)
+        chunks = await generated(engine, REQUEST)
+        await engine.stop()
+    finish = finish_of(chunks)
+    assert finish.reason is FinishReason.STOP
+    if kind != "vllm" and told is not None:
+        assert finish.completion_tokens == told
+    assert finish.completion_tokens is None or 0 <= finish.completion_tokens < 100
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    "ids below zero": ("vllm", {"choices": [{"text": "a", "token_ids": [-1]}]}),
+    "ids of many bits": ("vllm", {"choices": [{"text": "a", "token_ids": [2**31]}]}),
+    "names of tokens": (
+        "vllm",
+        {
+            "choices": [
+                {
+                    "text": "a",
+                    "token_ids": [3],
+                    "logprobs": {"token_logprobs": [-1], "top_logprobs": [{f"token_id:{'9' * 5000}": -1}]},
+                }
+            ]
+        },
+    ),
+    "ids of sglang": ("sglang", {"text": "a", "output_ids": [2**40], "meta_info": {"completion_tokens": 1}}),
+    "ids of llama.cpp": ("llama-server", {"content": "a", "tokens": [2**40], "tokens_predicted": 1}),
+    "bytes of a token": (
+        "chat",
+        {
+            "choices": [
+                {
+                    "delta": {"content": "a"},
+                    "logprobs": {"content": [{"token": "a", "logprob": -1, "bytes": [300, -1]}]},
+                }
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.usefixtures("vocabulary")
+@pytest.mark.parametrize("name", WRONG)
+async def test_an_event_that_cannot_be_is_an_error(name: str) -> None:
+    kind, event = WRONG[name]
+    of = KINDS[kind]
+    async with canned({**of.probes, of.path: [HEAD, part(replace(of, event=event).lines(1)), END]}) as server:
+        engine = await started(server.url, of)
+        request = replace(REQUEST, sampling=Sampling(max_tokens=MOST, logprobs=1))
+        with capture_logs() as logs, pytest.raises(EngineError):
+            await generated(engine, request)
+        await engine.stop()
+    assert not any("exc_info" in line for line in logs)
+
+
+async def test_other_choices_than_the_only_one_are_left_out() -> None:
+    kind = KINDS["chat"]
+    others = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
+    odd = {"choices": [{"index": 0, "delta": {"content": [{"type": "thinking", "thinking": 5}, 7]}}]}
+    events = [kind.event, others, odd, STOPS["chat"]]
+    lines = b"".join(replace(kind, event=event).lines(1) for event in events)
+    async with canned({**kind.probes, kind.path: [HEAD, part(lines), END]}) as server:
+        engine = await started(server.url, kind)
+        chunks = await generated(engine, REQUEST)
+        await engine.stop()
+    pieces = [piece for chunk in chunks if isinstance(chunk, ChatChunk) for piece in chunk.pieces]
+    assert "".join(piece.text for piece in pieces) == WORD

@@ -10,9 +10,9 @@ A server that takes conversations only does not return raw text, but parts of th
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 
 class FinishReason(StrEnum):
@@ -40,6 +40,14 @@ class Candidate(Struct, frozen=True, gc=False, array_like=True):
     text: str
     logprob: float
     raw: bytes | None = None
+
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""The id of a token, as it is read from outside."""
+ByteValue = Annotated[int, Meta(ge=0, le=255)]
+"""One of the bytes of a token, as it is read from outside."""
+TokenCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""A number of tokens, as it is read from outside."""
 
 
 class Token(Struct, frozen=True, gc=False, array_like=True):

@@ -42,6 +42,8 @@ MAX_ENCODING = 40
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 _OK = 200
+_INTERIM = frozenset({100, *range(102, 200)})
+"""Statuses of responses before the response, such as hints."""
 
 
 class HttpError(ReportedError):
@@ -432,6 +434,9 @@ class _Connection(asyncio.Protocol):
             self._encoding = value
 
     def on_headers_complete(self) -> None:
+        if self._parser.get_status_code() in _INTERIM:  # another response follows
+            self._delimited = False
+            return
         self._begun = True
         if applied_encodings([self._encoding]):
             name = self._encoding[:MAX_ENCODING].decode("latin-1")
@@ -445,6 +450,8 @@ class _Connection(asyncio.Protocol):
             self._exchange.on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._parser.get_status_code() in _INTERIM:
+            return
         self._messages += 1
         self._kept = self._parser.should_keep_alive()
 

@@ -14,7 +14,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token, merge_chunks
+from antiphon.core.chunks import (
+    ByteValue,
+    Candidate,
+    Chunk,
+    Finish,
+    FinishReason,
+    Token,
+    TokenCount,
+    TokenId,
+    merge_chunks,
+)
 from antiphon.core.errors import AntiphonError, EngineError, ReportedError, RequestError
 from antiphon.core.redact import redacted
 from antiphon.core.turn import Sampling
@@ -52,9 +62,9 @@ class TokenReader(Protocol):
 
 
 class _TopLogprob(Struct, frozen=True, gc=False):
-    id: int
+    id: TokenId
     token: str
-    bytes: list[int]
+    bytes: list[ByteValue]
     logprob: float
 
 
@@ -65,7 +75,7 @@ class Scored(_TopLogprob, frozen=True, gc=False):
 
 
 class _Progress(Struct, frozen=True):
-    cache: int = 0
+    cache: TokenCount = 0
 
 
 class _Error(Struct, frozen=True):
@@ -75,8 +85,8 @@ class _Error(Struct, frozen=True):
 
 class _Message(Struct, frozen=True):
     content: str = ""
-    tokens: tuple[int, ...] = ()
-    tokens_predicted: int = 0
+    tokens: tuple[TokenId, ...] = ()
+    tokens_predicted: TokenCount = 0
     stop: bool = False
     stop_type: str = "eos"
     completion_probabilities: tuple[Scored, ...] = ()

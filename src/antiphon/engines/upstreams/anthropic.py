@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind
+from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind, TokenCount
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind, MediaPart, object_in
@@ -32,6 +32,7 @@ from antiphon.engines.upstreams.kind import (
     ChatServer,
     WantedUpstream,
     not_understood,
+    read_usage,
     refusal,
 )
 
@@ -271,19 +272,19 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _Details(Struct, frozen=True, gc=False):
-    thinking_tokens: int | None = None
+    thinking_tokens: TokenCount | None = None
 
 
 class _ReportedUsage(Struct, frozen=True, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
     output_tokens_details: _Details | None = None
 
 
 class _Message(Struct, frozen=True, gc=False):
-    usage: _ReportedUsage | None = None
+    usage: Any = None
 
 
 class _Event(Struct, frozen=True, gc=False):
@@ -292,7 +293,7 @@ class _Event(Struct, frozen=True, gc=False):
     message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _ReportedUsage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -372,7 +373,10 @@ class MessagesReader:
         if self._reasoning:
             self._signatures.put(_key("".join(self._reasoning)), (*self._signed,))
 
-    def _count(self, usage: _ReportedUsage) -> None:
+    def _count(self, reported: Any) -> None:
+        usage = read_usage(reported, _ReportedUsage)
+        if usage is None:
+            return
         reasoning = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
         counts = {**msgspec.structs.asdict(usage), "output_tokens_details": reasoning}
         self._usage |= {name: count for name, count in counts.items() if count is not None}

@@ -14,7 +14,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import Candidate, ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind, Token
+from antiphon.core.chunks import (
+    ByteValue,
+    Candidate,
+    ChatChunk,
+    Chunk,
+    Finish,
+    FinishReason,
+    Piece,
+    PieceKind,
+    Token,
+    TokenCount,
+)
 from antiphon.core.constraint import JsonObject, JsonSchema
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
@@ -31,6 +42,7 @@ from antiphon.engines.upstreams.kind import (
     WantedUpstream,
     error_status,
     not_understood,
+    read_usage,
     refusal,
     unreachable,
 )
@@ -355,7 +367,7 @@ def _shown(fields: Mapping[str, Any]) -> str:
 class _Candidate(Struct, frozen=True, gc=False):
     token: str
     logprob: float
-    bytes: list[int] | None = None
+    bytes: list[ByteValue] | None = None
 
 
 class _Scored(_Candidate, frozen=True, gc=False):
@@ -392,6 +404,7 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _Choice(Struct, frozen=True, gc=False):
+    index: int = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
@@ -399,20 +412,20 @@ class _Choice(Struct, frozen=True, gc=False):
 
 
 class _Details(Struct, frozen=True, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: TokenCount | None = None
+    reasoning_tokens: TokenCount | None = None
 
 
 class _ReportedUsage(Struct, frozen=True, gc=False):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
 
 class _Event(Struct, frozen=True, gc=False):
     choices: list[_Choice] | None = None
-    usage: _ReportedUsage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -476,7 +489,7 @@ class ChatReader(OpenAIReader):
         if reason is None:
             return None
         self.complete = True
-        usage: _ReportedUsage | None = self._usage
+        usage = read_usage(self._usage, _ReportedUsage)
         if usage is None:
             return ChatChunk(finish=Finish(reason))
         prompt, completion = (
@@ -497,13 +510,13 @@ def _details(details: Any) -> str:
     return "".join(str(block.get("text") or block.get("summary") or "") for block in blocks)
 
 
-def _parts(content: list[Any]) -> Iterator[Piece]:
+def _parts(content: Any) -> Iterator[Piece]:
     """The parts of Mistral's content: text, and thinking, which has parts itself."""
-    for part in content:
+    for part in content if isinstance(content, list) else ():
         if not isinstance(part, dict):
             continue
         if part.get("type") == "thinking":
-            reasoning = "".join(piece.text for piece in _parts(part.get("thinking") or []))
+            reasoning = "".join(piece.text for piece in _parts(part.get("thinking")))
             yield Piece(PieceKind.REASONING, reasoning)
         elif text := part.get("text"):
             yield Piece(PieceKind.TEXT, str(text))

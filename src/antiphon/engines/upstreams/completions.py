@@ -13,7 +13,16 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
+from antiphon.core.chunks import (
+    Candidate,
+    Chunk,
+    Finish,
+    FinishReason,
+    PromptToken,
+    Token,
+    TokenCount,
+    TokenId,
+)
 from antiphon.core.constraint import Constraint, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
@@ -32,6 +41,7 @@ from antiphon.engines.upstreams.kind import (
     Recognise,
     WantedUpstream,
     not_understood,
+    read_usage,
     unexpected,
     unreachable,
 )
@@ -150,8 +160,9 @@ class _Logprobs(Struct, frozen=True, gc=False):
 
 
 class _Choice(Struct, frozen=True, gc=False):
+    index: int = 0
     text: str = ""
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
     logprobs: _Logprobs | None = None
@@ -160,19 +171,19 @@ class _Choice(Struct, frozen=True, gc=False):
 class Details(Struct, frozen=True, gc=False):
     """The tokens of a prompt by origin."""
 
-    cached_tokens: int | None = None
+    cached_tokens: TokenCount | None = None
 
 
 class ReportedUsage(Struct, frozen=True, gc=False):
     """The token usage of an answer."""
 
-    completion_tokens: int = 0
+    completion_tokens: TokenCount = 0
     prompt_tokens_details: Details | None = None
 
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
-    usage: ReportedUsage | None = None
+    usage: Any = None
     error: Any = None
     error_type: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
@@ -470,7 +481,7 @@ class CompletionsReader(OpenAIReader):
     def _candidates(self, top: dict[str, float] | None) -> tuple[Candidate, ...]:
         if top is None or not self._most:  # the token itself is always listed
             return ()
-        ids = [(int(name.removeprefix("token_id:")), logprob) for name, logprob in top.items()]
+        ids = [(_id_of(name), logprob) for name, logprob in top.items()]
         ids.sort(key=lambda each: -each[1])
         return tuple(Candidate(token, self._text((token,)), logprob) for token, logprob in ids[: self._most])
 
@@ -487,7 +498,7 @@ class CompletionsReader(OpenAIReader):
         if last is None or last.finish is None:
             return None
         self.complete = True
-        usage: ReportedUsage | None = self._usage
+        usage = read_usage(self._usage, ReportedUsage)
         details = usage.prompt_tokens_details if usage is not None else None
         cached = (details.cached_tokens if details is not None else None) or 0
         if not self._counted:
@@ -495,6 +506,14 @@ class CompletionsReader(OpenAIReader):
         count = usage.completion_tokens if usage is not None else -(-self._bytes // 4)
         finish = Finish(last.finish.reason, last.finish.stop, count)
         return Chunk(last.text, (), finish, cached)
+
+
+def _id_of(name: str) -> int:
+    """The id in the name of a token. Raises EngineError."""
+    try:
+        return msgspec.convert(name.removeprefix("token_id:"), TokenId, strict=False)
+    except msgspec.ValidationError as error:
+        raise not_understood("token", name) from error
 
 
 class FullAnswerReader(CompletionsReader):

@@ -147,6 +147,14 @@ class LineReader(Protocol):
         ...
 
 
+def read_usage(reported: Any, form: type[Value]) -> Value | None:
+    """The numbers of tokens that a server reports; None if they cannot be: answers are whole without."""
+    try:
+        return msgspec.convert(reported, form, strict=False)
+    except msgspec.ValidationError:
+        return None
+
+
 class OpenAIReader:
     """Reads events as OpenAI's APIs stream them. `finish` is held back until the usage after it has arrived.
 
@@ -177,12 +185,13 @@ class OpenAIReader:
             raise refusal(self._status(event), data)
         if event.usage is not None:
             self._usage = event.usage
-        if not event.choices:
+        if not event.choices or self._left is not None:  # what comes after the end is no part of it
             return None
-        if self._left is not None:  # what comes after the end is no part of it
+        choice = event.choices[0]
+        if choice.index:  # only one was asked for
             return None
-        chunk = self._chunk_of(event.choices[0])
-        if event.choices[0].finish_reason:
+        chunk = self._chunk_of(choice)
+        if choice.finish_reason:
             self._left = MAX_AFTER_END
         return chunk
 

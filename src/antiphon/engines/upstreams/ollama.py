@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.chunks import Chunk, Finish, FinishReason, TokenCount
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
@@ -50,7 +50,7 @@ class _Piece(Struct, frozen=True, gc=False):
     response: str = ""
     done: bool = False
     done_reason: str = "stop"
-    eval_count: int = 0
+    eval_count: TokenCount = 0
     error: str | None = None
 
 

@@ -17,7 +17,16 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptToken, Token
+from antiphon.core.chunks import (
+    Candidate,
+    Chunk,
+    Finish,
+    FinishReason,
+    PromptToken,
+    Token,
+    TokenCount,
+    TokenId,
+)
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
@@ -71,7 +80,7 @@ SGLANG = Flavour(
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _NO_TOKEN = 2**31 - 1
 
-_Score = tuple[float | None, int, Any]
+_Score = tuple[float | None, TokenId, Any]
 
 
 class _End(Struct, frozen=True, gc=False):
@@ -83,9 +92,9 @@ class _End(Struct, frozen=True, gc=False):
 
 class _Meta(Struct, frozen=True, gc=False):
     finish_reason: _End | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount = 0
+    cached_tokens: TokenCount = 0
     output_token_logprobs: list[_Score] = []
     output_top_logprobs: list[list[_Score] | None] = []
 
@@ -126,7 +135,7 @@ def _scored_token(
 
 class _Event(Struct, frozen=True, gc=False):
     text: str = ""
-    output_ids: tuple[int, ...] = ()
+    output_ids: tuple[TokenId, ...] = ()
     meta_info: _Meta = _Meta()
     error: Any = None
 

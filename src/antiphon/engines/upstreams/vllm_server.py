@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.core.chunks import Candidate, Chunk, PromptToken
+from antiphon.core.chunks import Candidate, Chunk, PromptToken, TokenId
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
 from antiphon.engines.engine import GenerationRequest, ModelCard
@@ -24,7 +24,6 @@ from antiphon.engines.upstreams.completions import (
     VLLM,
     CompletionsReader,
     CompletionsServer,
-    ReportedUsage,
     is_owned_by,
     listed_model,
     read_model,
@@ -112,8 +111,9 @@ def _check_text(request: GenerationRequest, param: str) -> None:
 
 
 class _Choice(Struct, frozen=True, gc=False):
+    index: int = 0
     text: str = ""
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
     logprobs: Logprobs | None = None
@@ -121,10 +121,10 @@ class _Choice(Struct, frozen=True, gc=False):
 
 class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] = ()
-    usage: ReportedUsage | None = None
+    usage: Any = None
     error: Any = None
     error_type: str | None = None
-    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[TokenId, ...] | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
