@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from antiphon.app import log_writer as writing
 from antiphon.app import worker as module
-from antiphon.app.journal import StoredInput, StreamJournal, packed, unpacked
+from antiphon.app.journal import BackgroundJournal, StoredInput, StreamJournal, packed, unpacked
 from antiphon.app.storage import Storage
 from antiphon.app.worker import HEARTBEATS, AbandonedError, FatalAnswerError, Worker
 from antiphon.config import Settings
@@ -186,6 +186,29 @@ async def test_an_answer_that_takes_too_long_fails(store: Outage) -> None:
     failed = check(await log_of(store))
     assert failed["status"] == record.status == "failed"
     assert failed["error"]["message"] == DeadlineError().message
+
+
+@pytest.mark.parametrize(("fails", "said"), [("take", "endless"), ("_end", "Hi")])
+async def test_what_cannot_be_stored_fails_and_is_not_answered_again(
+    store: Outage, monkeypatch: pytest.MonkeyPatch, fails: str, said: str
+) -> None:
+    method = getattr(BackgroundJournal, fails)
+
+    def failing(journal: BackgroundJournal, *args: Any) -> Any:
+        if journal.response_id == "resp_1":
+            raise OverflowError("Integer value out of range")
+        return method(journal, *args)
+
+    monkeypatch.setattr(BackgroundJournal, fails, failing)
+    async with working(store, lease=0.2) as server:
+        await queued(store, said, name="resp_1")
+        await queued(store, name="resp_2")
+        assert (await ended(store, "resp_1")).status is ResponseStatus.FAILED
+        assert (await ended(store, "resp_2")).status is ResponseStatus.COMPLETED
+        steps = server.engine.steps
+        await asyncio.sleep(0.5)
+        assert server.engine.steps == steps
+    assert last_of(await log_of(store, "resp_1"))["status"] == "failed"
 
 
 async def test_what_cannot_be_prepared_fails(store: Outage) -> None:

@@ -193,7 +193,13 @@ class LogWriter:
         appends: dict[Writable, Append] = {}
         size = 0
         for journal in ready:
-            if append := journal.take():
+            try:
+                append = journal.take()
+            except Exception as error:  # what cannot be written ends its answer, and no other
+                self._drop(journal)
+                journal.stop(error)
+                continue
+            if append:
                 appends[journal] = append
                 size += sum(len(entry.events) + len(entry.chunks) for entry in append.entries)
             if size > LARGE:

@@ -209,16 +209,24 @@ class Worker:
         except EngineDiedError:
             await self._engine_died(record)
             raise
+        except (*_NOT_NOW, LostError):
+            raise
+        except Exception as why:  # its end cannot be stored: it would be answered again and again
+            await self._finish(record, why)
 
     async def _engine_died(self, record: ResponseRecord) -> None:
         """Leave a response to whoever has an engine next, unless several engines have died of it."""
         writer = self._app.storage.writer
         deaths = await writer.store.jobs.count_death(writer.worker, record.id)
-        if deaths < ENGINE_DEATHS:
-            return
+        if deaths >= ENGINE_DEATHS:
+            await self._finish(record, FatalAnswerError())
+
+    async def _finish(self, record: ResponseRecord, why: Exception) -> None:
+        """End a response with what is stored of it now."""
+        writer = self._app.storage.writer
         now = await writer.store.responses.get(record.owner, record.id)
         if now is not None:
-            await finish_from_record(writer, now, FatalAnswerError(), _end_of(record))
+            await finish_from_record(writer, now, why, _end_of(record))
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""

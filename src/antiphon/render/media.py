@@ -22,6 +22,7 @@ from antiphon.core.items import (
     Part,
     TextPart,
 )
+from antiphon.render.special_tokens import SEPARATOR
 
 FENCE = "\ufdd1"
 """A noncharacter, like the separator of special tokens."""
@@ -100,7 +101,7 @@ class Marks:
 
         `order` are the numbers of the media in the order of the messages that the template was given.
         """
-        prompt = prompt.replace(FENCE, "")
+        prompt = prompt.replace(FENCE, SEPARATOR)  # without it, what is around it could be a special token
         plain = self.numbers(prompt)
         prompt = self._pattern.sub(self._plain, prompt)
         written = [number for number in order if self.media[number].kind in placeholders]
