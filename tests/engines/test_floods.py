@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, Piece, PieceKind, Token
-from antiphon.core.errors import EngineError
+from antiphon.core.errors import AntiphonError, EngineError
 from antiphon.core.turn import Sampling, Turn
 from antiphon.engines.engine import Conversation, GenerationRequest, Prompt
 from antiphon.engines.llama_stream import MAX_UNNAMED
@@ -211,6 +211,9 @@ def test_a_chunk_is_cut_within() -> None:
     tokens = (Token(1, "a"), Token(2, "b"), Token(3, "c"))
     cut = TokenLimit(2).cut(Chunk("abc", tokens, cached_tokens=7))
     assert cut == Chunk("ab", tokens[:2], Finish(FinishReason.LENGTH), cached_tokens=7)
+    merged = (Token(1, ""), Token(2, ""), Token(3, "abc" * 20))
+    cut = TokenLimit(2).cut(Chunk("abc" * 20, merged))
+    assert (cut.text, [token.text for token in cut.tokens]) == (("abc" * 20)[:16], ["", ("abc" * 20)[:16]])
     pieces = (
         Piece(PieceKind.REASONING, "r" * 6),
         Piece(PieceKind.TEXT, "t" * 400),
@@ -395,7 +398,8 @@ async def test_errors_that_cannot_be_read_are_errors_all_the_same(name: str) -> 
 
 async def test_hints_before_an_answer_are_not_the_answer() -> None:
     kind = KINDS["vllm"]
-    hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    fields = b"Link: </a>\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\nRetry-After: 9\r\n"
+    hints = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n" + fields + b"\r\n"
     whole = [hints + HEAD, part(kind.lines(1) + replace(kind, event=STOPS["vllm"]).lines(1)), END]
     async with canned({**kind.probes, kind.path: whole}) as server:
         engine = await started(server.url, kind)
@@ -476,6 +480,35 @@ async def test_an_event_that_cannot_be_is_an_error(name: str) -> None:
             await generated(engine, request)
         await engine.stop()
     assert not any("exc_info" in line for line in logs)
+
+
+@pytest.mark.parametrize("index", [None, 0, "0", False])
+@pytest.mark.parametrize("kind", ["chat", "completions", "vllm"])
+async def test_a_choice_without_its_number_is_the_only_one(kind: str, index: Any) -> None:
+    of = KINDS[kind]
+    events = [of.event, {"choices": [{}]}, {"choices": None}, {"choices": [{"text": None}]}, STOPS[kind]]
+    lines = b"".join(
+        replace(
+            of, event=event | {"choices": [each | {"index": index} for each in event["choices"] or ()]}
+        ).lines(1)
+        for event in events
+    )
+    async with canned({**of.probes, of.path: [HEAD, part(lines), END]}) as server:
+        engine = await started(server.url, of)
+        chunks = await generated(engine, REQUEST)
+        await engine.stop()
+    pieces = [piece for chunk in chunks if isinstance(chunk, ChatChunk) for piece in chunk.pieces]
+    assert "".join(each.text for each in [*chunks, *pieces]) == WORD
+
+
+async def test_a_server_that_changes_the_protocol_is_an_error() -> None:
+    kind = KINDS["chat"]
+    upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello"
+    async with canned({**kind.probes, kind.path: [upgrade]}) as server:
+        engine = await started(server.url, kind)
+        with pytest.raises(AntiphonError):
+            await generated(engine, REQUEST)
+        await engine.stop()
 
 
 async def test_other_choices_than_the_only_one_are_left_out() -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextvars import copy_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from antiphon.core.errors import StoreError
 from antiphon.core.limits import CLIENT
 from antiphon.store.database import Database
-from antiphon.store.records import StoreLimits
+from antiphon.store.pages import filled
+from antiphon.store.records import Page, StoreLimits
 
 READERS = 4
 
@@ -115,3 +117,24 @@ async def test_it_closes_when_the_reads_have_ended(slow: Slow, database: Databas
     for task in tasks[READERS:]:
         with pytest.raises(StoreError, match="closed"):
             await task
+
+
+class Row(NamedTuple):
+    id: str
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_a_page_whose_rows_are_all_deleted_meanwhile_is_read_again(follows: bool) -> None:
+    """Clients take an empty page for the end of a list."""
+    there = ["a", "b", "c"]
+
+    async def read() -> Page[Any]:
+        return Page([Row(each) for each in there[:1]], has_more=follows and len(there) > 1)
+
+    async def find(ids: Sequence[str]) -> list[str]:
+        if "b" in there:  # another transaction, twice
+            del there[0]
+        return [each for each in ids if each in there]
+
+    page = await filled(read, find)
+    assert page == (Page(["c"], has_more=False) if follows else Page([], has_more=False))

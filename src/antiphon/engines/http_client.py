@@ -388,7 +388,7 @@ class _Connection(asyncio.Protocol):
         self._bodiless += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.fail(f"its answer is not HTTP: {error}")
             return
         if self._messages:
@@ -433,9 +433,14 @@ class _Connection(asyncio.Protocol):
         elif name == b"content-encoding":
             self._encoding = value
 
+    def _forget_head(self) -> None:
+        self._delimited, self._encoding = False, b""
+        if self._exchange is not None:
+            self._exchange.retry_after, self._exchange.whole = None, False
+
     def on_headers_complete(self) -> None:
         if self._parser.get_status_code() in _INTERIM:  # another response follows
-            self._delimited = False
+            self._forget_head()
             return
         self._begun = True
         if applied_encodings([self._encoding]):

@@ -43,6 +43,9 @@ class TokenLimit:
     def _cut_tokens(self, chunk: Chunk) -> Chunk:
         tokens = chunk.tokens[: max(0, len(chunk.tokens) - (self._tokens - self._most))]
         text = "".join(token.text for token in tokens)
+        if tokens and not text:  # of several tokens, one has the text of all
+            text = chunk.text[: CHARACTERS * len(tokens)]
+            tokens = (*tokens[:-1], replace(tokens[-1], text=text))
         return replace(chunk, text=text, tokens=tokens, finish=Finish(FinishReason.LENGTH))
 
     def _cut_text(self, chunk: Chunk, room: int) -> Chunk:

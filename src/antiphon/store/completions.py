@@ -5,6 +5,7 @@ as short for a long pair. Of several filters the narrowest finds the rows, and t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -16,7 +17,7 @@ from antiphon.core.errors import NotFoundError
 from antiphon.store import blobs, items
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_parent
-from antiphon.store.pages import LOOKED_AT, Listing, existing, fit, page, sifted
+from antiphon.store.pages import LOOKED_AT, Listing, existing, filled, fit, page, sifted
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_pairs as pairs
@@ -193,9 +194,10 @@ class SqlCompletions:
         return await self._database.read(find, owner, completion_id)
 
     async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
-        found = fit(await self._found(owner, only, paging), paging, self._database.limits.page)
-        records = await self._database.read(_records, [row.id for row in found.data])
-        return Page(records, found.has_more)
+        async def read() -> Page[Found]:
+            return fit(await self._found(owner, only, paging), paging, self._database.limits.page)
+
+        return await filled(read, partial(self._database.read, _records))
 
     async def _found(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[Found]:
         """The ids and sizes on a page."""

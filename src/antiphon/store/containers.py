@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.delete import delete_container_files, delete_parent
-from antiphon.store.pages import Listing, existing, page, sifted
+from antiphon.store.pages import Listing, existing, filled, page, sifted
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
 from antiphon.store.schema import container_files, containers
 from antiphon.store.transaction import Transaction
@@ -162,9 +163,10 @@ class SqlContainers:
         return await self._database.read(_find, owner, container_id)
 
     async def list(self, owner: str, name: str | None, paging: Paging) -> Page[ContainerRecord]:
-        found = await sifted(self._database, _listing(owner, name), paging)
-        records = await self._database.read(_records, [row.id for row in found.data])
-        return Page(records, found.has_more)
+        listing = _listing(owner, name)
+        return await filled(
+            partial(sifted, self._database, listing, paging), partial(self._database.read, _records)
+        )
 
     async def use(
         self, owner: str, container_id: str, interpreter: str, now: float

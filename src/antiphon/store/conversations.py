@@ -39,6 +39,7 @@ def owners(transaction: Transaction, ids: Collection[str]) -> dict[str, str]:
 def append(transaction: Transaction, conversation_id: str, records: Sequence[ItemRecord]) -> None:
     """Append items. If the conversation was deleted, nothing is written."""
     its = conversations.c.id == conversation_id
+    records = items.distinct(records, items.taken(transaction, conversation_id, records))
     counter, size = conversations.c.next_position, items.size(records)
     # Incrementing the count locks the row: concurrent appends wait, and get the following numbers.
     grown = {"next_position": counter + len(records), "size": conversations.c.size + size}
@@ -183,8 +184,8 @@ class SqlConversations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, record: ConversationRecord, items: Sequence[ItemRecord]) -> None:
-        await self._database.write(_create, (record, items))
+    async def create(self, record: ConversationRecord, first: Sequence[ItemRecord]) -> None:
+        await self._database.write(_create, (record, items.distinct(first)))
 
     async def get(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(find, owner, conversation_id)

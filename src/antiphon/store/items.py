@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from secrets import token_hex
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection, Row, Select, bindparam, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.pages import Listing, page_within
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
-from antiphon.store.transaction import Rows, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Rows, Transaction, insertion
 from antiphon.store.usage import size_of, stored_size
 
 COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens, items.c.blobs)
@@ -23,11 +26,42 @@ SIZE = stored_size(items.c.payload, items.c.tokens)
 _BYTES = func.coalesce(func.length(items.c.payload), 0)
 
 _ADD = insertion(items)
+_WITH_ID = PreparedStatement(
+    select(items.c.id).where(items.c.id == bindparam("named"), items.c.parent == bindparam("its")),
+    [items.c.id, items.c.parent],
+)
+
+MAX_PREFIX = 16
+"""Characters of an id that say what it is of."""
 
 
 def input_rows(owner: str, parent: str, records: Iterable[ItemRecord], start: int = 0) -> Rows:
     """Rows for input items, from position `start` on."""
     return [_row(owner, parent, False, position, record) for position, record in zip(count(start), records)]
+
+
+def distinct(records: Sequence[ItemRecord], taken: Iterable[str] = ()) -> Sequence[ItemRecord]:
+    """The items, each with an id of its own: ids are the cursors of lists.
+
+    One whose id is `taken`, or that of an item before it, gets another.
+    """
+    ids, changed = {*taken}, []
+    for record in records:
+        its = _renamed(record) if record.id in ids else record
+        ids.add(its.id)
+        changed.append(its)
+    return changed
+
+
+def _renamed(record: ItemRecord) -> ItemRecord:
+    new = f"{record.id.partition('_')[0][:MAX_PREFIX]}_{token_hex(24)}"
+    old = b'"id":' + msgspec.json.encode(record.id)  # the second member of any payload
+    return replace(record, id=new, payload=record.payload.replace(old, b'"id":"%b"' % new.encode(), 1))
+
+
+def taken(transaction: Transaction, parent: str, records: Iterable[ItemRecord]) -> list[str]:
+    """Which of the ids of these records items of the parent have."""
+    return [row[0] for row in transaction.find(_WITH_ID, [(record.id, parent) for record in records])]
 
 
 def output_rows(owner: str, parent: str, records: Iterable[ItemRecord]) -> Rows:

@@ -6,10 +6,10 @@ that other reads run in between. Such a page may end before it is full. It has a
 nothing follows: clients take an empty page for the end of a list.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,8 @@ from sqlalchemy import ColumnElement, Connection, Select, tuple_
 from antiphon.core.errors import NotFoundError
 from antiphon.store.database import Database, Found
 from antiphon.store.records import Page, Paging
+
+T = TypeVar("T")
 
 LOOKED_AT = 500
 """The most rows that one read puts through a sieve."""
@@ -30,7 +32,8 @@ class Listing(Struct, frozen=True):
     """A list: `rows` with a column `id`, ordered by `keys`, which an index has in this order.
 
     `every` is the list without filters, if it has some: a row that does not match any more is still a place
-    in the list, which a cursor may name. Where an id `repeats`, the first row with it is the place.
+    in the list, which a cursor may name. Where an id `repeats`, as in older stores, the last row
+    with it is the place, so that every walk through the list ends.
     """
 
     rows: Select[Any]
@@ -73,6 +76,21 @@ def fit(found: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
     fitting = max(1, sum(total <= max_bytes for total in accumulate(row.size for row in rows)))
     first = _first(rows, replace(paging, limit=fitting))
     return replace(first, has_more=found.has_more or first.has_more)
+
+
+async def filled(
+    read: Callable[[], Awaitable[Page[Found]]], find: Callable[[Sequence[str]], Awaitable[list[T]]]
+) -> Page[T]:
+    """The page of the records of the ids that `read` returns.
+
+    All of them may be deleted before `find` returns them. It is read again then: an empty page would be taken
+    for the end of the list.
+    """
+    while True:
+        found = await read()
+        records = await find([row.id for row in found.data])
+        if records or not found.has_more:
+            return Page(records, found.has_more)
 
 
 async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[Found]:
@@ -139,9 +157,11 @@ def _place(connection: Connection, listing: Listing, paging: Paging, param: str)
     if cursor is None:
         return None
     named = every.rows.with_only_columns(*every.keys).where(every.rows.selected_columns.id == cursor)
+    upwards = _is_read_upwards(paging)
     # Not ordered without need: SQLite would look for the id in the order of the list.
-    ordered = named.order_by(*every.keys) if every.repeats else named
-    place = connection.execute(ordered.limit(1)).first()
+    if every.repeats:
+        named = named.order_by(*(key.desc() if upwards else key.asc() for key in every.keys))
+    place = connection.execute(named.limit(1)).first()
     if place is None:
         raise NotFoundError(f"There is no {cursor!r} in this list. Use the id of an entry.", param=param)
     return place

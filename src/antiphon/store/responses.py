@@ -331,13 +331,13 @@ class SqlResponses:
         self._database = database
 
     async def create(self, record: ResponseRecord, input_items: Sequence[ItemRecord]) -> None:
-        if refusal := await self._database.write(create_all, (record, input_items)):
+        if refusal := await self._database.write(create_all, (record, items.distinct(input_items))):
             raise refusal
 
     async def save(
         self, record: ResponseRecord, input_items: Sequence[ItemRecord], output: Sequence[ItemRecord]
     ) -> None:
-        if refusal := await self._database.write(save_all, (record, input_items, output)):
+        if refusal := await self._database.write(save_all, (record, items.distinct(input_items), output)):
             raise refusal
 
     async def get(self, owner: str, response_id: str) -> ResponseRecord | None:

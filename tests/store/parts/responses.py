@@ -1,11 +1,13 @@
 """What every store does with responses and their chains."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.store.records import (
+    ItemRecord,
     Paging,
     ResponseStatus,
     ResponseSummary,
@@ -269,10 +271,30 @@ class ResponsesContract:
         await store.responses.finish(response_end(output=items("z")))
         await check_pages(lambda paging: store.responses.input_items(OWNER, "resp_1", paging), "abcdef")
 
-    async def test_items_may_share_ids(self, store: Store) -> None:
-        await store.responses.create(response(), items("a", "a", "b"))
-        page = await store.responses.input_items(OWNER, "resp_1", Paging("asc", after="a"))
-        assert names(page.data) == ["a", "b"]
+    async def test_an_item_with_the_id_of_another_gets_one_of_its_own(self, store: Store) -> None:
+        given = [item("msg_1", payload=b'{"type":"message","id":"msg_1","text":"%d"}' % n) for n in range(3)]
+        await store.responses.create(response(), [*given, *items("b")])
+        await store.conversations.create(conversation(), given[:2])
+        await store.conversations.add(OWNER, "conv_1", given)
+        pages = {
+            "resp_1": partial(store.responses.input_items, OWNER, "resp_1"),
+            "conv_1": partial(store.conversations.items, OWNER, "conv_1"),
+        }
+        for parent, read in pages.items():
+            for order in ("asc", "desc"):
+                found: list[ItemRecord] = []
+                while (
+                    page := await read(Paging(order, limit=2, after=found[-1].id if found else None))
+                ).data:
+                    found += page.data
+                    if not page.has_more:
+                        break
+                ids = names(found)
+                assert len({*ids}) == len(ids) == {"resp_1": 4, "conv_1": 5}[parent]
+                assert ids.count("msg_1") == 1
+                assert all(
+                    b'"id":"%b"' % each.id.encode() in each.payload for each in found if each.id != "b"
+                )
 
 
 class ItemsContract:

@@ -404,7 +404,7 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _Choice(Struct, frozen=True, gc=False):
-    index: int = 0
+    index: Any = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None

@@ -91,6 +91,9 @@ _OURS = frozenset(
 """Not sent as they are: requests wait on this server; the others have special fields."""
 
 
+ID_DIGITS = 10
+"""Digits of the id of a token, at most."""
+
 ANY_NUMBER = 2**31
 """How many alternatives a vLLM gives depends on its `--max-logprobs`: it refuses what is too much itself."""
 
@@ -160,8 +163,8 @@ class _Logprobs(Struct, frozen=True, gc=False):
 
 
 class _Choice(Struct, frozen=True, gc=False):
-    index: int = 0
-    text: str = ""
+    index: Any = 0
+    text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
@@ -182,7 +185,7 @@ class ReportedUsage(Struct, frozen=True, gc=False):
 
 
 class _Event(Struct, frozen=True, gc=False):
-    choices: tuple[_Choice, ...] = ()
+    choices: tuple[_Choice, ...] | None = ()
     usage: Any = None
     error: Any = None
     error_type: str | None = None
@@ -431,7 +434,7 @@ class CompletionsReader(OpenAIReader):
         return Chunk(chunk.text, chunk.tokens[:end])
 
     def _chunk(self, choice: _Choice) -> Chunk:
-        ids, text = choice.token_ids, choice.text
+        ids, text = choice.token_ids, choice.text or ""
         finish = self._finish(choice) if choice.finish_reason else None  # some servers send "" until the end
         if self._counted or not ids:
             self._bytes += len(text.encode())
@@ -510,10 +513,10 @@ class CompletionsReader(OpenAIReader):
 
 def _id_of(name: str) -> int:
     """The id in the name of a token. Raises EngineError."""
-    try:
-        return msgspec.convert(name.removeprefix("token_id:"), TokenId, strict=False)
-    except msgspec.ValidationError as error:
-        raise not_understood("token", name) from error
+    digits = name.removeprefix("token_id:")
+    if not digits.isdecimal() or len(digits) > ID_DIGITS or int(digits) >= 2**31:
+        raise not_understood("token", name)
+    return int(digits)
 
 
 class FullAnswerReader(CompletionsReader):

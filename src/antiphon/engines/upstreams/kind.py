@@ -188,7 +188,7 @@ class OpenAIReader:
         if not event.choices or self._left is not None:  # what comes after the end is no part of it
             return None
         choice = event.choices[0]
-        if choice.index:  # only one was asked for
+        if type(choice.index) is int and choice.index:  # only one was asked for
             return None
         chunk = self._chunk_of(choice)
         if choice.finish_reason:

@@ -111,8 +111,8 @@ def _check_text(request: GenerationRequest, param: str) -> None:
 
 
 class _Choice(Struct, frozen=True, gc=False):
-    index: int = 0
-    text: str = ""
+    index: Any = 0
+    text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
@@ -120,7 +120,7 @@ class _Choice(Struct, frozen=True, gc=False):
 
 
 class _Event(Struct, frozen=True, gc=False):
-    choices: tuple[_Choice, ...] = ()
+    choices: tuple[_Choice, ...] | None = ()
     usage: Any = None
     error: Any = None
     error_type: str | None = None
