@@ -317,8 +317,8 @@ FAULTS = {
     ),
     "a client is told the key for the server of the model": Fault(
         "engines/upstream.py",
-        "    if key:\n",
-        "    if not key:\n",
+        "    if key is not None:\n",
+        "    if key is None:\n",
         "sees the key",
         wanted=("url", "chat"),
     ),

@@ -24,7 +24,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.permits import Permit
-from antiphon.core.redact import HIDDEN, redacted
+from antiphon.core.redact import know, redacted, without_known
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
@@ -311,7 +311,7 @@ class UpstreamEngine:
             if passing.status in MISSING_STATUSES:
                 raise self._unsupported_task()
             if passing.status != 200:
-                raise self._without_key(refusal(passing.status, refused, passing.retry_after))
+                raise _without_key(refusal(passing.status, refused, passing.retry_after))
 
     @staticmethod
     def _unsupported_task() -> RequestError:
@@ -339,10 +339,7 @@ class UpstreamEngine:
             except AntiphonError as error:
                 if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
                     raise self._unsupported_task() from error
-                raise self._without_key(error) from error.__cause__
-
-    def _without_key(self, error: AntiphonError) -> AntiphonError:
-        return _without_key(error, self._options.upstream_key)
+                raise _without_key(error) from error.__cause__
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation."""
@@ -360,7 +357,6 @@ class UpstreamEngine:
                 self._limits,
                 receiver,
                 self._generations,
-                self._options.upstream_key,
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
@@ -399,13 +395,11 @@ class _Generation(Exchange):
         limits: Limits,
         receiver: Receiver,
         running: dict["_Generation", None],
-        key: str | None,
     ) -> None:
         super().__init__(request)
         self._reader = reader
         self._receiver = receiver
         self._generations = running
-        self._key = key
         self._limit = limit
         self._lines = LineSplitter(limits, reader.line_limit)
         self._refused = b""
@@ -430,7 +424,7 @@ class _Generation(Exchange):
         """Stop, and report the error to the receiver."""
         if not self._over:
             self.cancel()
-            self._receiver.fail(_without_key(error, self._key))
+            self._receiver.fail(_without_key(error))
 
     def _release_slot(self) -> None:
         self._over = True
@@ -570,18 +564,19 @@ class _Generation(Exchange):
             self.fail(failure_of(error))
 
 
-def _without_key(error: AntiphonError, key: str | None) -> AntiphonError:
-    """The error, and its cause, without the key: servers quote requests."""
-    if key:
-        error.message = error.message.replace(key, HIDDEN)
-        if isinstance(error.__cause__, HttpError):
-            error.__cause__.args = (str(error.__cause__).replace(key, HIDDEN),)
+def _without_key(error: AntiphonError) -> AntiphonError:
+    """The error, and its cause, without keys of this server: others quote requests."""
+    error.message = without_known(error.message)
+    if isinstance(error.__cause__, HttpError):
+        error.__cause__.args = (without_known(str(error.__cause__)),)
     return error
 
 
 def client_of(options: Options, limits: Limits = DEFAULTS) -> HttpClient:
     """A client of the server. Raises EngineError if its URL is invalid."""
     key, messages = options.upstream_key, options.upstream_kind == anthropic.NAME
+    if key is not None:
+        know(key)
     try:
         return HttpClient(
             options.model,
