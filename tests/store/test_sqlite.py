@@ -100,6 +100,24 @@ async def test_what_was_written_survives_a_kill(path: Path):
     await store.close()
 
 
+async def test_nothing_is_written_into_a_file_that_was_deleted_or_replaced(path: Path):
+    """Nobody would find it there."""
+    store = await open_store(f"sqlite:///{path}")
+    await store.responses.create(response("resp_1"), ())
+    aside = path.with_name("aside")
+    os.rename(path, aside)  # noqa: PTH104 - a method would be one that blocks
+    with pytest.raises(StoreError):
+        await store.responses.create(response("resp_2"), ())
+    with pytest.raises(StoreError):
+        await store.check_writable()
+    os.close(os.open(path, os.O_CREAT))
+    with pytest.raises(StoreError):
+        await store.check_writable()
+    os.replace(aside, path)  # noqa: PTH105
+    await store.responses.create(response("resp_3"), ())
+    await store.close()
+
+
 async def test_processes_that_open_a_new_file_at_once(path: Path):
     programs = [await program(OPEN, f"sqlite:///{path}", f"r{index}") for index in range(4)]
     assert [await process.wait() for process in programs] == [0] * 4

@@ -70,6 +70,7 @@ class Sqlite:
         pool = {"poolclass": QueuePool, "pool_size": limits.readers + 1, "max_overflow": 0}
         self._engine = create_engine("sqlite://", creator=self._connect, **pool)
         self._writer: _Writer | None = None
+        self._file: tuple[int, int] | None = None  # that was opened
 
     async def open(self, notifier: Notifier) -> None:
         """Create the file if necessary, readable for its owner only, and migrate its tables.
@@ -148,6 +149,7 @@ class Sqlite:
         with as_store_errors(sqlite3.Error):
             if self._path is not None:
                 _create(self._path)
+                self._file = _identity(self._path)
             connection = self._engine.connect()
             self._writer = _Writer(connection)
             with connection.begin():
@@ -163,8 +165,11 @@ class Sqlite:
 
     def _transact(self, work: Work[R]) -> tuple[R, list[str]]:
         assert self._writer
-        with as_store_errors(sqlite3.Error), self._writer.transaction():
-            return work(self._writer.connection, self._writer)
+        with as_store_errors(sqlite3.Error):
+            if self._path is not None and self._file != _identity(self._path):
+                raise OSError("The file was replaced: what is written into the old one is lost.")
+            with self._writer.transaction():
+                return work(self._writer.connection, self._writer)
 
     async def _poll(self) -> None:
         seen: int | None = None
@@ -214,6 +219,12 @@ class _Writer:
         """A number that changes when another connection writes."""
         version: int = self._driver.execute("PRAGMA data_version").fetchone()[0]
         return version
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What tells a file from another that takes its place. Raises OSError if there is none."""
+    there = path.stat()
+    return there.st_dev, there.st_ino
 
 
 def _run(threads: ThreadPoolExecutor, work: Callable[[], R]) -> asyncio.Future[R]:
