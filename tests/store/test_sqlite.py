@@ -105,7 +105,7 @@ async def test_nothing_is_written_into_a_file_that_was_deleted_or_replaced(path:
     store = await open_store(f"sqlite:///{path}")
     await store.responses.create(response("resp_1"), ())
     aside = path.with_name("aside")
-    os.rename(path, aside)  # noqa: PTH104 - a method would be one that blocks
+    os.rename(path, aside)
     with pytest.raises(StoreError):
         await store.responses.create(response("resp_2"), ())
     with pytest.raises(StoreError):
@@ -113,7 +113,7 @@ async def test_nothing_is_written_into_a_file_that_was_deleted_or_replaced(path:
     os.close(os.open(path, os.O_CREAT))
     with pytest.raises(StoreError):
         await store.check_writable()
-    os.replace(aside, path)  # noqa: PTH105
+    os.replace(aside, path)
     await store.responses.create(response("resp_3"), ())
     await store.close()
 
