@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -186,23 +186,28 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """No request is running."""
-        return len(self.process.tasks) <= self._own and not self.busy and not self._state.connections
+        """No request is running. Tasks of the server itself may have ended: a request may be in their place."""
+        few = len(self.process.tasks) <= self._own and not self.busy and not self._state.connections
+        return few and not any(running or waiting for _, running, waiting in self._used_permits)
+
+    @property
+    def _used_permits(self) -> Iterator[tuple[str, int, int]]:
+        """Whose permits are used, how many are, and how many wait; without those that are always used."""
+        for whose, permits in self.process.permits:
+            if whose == STORE:  # which the server's own work uses at any time: see `stop`
+                continue
+            kept = 1 if permits is self.worker.permits else 0  # with which it waits for a job
+            if permits.running > kept or permits.waiting:
+                yield whose, permits.running - kept, permits.waiting
 
     def check_idle(self) -> None:
         """No request is running: check that all resources were released."""
         load = self.engine.load
         law(load.running == 0, f"{self.process.name}: {load.running} slots of the engine are not free")
         law(load.waiting == 0, f"{self.process.name}: {load.waiting} requests wait for the engine")
-        for whose, permits in self.process.permits:
-            if whose == STORE:  # which the server's own work uses at any time: see `stop`
-                continue
-            kept = 1 if permits is self.worker.permits else 0  # with which it waits for a job
-            law(
-                permits.running <= kept,
-                f"{self.process.name}: {permits.running} permits of {whose} are not free",
-            )
-            law(permits.waiting == 0, f"{self.process.name}: {permits.waiting} wait for a permit of {whose}")
+        for whose, running, waiting in self._used_permits:
+            law(not running, f"{self.process.name}: {running} permits of {whose} are not free")
+            law(not waiting, f"{self.process.name}: {waiting} wait for a permit of {whose}")
         kept = [*self.app.storage.writer.open]
         law(not kept, f"{self.process.name}: the journals of {kept} are open")
         law(not self._state.connections, f"{self.process.name}: {len(self._state.connections)} connections")

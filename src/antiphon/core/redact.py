@@ -17,7 +17,7 @@ SHOWN = 300
 READ = 4 * SHOWN
 """Characters of it that are looked at: what is beyond is not shown in any case."""
 HIDDEN = "…"
-SHORTEST = 6
+SHORTEST = 4
 """Characters of a known key: what is shorter may be in any text."""
 
 _NAME = r"""
