@@ -96,8 +96,8 @@ FAULTS = {
     ),
     "a response fails whose engine has died": Fault(
         "app/worker.py",
-        "        if deaths < ENGINE_DEATHS:\n",
-        "        if deaths < 1:\n",
+        "        if deaths >= ENGINE_DEATHS:\n",
+        "        if deaths >= 1:\n",
         "is failed, not completed|has results of|has the result",
         wanted=("background", "engine"),
     ),

@@ -186,7 +186,7 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """No request is running. Tasks of the server itself may have ended: a request may be in their place."""
+        """No request is running. Tasks of the server itself may have ended, and one be in their place."""
         few = len(self.process.tasks) <= self._own and not self.busy and not self._state.connections
         return few and not any(running or waiting for _, running, waiting in self._used_permits)
 
