@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,9 @@ REMEMBERED_PIECES = 65536
 
 LONG = 64 * 1024
 """Texts with at least this number of characters are tokenized in a thread."""
+
+PART = 4096
+"""Pieces whose ids are looked up at once."""
 
 PAUSE = 64
 """The number of texts that are tokenized before the event loop may do other work."""
@@ -426,7 +430,9 @@ class _Pieces:
         known = self._ids
         ids: list[int] = []
         for text in texts:
-            ids += map(known.__getitem__, cut(text))
+            pieces = iter(cut(text))
+            while part := [*map(known.__getitem__, islice(pieces, PART))]:  # other threads run between them
+                ids += part
             while len(known) > REMEMBERED_PIECES:
                 piece = next(iter(known))
                 self._others.pop(known.pop(piece), None)
