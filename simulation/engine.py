@@ -108,6 +108,10 @@ def line_of(prompt: str) -> Line:
     return _answer(name, kind)
 
 
+Working = Generation | UrlGeneration
+"""An answer that an engine works on."""
+
+
 class EngineLaws:
     """What a server may have its engine work on, according to the stored state.
 
@@ -120,7 +124,7 @@ class EngineLaws:
         self._asked = asked
         self.slack = SLACK
         self.deadlines: dict[str, float] = {}
-        self._works: dict[str, list[tuple[Process, Generation | UrlGeneration]]] = {}
+        self._works: dict[str, list[tuple[Process, Working]]] = {}
         self._left: set[str] = set()
 
     def leave(self, number: str) -> None:
@@ -141,7 +145,7 @@ class EngineLaws:
             self._check(process, request, number)
         except LawError as error:  # the server would treat it as a failure of the engine
             self._loop.call_exception_handler({"message": str(error), "exception": error})
-        if isinstance(work, (Generation, UrlGeneration)):
+        if isinstance(work, Working):
             self._works.setdefault(number, []).append((process, work))
             if number in self.deadlines:
                 self._watch_deadline(process, number, work)
@@ -171,7 +175,7 @@ class EngineLaws:
                 f"number {number} is started again, though {stored} characters are stored",
             )
 
-    def _watch_deadline(self, process: Process, number: str, work: Generation | UrlGeneration) -> None:
+    def _watch_deadline(self, process: Process, number: str, work: Working) -> None:
         now, seconds = self._loop.time(), self.deadlines[number]
         history = self._histories.by_number.get(number)
         if history is not None and history.background:
@@ -179,7 +183,7 @@ class EngineLaws:
         after = max(0.0, seconds) + self.slack
         self._watch_end(process, work, after, f"number {number} is worked on after its deadline")
 
-    def _watch_end(self, process: Process, work: Generation | UrlGeneration, after: float, what: str) -> None:
+    def _watch_end(self, process: Process, work: Working, after: float, what: str) -> None:
         """It has ended by then. A paused server continues later, and stops at once."""
         now = self._loop.time()
 

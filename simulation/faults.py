@@ -302,9 +302,9 @@ FAULTS = {
         wanted=("url",),
     ),
     "the end of an answer waits for its usage": Fault(
-        "engines/upstreams/kind.py",
-        "            if self._left < 0:\n",
-        "            if self._left < -1_000_000:\n",
+        "engines/upstream.py",
+        "self._reader.end() if self._late > MAX_AFTER_END else None",
+        "None",
         "a flood is read to its end",
         wanted=("url",),
     ),

@@ -70,7 +70,7 @@ def know(key: str) -> None:
 
 def redacted(text: str) -> str:
     """The beginning of a text of another server, as it may be shown."""
-    read = without_known(text[: 2 * READ])[:READ]
+    read = without_known(text[: 2 * READ])[:READ]  # before it is cut: a part of a key is one, too
     hidden = _SECRET.sub(_hide, read)
     line = " ".join("".join(char if char.isprintable() else " " for char in hidden).split())
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}{HIDDEN}"

@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-import msgspec
 import structlog
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
@@ -25,6 +24,7 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.permits import Permit
 from antiphon.core.redact import know, redacted, without_known
+from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
@@ -96,6 +96,9 @@ HEARD_SECONDS = 1.0
 
 PIECE_LINES, PIECE_BYTES = 128, 64 * 1024
 """Lines, and bytes of them, that are read in one turn of the event loop: a server may send faster."""
+
+MAX_AFTER_END = 64
+"""Lines that are read after the end of an answer, until its usage comes."""
 
 DRAIN_SECONDS = 0.05
 """Seconds between two checks for running requests."""
@@ -408,6 +411,7 @@ class _Generation(Exchange):
         self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
         self._over = False  # the receiver is not called any more
         self._answered = False
+        self._late = 0  # lines after the end of the answer
 
     def began(self) -> None:
         """It is sent now."""
@@ -500,7 +504,7 @@ class _Generation(Exchange):
         except NotFetched as missing:
             self._request_task = asyncio.ensure_future(self._ask(missing))
             self.pause()
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             failure = failure_of(ReportedError(f"its answer cannot be read: {redacted(str(error))}"))
         except Exception as error:
             failure = failure_of(error)
@@ -526,6 +530,9 @@ class _Generation(Exchange):
                 raise
             left -= 1
             size -= len(line)
+            if chunk is None and self._reader.ended:
+                self._late += 1
+                chunk = self._reader.end() if self._late > MAX_AFTER_END else None
             if chunk is not None:
                 chunks.append(chunk := self._limit.cut(chunk))
                 if chunk.finish is not None:

@@ -25,7 +25,6 @@ from antiphon.engines.http_client import HttpClient
 from antiphon.engines.upstreams.chat import DEFAULT_SLOTS, models_of, select_model
 from antiphon.engines.upstreams.kind import (
     EVENT,
-    MAX_AFTER_END,
     SIGNATURES,
     Answers,
     BoundedDict,
@@ -310,7 +309,7 @@ Signatures = BoundedDict[bytes, tuple[Signature, ...]]
 class MessagesReader:
     """Reads the events of a stream. The signatures of reasoning are put into `signatures`."""
 
-    complete = False
+    complete = ended = False
     line_limit = EVENT
 
     def __init__(self, signatures: Signatures) -> None:
@@ -319,13 +318,10 @@ class MessagesReader:
         self._signed: list[Signature] = []
         self._size = 0  # of the block
         self._reason: FinishReason | None = None
-        self._left = MAX_AFTER_END  # lines to read after the reason
         self._usage: dict[str, int] = {}  # the latest number of each kind
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""
-        if self._reason is not None and self._is_too_late():
-            return self.end()
         if not line.startswith(b"data:"):
             return None  # empty, or the name of an event, which the event has, too
         event = _decode(line[5:])
@@ -338,18 +334,14 @@ class MessagesReader:
             self._count(event.usage)
         if event.type == "message_stop":
             return self.end()
-        return self._chunk(event) if self._reason is None else None
-
-    def _is_too_late(self) -> bool:
-        """After the reason, few lines are read."""
-        self._left -= 1
-        return self._left < 0
+        return None if self.ended else self._chunk(event)
 
     def _chunk(self, event: _Event) -> Chunk | None:
         if event.delta is not None and event.delta.stop_reason is not None:
             self._reason = _REASONS.get(event.delta.stop_reason)
             if self._reason is None:
                 raise not_understood("stop_reason", event.delta.stop_reason)
+            self.ended = True
         piece = _piece(event)
         self._remember(event, piece)
         return None if piece is None else ChatChunk(pieces=(piece,))

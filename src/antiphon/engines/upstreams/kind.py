@@ -36,9 +36,6 @@ PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags"
 MAX_REFUSAL = 100_000
 """Bytes that are read of an error response."""
 
-MAX_AFTER_END = 64
-"""Lines that are read after the end of an answer, until its usage comes."""
-
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
 
@@ -132,10 +129,12 @@ class Lookups(BoundedDict[Key, Value]):
 class LineReader(Protocol):
     """Reads the lines of one response. `complete`: the server will send no more.
 
+    `ended`: it has told the end of the answer, and only its usage may follow.
     `line_limit` names the limit for a line: `EVENT` or `CUMULATIVE`.
     """
 
     complete: bool
+    ended: bool
     line_limit: str
 
     def read(self, line: bytes) -> Chunk | None:
@@ -161,20 +160,15 @@ class OpenAIReader:
     `decode` makes from each a struct with `choices`, `usage` and `error`.
     """
 
-    complete = False
+    complete = ended = False
     line_limit = EVENT
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
         self._usage: Any = None
-        self._left: int | None = None  # lines to read after the end
 
     def read(self, line: bytes) -> Chunk | None:
         """See `LineReader`."""
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
-                return self.end()
         if not line.startswith(b"data:"):
             return None  # empty, a comment, or the name of an event
         data = line[5:].strip()
@@ -185,14 +179,13 @@ class OpenAIReader:
             raise refusal(self._status(event), data)
         if event.usage is not None:
             self._usage = event.usage
-        if not event.choices or self._left is not None:  # what comes after the end is no part of it
+        if not event.choices or self.ended:  # what comes after the end is no part of it
             return None
         choice = event.choices[0]
         if type(choice.index) is int and choice.index:  # only one was asked for
             return None
         chunk = self._chunk_of(choice)
-        if choice.finish_reason:
-            self._left = MAX_AFTER_END
+        self.ended = bool(choice.finish_reason)
         return chunk
 
     def _status(self, event: Any) -> int:

@@ -104,7 +104,7 @@ class LlamaServer:
 class _Reader:
     """Reads the events of a stream."""
 
-    complete = False
+    complete = ended = False
     line_limit = EVENT
 
     def __init__(self, messages: MessageReader) -> None:

@@ -95,7 +95,7 @@ class OllamaServer:
 class _Reader:
     """Reads a stream whose lines are JSON."""
 
-    complete = False
+    complete = ended = False
     line_limit = EVENT
 
     def read(self, line: bytes) -> Chunk | None:

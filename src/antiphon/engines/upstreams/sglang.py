@@ -227,7 +227,7 @@ class SglangServer:
 class SglangReader:
     """Reads the events of a stream."""
 
-    complete = False
+    complete = ended = False
     line_limit = CUMULATIVE
 
     def __init__(self, request: GenerationRequest, text: Callable[[tuple[int, ...]], str]) -> None:

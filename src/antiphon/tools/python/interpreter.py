@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.core.errors import ToolError
+from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.tools.process import PAUSE_SECONDS, PIECE_BYTES, end, kill_group, start_process
 from antiphon.tools.python.sandbox import environment
 from antiphon.tools.text import Excerpt
@@ -179,7 +180,7 @@ class Interpreter:
             raise await self._ended()
         try:
             return _decode(line)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise InterpreterLostError("The interpreter sent an unexpected answer.") from error
 
     async def _ended(self) -> InterpreterLostError:
