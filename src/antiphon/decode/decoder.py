@@ -195,7 +195,7 @@ class Decoder:
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
         text = chunk.text
-        if self.plain[text] and len(chunk.tokens) == 1:  # has the same result as `_feed`
+        if len(chunk.tokens) == 1 and self.plain[text]:  # has the same result as `_feed`
             self._plain_length += len(text)
             self._plain_tokens += 1
             return [self._delta(text, text, chunk.tokens)]

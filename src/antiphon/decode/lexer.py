@@ -36,22 +36,17 @@ MAX_SPACE = 256
 """Characters of space that are held back before a possible marker; any more are text."""
 
 
-MAX_PLAIN = 4096
-"""Characters of a text that is looked at before it is read."""
-
-
 class PlainTexts(dict[str, bool]):
     """Text → whether it can only be plain text: not empty, and without a match of `search`.
 
-    A model uses the same tokens repeatedly: a lookup takes a tenth of the time of a search. A text that is
-    too long for a token is not searched here: it has to be read in any case, which is a search, too.
+    A model uses the same tokens repeatedly: a lookup takes a tenth of the time of a search.
     """
 
     def __init__(self, search: Callable[[str], object]) -> None:
         self._search = search
 
     def __missing__(self, text: str) -> bool:
-        plain = bool(text) and len(text) <= MAX_PLAIN and not self._search(text)
+        plain = bool(text) and not self._search(text)
         if len(text) <= MAX_KNOWN_LENGTH and len(self) < MAX_KNOWN:
             self[text] = plain
         return plain

@@ -315,7 +315,7 @@ class GenerationRun(_PlainChunks):
             if writer is not None and len(chunks) == 1:
                 chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
                 text = chunk.text
-                if self._plain[text] and chunk.finish is None and len(chunk.tokens) == 1:
+                if len(chunk.tokens) == 1 and chunk.finish is None and self._plain[text]:
                     self._pieces.append(text)
                     writer.write(text, chunk.tokens)
                     return
