@@ -253,6 +253,63 @@ async def test_names_and_stop_strings() -> None:
         await api.post("/chat/completions", chat(stop=["x" * 8], max_tokens=1))
 
 
+NAMING: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/chat/completions/batch": {"messages": [[{"role": "user", "content": "Hi"}]]},
+    "/v1/completions": {"prompt": "Hi"},
+    "/infill": {"input_prefix": "Hi", "input_suffix": "you"},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [1]},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/responses/input_tokens": {"input": "Hi"},
+    "/v1/responses/compact": {"input": "Hi"},
+    "/v1/messages": {"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/embeddings": {"input": "Hi"},
+    "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/v1/score": {"text_1": "a", "text_2": "b"},
+}
+"""Each endpoint that computes with a model which its body names."""
+
+
+@pytest.mark.parametrize("path", NAMING)
+@pytest.mark.parametrize("default", [None, "scripted"])
+async def test_names_of_models(path: str, default: str | None) -> None:
+    """Of any length, although a default model answers for any name."""
+    long = "x" * 9
+    async with serving() as (server, api):
+        server.models.default = default
+        answer = await api.http.post(f"{server.url}{path}", json={"model": long, **NAMING[path]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error.get("param", "model")) == (400, "model"), answer.text
+    assert "the limit 'name_characters' of this server" in error["message"]
+    assert long not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
+async def test_names_of_models_in_forms(path: str) -> None:
+    async with serving() as (server, api):
+        form: dict[str, Any] = {"files": {"file": ("a.wav", b"RIFF")}, "data": {"model": "x" * 9}}
+        answer = await api.http.post(f"{server.url}{path}", **form)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model"), answer.text
+    assert "the limit 'name_characters' of this server" in answer.json()["error"]["message"]
+
+
+async def test_names_of_models_in_a_batch() -> None:
+    params = {"model": "x" * 9, **NAMING["/v1/messages"]}
+    async with serving() as (server, api):
+        server.models.default = "scripted"
+        requests = [{"custom_id": "a", "params": params}]
+        made = (await api.http.post(f"{server.url}/v1/messages/batches", json={"requests": requests})).json()
+        url = f"{server.url}/v1/messages/batches/{made['id']}"
+        while (await api.http.get(url)).json()["processing_status"] != "ended":
+            await asyncio.sleep(0.02)
+        result = json.loads((await api.http.get(f"{url}/results")).text)["result"]
+    assert result["type"] == "errored"
+    assert "the limit 'name_characters' of this server" in result["error"]["error"]["message"]
+
+
 async def test_a_body_that_only_has_metadata() -> None:
     async with serving() as (_, api):
         path = await api.conversation()

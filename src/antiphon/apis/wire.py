@@ -58,7 +58,15 @@ def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
     model = missing if "model" not in found else unnamed() if found["model"] in _UNNAMED else None
     if model is not None:
         found = {**found, "model": Raw(msgspec.json.encode(model))}
-    return decode(body if found is given or found == given else msgspec.json.encode(found), type_, limits)
+    request = decode(body if found is given or found == given else msgspec.json.encode(found), type_, limits)
+    check_model(getattr(request, "model", None), limits)
+    return request
+
+
+def check_model(name: str | None, limits: Limits) -> None:
+    """Raise RequestError if the name of a model is too long: the answer, errors and the log repeat it."""
+    if name is not None:
+        limits.check("name_characters", len(name), "model")
 
 
 @cache

@@ -38,7 +38,7 @@ from antiphon.apis.messages.batch import (
 from antiphon.apis.messages.mcp import with_changed_tokens
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.request_object import Object
-from antiphon.apis.wire import decode
+from antiphon.apis.wire import check_model, decode
 from antiphon.app import messages
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
@@ -306,6 +306,7 @@ class BatchSource:
         try:
             params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, owner))
             wire = decode(msgspec.json.encode(params), CreateMessage)
+            check_model(wire.model, self._app.options.limits)
             wire.stream = None
             await (await messages.create(self._app, wire, owner, journal=journal)).run(client)
         finally:

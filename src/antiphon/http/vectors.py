@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
+from antiphon.apis.wire import check_model
 from antiphon.app import vectors
 from antiphon.app.app import App
 from antiphon.app.metrics import CLIENT_CLOSED
@@ -82,6 +83,7 @@ async def transcribe(request: Request) -> Response:
         fields = tuple((name, value) for name, value in given if name != "model")
         audio = TranscriptionRequest(data, name_of(upload), media_type, fields, translated)
     wanted = converted(dict(given), TranscriptionForm)
+    check_model(wanted.model, app_of(request).options.limits)
     if not wanted.model and app_of(request).models.default is None:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")
