@@ -18,11 +18,12 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
+from antiphon.engines import llama_process
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.gguf import read_metadata
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
-from antiphon.engines.llama_process import LlamaProcess
+from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
 from antiphon.engines.llama_request import request_of as llama_request
 from antiphon.engines.models import resolve
@@ -547,3 +548,12 @@ async def test_what_is_asked_of_llama_cpp_that_it_cannot_do_is_told_in_its_words
 async def test_draft_tokens_are_refused_where_nothing_guesses():
     with pytest.raises(EngineError, match="--draft-tokens requires --draft"):
         Options(draft_tokens=3).build()
+
+
+async def test_the_last_line_of_a_process_that_died_says_why(monkeypatch, tmp_path):
+    """Although it never got to its end."""
+    program = tmp_path / "dies.py"
+    program.write_text("import sys; sys.stderr.write('0.1 E load: no memory is left'); sys.exit(1)")
+    monkeypatch.setattr(llama_process, "__file__", str(program))
+    with pytest.raises(LoadError, match="no memory is left"):
+        await LlamaProcess.start({}, lambda stage, seconds: None)

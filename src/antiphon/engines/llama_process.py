@@ -126,6 +126,7 @@ class LlamaProcess:
             *lines, self._rest = (self._rest + piece.decode(errors="replace")).split("\n")
             for line in lines:
                 self._line(line)
+        self._line(self._rest)  # of a process that has died: it may say why
 
     def _line(self, line: str) -> None:
         if error := _ERROR.match(line):
