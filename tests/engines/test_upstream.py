@@ -23,7 +23,8 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.engines.upstream import Options, UpstreamEngine
+from antiphon.engines.upstream import KINDS, Options, UpstreamEngine
+from antiphon.engines.upstreams import chat, completions
 from antiphon.engines.upstreams.vllm_server import GENERATE, REMEDY, RENDER
 from antiphon.run.inspect_upstream import Feature, inspect_upstream, lines
 from tests.contracts.engine import (
@@ -1206,3 +1207,9 @@ async def test_a_request_that_the_server_refuses(front):
     status, body = await asked(client, messages=[{"role": "user", "content": "word " * 40_000}])
     assert (status, body["error"]["type"]) == (400, "invalid_request_error")
     assert body["error"]["message"].startswith("The server of the model refuses this: ")
+
+
+def test_each_flavour_and_provider_is_recognised():
+    """One that is in no list of kinds would never be chosen."""
+    names = {each.name for each in (*completions.FLAVOURS, *chat.PROVIDERS)}
+    assert names <= set(KINDS), f"add them to KINDS in engines/upstream.py: {names - set(KINDS)}"

@@ -167,8 +167,10 @@ ANY = Provider(
     media=frozenset({MediaKind.IMAGE}),
 )
 
-PROVIDERS = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI, ANY)
-"""In this order: other providers have OpenAI's models, too."""
+KNOWN = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI)
+"""The providers that their models tell, in this order: other providers have OpenAI's models, too."""
+
+PROVIDERS = (*KNOWN, ANY)
 
 _REASONS = {
     "stop": FinishReason.STOP,

@@ -143,7 +143,10 @@ TGI = Flavour(
 )
 ANY = Flavour("completions", _OPENAI)
 
-FLAVOURS = (VLLM, TABBY, TGI, ANY)
+OWNERS = (TABBY, TGI)
+"""The flavours that the owner of a listed model tells, and nothing else."""
+
+FLAVOURS = (VLLM, *OWNERS, ANY)
 
 ANTIPHON = "antiphon"
 """Another Antiphon, which renders prompts and decodes answers itself: it gets conversations."""
