@@ -133,7 +133,8 @@ def _models(settings: Settings, tools: Tools) -> Models:
             need = -(-each.memory // 1024**2)
             message = f"The model {each.names[0]} takes about {need} MiB, more than --keep-loaded allows. "
             raise AntiphonError(message + "Raise it, or give the model a smaller context or fewer slots.")
-    return Models(served, default=settings.default_model, keep=KeepLoaded(most, memory))
+    limits = read_limits(settings.limit)
+    return Models(served, default=settings.default_model, keep=KeepLoaded(most, memory), limits=limits)
 
 
 def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedModel:

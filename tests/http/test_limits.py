@@ -276,7 +276,7 @@ NAMING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("path", NAMING)
 @pytest.mark.parametrize("default", [None, "scripted"])
 async def test_names_of_models(path: str, default: str | None) -> None:
-    """Of any length, although a default model answers for any name."""
+    """They are short, although a default model answers for any name."""
     long = "x" * 9
     async with serving() as (server, api):
         server.models.default = default

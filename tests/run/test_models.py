@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError, RequestError
+from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.loading import ServedModel
@@ -48,6 +49,23 @@ async def test_models_are_found_by_name_alias_and_pattern() -> None:
     assert models.names == ("a", "x", "b")
     with pytest.raises(NotFoundError, match=r"a, x, b, gpt-\*, claude-\*"):
         await models.model("c")
+    await models.stop()
+
+
+async def test_a_name_is_no_longer_than_requests_may_have_it() -> None:
+    """That of a served model, of the default, which a pattern may match, and of an adapter."""
+    long = "x" * 9
+    for model, default in (
+        (served(Engine(), "a", long), None),
+        (served(Engine(), "a", "x*"), long),
+    ):
+        with pytest.raises(EngineError, match="Use a shorter name, or --limit name_characters=9"):
+            Models([model], default=default, limits=Limits(name_characters=8))
+        Models([model], default=default, limits=Limits(name_characters=9))
+    models = Models([served(Engine(), "a")], limits=Limits(name_characters=8))
+    await models.start()
+    with pytest.raises(RequestError, match="the limit 'name_characters'"):
+        await models.load_adapter(long, "/adapter", None, again=False)
     await models.stop()
 
 

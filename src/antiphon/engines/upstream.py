@@ -75,11 +75,11 @@ from antiphon.engines.upstreams.vectors import vector_api
 log = structlog.get_logger()
 
 KINDS: Mapping[str, Recognise] = {
-    **{provider.name: chat.recogniser(provider) for provider in chat.KNOWN},
+    **{provider.name: chat.recogniser(provider) for provider in chat.PROVIDERS_BY_MODEL},
     llama_server.NAME: llama_server.recognise,
     sglang.SGLANG.name: sglang.recognise,
     completions.VLLM.name: vllm_server.recognise,
-    **{flavour.name: completions.recogniser(flavour) for flavour in completions.OWNERS},
+    **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS_BY_OWNER},
     ollama.NAME: ollama.recognise,
     completions.ANY.name: completions.recogniser(completions.ANY),
     chat.ANY.name: chat.recogniser(chat.ANY),

@@ -26,7 +26,7 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
-from antiphon.core.limits import Limits
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -97,20 +97,22 @@ class Models:
     """Finds `served`, at least one, by their names, aliases, adapters and patterns.
 
     `default` is the name of the model for requests that name none, or an unknown one. Raises EngineError if
-    two models have one name, or `default` is unknown.
+    two models have one name, a request could not use a name because of `limits`, or `default` is unknown.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a server's models
         self,
         served: Sequence[ServedModel],
         *,
         default: str | None = None,
         keep: KeepLoaded = KeepLoaded(),  # noqa: B008 (frozen)
+        limits: Limits = DEFAULTS,
         load_seconds: float = LOAD_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._served = served
         self._keep = keep
+        self._limits = limits
         self._load_seconds = load_seconds
         self._retry_seconds = retry_seconds
         self._failed: dict[ServedModel, float] = {}  # when a model could not be loaded, by the loop's clock
@@ -129,6 +131,12 @@ class Models:
             if name in seen:
                 raise EngineError(f"Two models are called '{name}'. Rename one.")
             seen.add(name)
+        for name in (*self.names, *self._needed):
+            if len(name) > (limit := self._limits.name_characters):
+                raise EngineError(
+                    f"The name '{name}' of a model has more than {limit} characters, too many for requests. "
+                    f"Use a shorter name, or --limit name_characters={len(name)}."
+                )
         named = all(served.names for served in self._served)  # others are known after loading
         for name, purpose in self._needed.items():
             if named and self._lookup(name) is None:
@@ -292,6 +300,7 @@ class Models:
         `again` replaces one of that name. Raises RequestError, NotFoundError, EngineError.
         """
         self._check_ready()
+        self._limits.check("name_characters", len(name), "lora_name")
         owner = self._owner(name)
         if name in self.names and not (again and owner):
             message = f"There is a model '{name}' already. Use another name, or load_inplace for an adapter."

@@ -167,10 +167,10 @@ ANY = Provider(
     media=frozenset({MediaKind.IMAGE}),
 )
 
-KNOWN = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI)
+PROVIDERS_BY_MODEL = (OPENROUTER, GROQ, MISTRAL, DEEPSEEK, GOOGLE, OPENAI)
 """The providers that their models tell, in this order: other providers have OpenAI's models, too."""
 
-PROVIDERS = (*KNOWN, ANY)
+PROVIDERS = (*PROVIDERS_BY_MODEL, ANY)
 
 _REASONS = {
     "stop": FinishReason.STOP,

@@ -143,10 +143,10 @@ TGI = Flavour(
 )
 ANY = Flavour("completions", _OPENAI)
 
-OWNERS = (TABBY, TGI)
+FLAVOURS_BY_OWNER = (TABBY, TGI)
 """The flavours that the owner of a listed model tells, and nothing else."""
 
-FLAVOURS = (VLLM, *OWNERS, ANY)
+FLAVOURS = (VLLM, *FLAVOURS_BY_OWNER, ANY)
 
 ANTIPHON = "antiphon"
 """Another Antiphon, which renders prompts and decodes answers itself: it gets conversations."""
