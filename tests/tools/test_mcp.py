@@ -180,12 +180,57 @@ async def test_one_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> No
                 app.stuck = 2
                 while logs.count(connected) < 2:
                     await asyncio.sleep(0.01)
+                monkeypatch.setattr(operators, "HEALTH", 30.0)  # checks of a second fail on a busy machine
             async with session(tool) as mine:
                 assert successful(await mine.run("add", {"a": 1, "b": 1})).text == "2"
             await tool.close()
 
     [hung] = [log for log in logs if log["event"] == "an MCP server does not answer"]
     assert (hung["server"], hung["why"]) == ("local", "It did not answer in time.")
+
+
+class OneAtATime:
+    """An application that answers one message after the other, as a program without threads does."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._working = asyncio.Lock()
+        self.waiting = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        self.waiting += self._working.locked()
+        async with self._working:
+            await self._app(scope, receive, send)
+
+
+async def test_one_that_is_busy_with_a_call_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "HEALTH", 0.0)
+    monkeypatch.setattr(operators, "FIRST_DELAY", 0.01)
+    application = server()
+    app = OneAtATime(application.streamable_http_app())
+
+    async def slow() -> str:
+        """Is done when checks, and their cancellations, have waited in vain."""
+        before = app.waiting
+        async with asyncio.timeout(PATIENCE):
+            while app.waiting < before + 4:
+                await asyncio.sleep(0.01)
+        return "done"
+
+    application.add_tool(slow, name="slow")
+    with capture_logs() as logs:
+        async with serving(app) as there:
+            limits = Limits(mcp_connect_seconds=1)
+            tool = open_mcp([McpServer("local", url=there.url)], (), limits, str)
+            await tool.start()
+            async with session(tool) as opened:
+                assert successful(await opened.run("slow", {})).text == "done"
+            await tool.close()
+
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == []
 
 
 async def test_listings_are_bounded() -> None:

@@ -146,6 +146,13 @@ class Connection:
         self._client: Client | None = None
         self._why: BaseException | None = None
         self._broken = False
+        self._calls = 0
+        self._late = False  # a call was not answered in its time, and none since
+
+    @property
+    def working(self) -> bool:
+        """A call is under way, and no earlier one was late: a server may do one thing at a time."""
+        return self._calls > 0 and not self._late
 
     @property
     def alive(self) -> bool:
@@ -238,9 +245,18 @@ class Connection:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """Run a tool. Raises FailureError."""
         seconds = float(self._limits.mcp_seconds)
-        with self._failing():
-            async with asyncio.timeout(seconds + 1):
-                return await self._used().call_tool(name, {**arguments}, read_timeout_seconds=seconds)
+        self._calls += 1
+        try:
+            with self._failing():
+                async with asyncio.timeout(seconds + 1):
+                    result = await self._used().call_tool(name, {**arguments}, read_timeout_seconds=seconds)
+        except FailureError as error:
+            self._late = error.failure.code == _TIMEOUT
+            raise
+        finally:
+            self._calls -= 1
+        self._late = False
+        return result
 
     async def close(self) -> None:
         """Close it. The process of a server that does not end is killed."""
@@ -272,7 +288,7 @@ class Connection:
             if not isinstance(first, Exception):
                 raise
             # The transport is gone; the client's task may not have noticed.
-            self._broken = isinstance(first, MCPError) and first.code == _CLOSED
+            self._broken |= isinstance(first, MCPError) and first.code == _CLOSED
             raise FailureError(self._failure(first)) from error
 
     def _failure(self, error: BaseException | None) -> RemoteFailure:  # noqa: PLR0911 - a table

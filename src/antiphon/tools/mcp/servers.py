@@ -245,12 +245,14 @@ class McpConnections:
             await self._shared(server, "")
 
     async def _check(self, kept: _KeptConnection) -> None:
-        """Close a connection that does not answer: it is opened again."""
+        """Close a connection that does not answer, unless a call is under way: it is opened again."""
         connection = kept.connection
         if connection is not None and connection.alive:
             try:
                 await connection.tools()
             except FailureError as error:
+                if connection.working:
+                    return
                 log.warning("an MCP server does not answer", server=connection.target.label, why=str(error))
                 await connection.close()
 
