@@ -7,9 +7,9 @@ import pytest
 
 from antiphon.apis.messages.resource import ToolUseBlock
 from antiphon.apis.messages.stream import MessageStream
-from antiphon.core.call_filter import CallFilter
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.run import bounded, model, token_model
+from antiphon.run.call_filter import CallFilter
 from tests.matrix.case import Case
 from tests.matrix.play import faults_of
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import Candidate, Chunk, FinishReason, Token
 from antiphon.core.errors import EngineBusyError, EngineError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, TextDelta, TextEnded, TextStarted
@@ -24,6 +23,7 @@ from antiphon.dialects.registry import find
 from antiphon.engines.engine import Engine
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.bounded import BoundedPool
+from antiphon.run.call_filter import CallFilter
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.generation import MAX_CLOSINGS, PIECE, GenerationRun, Interceptors, ReasoningLimit
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries

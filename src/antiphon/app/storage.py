@@ -7,7 +7,7 @@ from enum import StrEnum
 from antiphon.app.log_writer import LEASE, LogWriter
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
-from antiphon.core.probe import SharedProbe
+from antiphon.run.probe import SharedProbe
 from antiphon.store.store import Store
 
 ANSWER_SECONDS = 0.5

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.entity_scanner import EntityScanner
 from antiphon.core.grammar import JsonCalls, KeyedCalls, Quotes
 from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.call_readers import NO_OBJECT, JsonArgumentsReader, as_object
+from antiphon.decode.entity_scanner import EntityScanner
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer

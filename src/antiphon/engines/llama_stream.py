@@ -26,9 +26,9 @@ from antiphon.core.chunks import (
     merge_chunks,
 )
 from antiphon.core.errors import AntiphonError, EngineError, ReportedError, RequestError
-from antiphon.core.redact import redacted
 from antiphon.core.turn import Sampling
 from antiphon.engines.llama_request import GRAMMAR_PARAM
+from antiphon.engines.redact import redacted
 
 UNKNOWN_ID = -1
 """The id of a token that llama.cpp counted but did not name."""

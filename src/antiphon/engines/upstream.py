@@ -23,7 +23,6 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.permits import Permit
-from antiphon.core.redact import know, redacted, without_known
 from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
@@ -40,6 +39,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.pool import PoolEngine
+from antiphon.engines.redact import know, redacted, without_known
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
 from antiphon.engines.token_limit import TokenLimit
 from antiphon.engines.upstreams import (

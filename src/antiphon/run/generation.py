@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import DELTAS, Accumulator
-from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
@@ -23,6 +22,7 @@ from antiphon.core.items import Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
+from antiphon.run.call_filter import CallFilter
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import DeltaWriter, Driver, call_in_turn, wait_for_turn

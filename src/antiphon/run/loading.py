@@ -17,7 +17,6 @@ from msgspec import Struct
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.probe import SharedProbe
 from antiphon.core.turn import Turn
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
@@ -28,6 +27,7 @@ from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.model import Model
+from antiphon.run.probe import SharedProbe
 from antiphon.run.token_model import TokenModel
 from antiphon.run.vectors import VectorModel
 from antiphon.tools.tool import ServerTool

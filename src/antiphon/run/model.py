@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.call_filter import CallFilter
 from antiphon.core.call_results import is_answer, pair_results
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
@@ -36,6 +35,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
+from antiphon.run.call_filter import CallFilter
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.content import asks_for_content, content_of

@@ -22,7 +22,6 @@ from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.apis.text_frame import MARK
 from antiphon.core.accumulator import Accumulator
-from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError
 from antiphon.core.events import (
@@ -39,6 +38,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.turn import CallMode, ToolChoice
 from antiphon.dialects.registry import DIALECTS
+from antiphon.run.call_filter import CallFilter
 from tests.apis.chat.support import ENVELOPE, accumulated, answered, payloads_of, said, streamed
 from tests.contracts.dialect import TOOLS, answers, table_of
 from tests.laws import cut, cuts, model_text

@@ -18,13 +18,13 @@ from antiphon.apis.chat.resource import (
     TopLogprob,
     UrlCitation,
 )
+from antiphon.apis.citations import Citations
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
-from antiphon.core.citations import Citations
 from antiphon.core.events import Event, Finished, Usage
 from antiphon.core.tool_result import ToolResult
 

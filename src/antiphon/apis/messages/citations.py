@@ -1,7 +1,7 @@
 """Citations: of documents and search results of the request, and of pages that the server found.
 
 A document whose `citations` are enabled is shown in numbered pieces, under a name by which models cite them:
-`【doc0†L2-L4】`. Pages of the web are cited in the same form (`core/citations.py`). They stay in the
+`【doc0†L2-L4】`. Pages of the web are cited in the same form (`apis/citations.py`). They stay in the
 text, and the block with the text lists a citation for each, in their order. What refers to nothing that was
 shown is plain text.
 """
@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 import msgspec
 from msgspec import Struct
 
+from antiphon.apis.citations import Citations
 from antiphon.apis.messages.resource import (
     BlockLocation,
     CharLocation,
@@ -22,7 +23,6 @@ from antiphon.apis.messages.resource import (
     WebLocation,
 )
 from antiphon.apis.messages.server_tools import Seal
-from antiphon.core.citations import Citations
 from antiphon.core.tool_result import ToolResult
 
 MAX_QUOTE = 150

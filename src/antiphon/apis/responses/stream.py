@@ -18,6 +18,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import UNSET, Raw
 
+from antiphon.apis.citations import Citations
 from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, Accepted
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
@@ -53,7 +54,6 @@ from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM, Tool
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.chunks import FinishReason, Token
-from antiphon.core.citations import Citations
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
     ArgumentsDelta,

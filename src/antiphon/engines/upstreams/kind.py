@@ -22,11 +22,11 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     RequestError,
 )
-from antiphon.core.redact import redacted
 from antiphon.core.untrusted_json import decode_untrusted
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt, as_text
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
+from antiphon.engines.redact import redacted
 from antiphon.engines.shared_prompts import SharedPrompts
 
 MODELS = "/v1/models"

@@ -5,6 +5,7 @@ from typing import cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from antiphon.apis.citations import FoundCitation
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, text_of
 from antiphon.apis.responses.events import (
     AnnotationAdded,
@@ -23,7 +24,6 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
 from antiphon.core.chunks import Token
-from antiphon.core.citations import FoundCitation
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.citations import Citations, FoundCitation
+from antiphon.apis.citations import Citations, FoundCitation
 from antiphon.core.file_search import FileResult
 from antiphon.core.tool_result import CitablePage, FileSearchDetails, ShownPages, ToolResult
 

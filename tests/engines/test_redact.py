@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from antiphon.core.redact import HIDDEN, SHOWN, know, redacted, without_known
+from antiphon.engines.redact import HIDDEN, SHOWN, know, redacted, without_known
 
 KEYS = [
     "sk-proj-abcdEFGH12345678",

@@ -1,6 +1,5 @@
 import pytest
 
-from antiphon.core.call_filter import CallFilter
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import (
     ArgumentsDelta,
@@ -15,6 +14,7 @@ from antiphon.core.events import (
     Usage,
 )
 from antiphon.core.turn import MAX_DEMANDED_CALLS, CallMode, ToolChoice
+from antiphon.run.call_filter import CallFilter
 
 TEXT: list[Event] = [TextStarted(), TextDelta("hi", "hi"), TextEnded()]
 END = Finished(FinishReason.STOP, Usage(), raw="!")

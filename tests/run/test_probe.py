@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.core.errors import EngineNotReadyError
-from antiphon.core.probe import SharedProbe
+from antiphon.run.probe import SharedProbe
 
 
 class Part:

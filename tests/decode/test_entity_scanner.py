@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.core.entity_scanner import MAX_HELD, EntityScanner
+from antiphon.decode.entity_scanner import MAX_HELD, EntityScanner
 
 READ = [
     ('{"url":"https://a.example&quot;}', {"url": "https://a.example"}),
