@@ -23,11 +23,12 @@ from antiphon.apis.messages.accept import MessageContext
 from antiphon.apis.messages.accept import accept as accept_message
 from antiphon.apis.messages.schema import CreateMessage, RequestMessage, Thinking
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.app.ids import random_id
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder
-from antiphon.decode.ids import ids_by, random_id
+from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work

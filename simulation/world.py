@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from antiphon.decode.ids import discard_digits
 from antiphon.tools.tool import ServerTool
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
@@ -640,10 +639,8 @@ def _simulated(rng: Random) -> Iterator[None]:
     holders = _holders(len(sys.modules))
     for module, name, _ in holders:
         setattr(module, name, instead[name])
-    discard_digits()
     try:
         yield
     finally:
-        discard_digits()
         for module, name, value in holders:
             setattr(module, name, value)

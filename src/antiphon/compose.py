@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.sealing import Sealer
 from antiphon.app import search
-from antiphon.app.app import DAY, App, Options
+from antiphon.app.app import App, Options
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
@@ -29,7 +29,7 @@ from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
 from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableError, install_extra
-from antiphon.core.limits import read_limits
+from antiphon.core.limits import DAY, read_limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
 from antiphon.engines.engine import Engine

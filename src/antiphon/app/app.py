@@ -24,7 +24,7 @@ from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
 from antiphon.app.storage import Storage
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
-from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.limits import DAY, DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.core.permits import Permits
 from antiphon.core.turn import Turn
@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-DAY = 24 * 60 * 60
 
 MANY_ITEMS = 500
 """The number of items of a request, with their parts, from which on they are read in a thread."""

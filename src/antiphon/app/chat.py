@@ -1,15 +1,12 @@
 """Chat Completions without HTTP: answers, batches, prompts, and completions that are stored."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from hashlib import sha256
 from time import time
 
 import structlog
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon import __version__
 from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest
@@ -19,11 +16,10 @@ from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
+from antiphon.app.ids import answer_id, fingerprint, random_id
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
-from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.observation import observed
-from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
 from antiphon.run.model import Model
@@ -34,8 +30,6 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "chatcmpl-"
 NOT_STORED = Note("store", "This server stores nothing: it was started with --store none.")
-MAX_REQUEST_ID = 128
-"""The most characters in a client's id of its request."""
 
 
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
@@ -99,26 +93,6 @@ async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> 
         return ServerDefaults(app.presentation(model))
     asking = ToolRequester(owner, names=client_names(request.tools))
     return ServerDefaults(app.presentation(model), await app.hosts(model, requested, asking))
-
-
-def answer_id(prefix: str, given: str | None, header: str | None) -> str:
-    """The id of an answer: that of the request, after the prefix, if the client has set one.
-
-    Raises RequestError.
-    """
-    own = given or header
-    if not own:
-        return random_id(prefix, 24)
-    if len(own) > MAX_REQUEST_ID or not (own.isascii() and own.isprintable()):
-        message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
-        raise RequestError(message, param="request_id" if given else "x-request-id")
-    return own if own.startswith(prefix) else prefix + own
-
-
-@lru_cache(256)
-def fingerprint(model: str) -> str:
-    """The `system_fingerprint` of answers: that of a model name, and a version of this server."""
-    return f"fp_{sha256(f'{__version__} {model}'.encode(errors='replace')).hexdigest()[:10]}"
 
 
 def _log_repairs(repairs: tuple[str, ...]) -> None:

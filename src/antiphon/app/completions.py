@@ -20,7 +20,8 @@ from antiphon.apis.tokens import (
     TokenizeTextRequest,
 )
 from antiphon.app.app import App
-from antiphon.app.chat import answer_id, defaults, fingerprint
+from antiphon.app.chat import defaults
+from antiphon.app.ids import answer_id, fingerprint
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN

@@ -16,15 +16,15 @@ from antiphon.apis.containers.schema import (
     DeletedContainerFile,
     ExpiresAfter,
 )
-from antiphon.apis.files.schema import listed
+from antiphon.apis.lists import encode_objects
 from antiphon.app.app import App
 from antiphon.app.files import hold
+from antiphon.app.ids import random_id
 from antiphon.app.storage import Storage
 from antiphon.core.containers import WORKSPACE
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.limits import Limits
-from antiphon.decode.ids import random_id
 from antiphon.store.containers import missing_container
 from antiphon.store.files import missing_file
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, FileRecord, Page, Paging
@@ -200,7 +200,7 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
 async def list_containers(app: App, owner: str, name: str | None, paging: Paging) -> bytes:
     """A page of containers. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.containers.list(owner, name, paging)
-    return listed([_resource(record) for record in page.data], has_more=page.has_more)
+    return encode_objects([_resource(record) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, container_id: str) -> bytes:
@@ -243,7 +243,7 @@ async def list_files(app: App, owner: str, container_id: str, paging: Paging) ->
     page: Page[ContainerFileRecord] = await app.storage.store.containers.list_files(
         owner, container_id, paging
     )
-    return listed([_shown_file(record) for record in page.data], has_more=page.has_more)
+    return encode_objects([_shown_file(record) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve_file(app: App, owner: str, container_id: str, file_id: str) -> bytes:

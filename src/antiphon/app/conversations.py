@@ -18,11 +18,11 @@ from antiphon.apis.conversations.schema import (
 )
 from antiphon.app.app import App
 from antiphon.app.attachments import shown_page, with_media
+from antiphon.app.ids import random_id
 from antiphon.app.journal import as_records
 from antiphon.app.responses.history import referenced_items
 from antiphon.app.responses.stored import encode_items
 from antiphon.core.errors import NotFoundError
-from antiphon.decode.ids import random_id
 from antiphon.store.records import ConversationRecord, ItemRecord, Page, Paging
 
 

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterable, AsyncIterator
 import msgspec
 from msgspec import UNSET
 
-from antiphon.apis.files.schema import DAY, REFUSED, CreateFile, DeletedFile, File, listed
+from antiphon.apis.files.schema import REFUSED, CreateFile, DeletedFile, File
+from antiphon.apis.lists import encode_objects
 from antiphon.app.app import App
+from antiphon.app.ids import random_id
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.decode.ids import random_id
+from antiphon.core.limits import DAY
 from antiphon.store.files import missing_file
 from antiphon.store.records import BlobRecord, FileRecord, NewBlob, Paging
 from antiphon.store.store import Store
@@ -74,7 +76,7 @@ async def list_files(app: App, owner: str, purpose: str | None, paging: Paging) 
     page = await app.storage.store.files.list(owner, purpose, paging)
     # There may be thousands.
     return await app.large.run(
-        lambda: listed([_resource(record) for record in page.data], has_more=page.has_more)
+        lambda: encode_objects([_resource(record) for record in page.data], has_more=page.has_more)
     )
 
 

@@ -42,6 +42,7 @@ from antiphon.apis.wire import check_model, decode
 from antiphon.app import messages
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.ids import random_id
 from antiphon.app.journal import BackgroundJournal, CallJournal, StoredInput
 from antiphon.app.observing import begin, end
 from antiphon.core.errors import (
@@ -53,7 +54,6 @@ from antiphon.core.errors import (
     StoreError,
     public_error,
 )
-from antiphon.decode.ids import random_id
 from antiphon.log import log_failure
 from antiphon.run.drive import Client, Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError

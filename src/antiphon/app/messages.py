@@ -18,7 +18,7 @@ from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
-from antiphon.app.chat import answer_id
+from antiphon.app.ids import answer_id
 from antiphon.app.journal import CallJournal
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed

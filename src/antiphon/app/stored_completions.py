@@ -2,7 +2,8 @@
 
 import msgspec
 
-from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, with_metadata
+from antiphon.apis.chat.stored import Deleted, UpdateRequest, with_metadata
+from antiphon.apis.lists import encode_stored
 from antiphon.app.app import App
 from antiphon.app.attachments import shown_page
 from antiphon.core.errors import NotFoundError
@@ -12,7 +13,7 @@ from antiphon.store.records import CompletionFilter, Paging
 async def list_completions(app: App, owner: str, only: CompletionFilter, paging: Paging) -> bytes:
     """A page of the completions of this owner."""
     found = await app.storage.store.completions.list(owner, only, paging)
-    return page([(record.id, record.body) for record in found.data], has_more=found.has_more)
+    return encode_stored([(record.id, record.body) for record in found.data], has_more=found.has_more)
 
 
 async def retrieve(app: App, owner: str, completion_id: str) -> bytes:
@@ -42,7 +43,7 @@ async def list_messages(app: App, owner: str, completion_id: str, paging: Paging
     await retrieve(app, owner, completion_id)
     found = await app.storage.store.completions.messages(owner, completion_id, paging)
     whole = await shown_page(app.storage.store, owner, found, app.options.limits.page_bytes)
-    return page([(item.id, item.payload) for item in whole.data], has_more=whole.has_more)
+    return encode_stored([(item.id, item.payload) for item in whole.data], has_more=whole.has_more)
 
 
 def _not_found(completion_id: str) -> NotFoundError:

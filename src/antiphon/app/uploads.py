@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.apis.files.schema import (
-    HOUR,
     CompleteUpload,
     CreateFile,
     CreateUpload,
@@ -22,8 +21,9 @@ from antiphon.apis.files.schema import (
 )
 from antiphon.app import files
 from antiphon.app.app import App
+from antiphon.app.ids import random_id
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.decode.ids import random_id
+from antiphon.core.limits import HOUR
 
 PREFIX, PART = "upload_", "part_"
 

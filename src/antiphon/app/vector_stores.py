@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from antiphon.apis.files.schema import DAY, listed
+from antiphon.apis.lists import encode_objects
 from antiphon.apis.vector_stores.schema import (
     DEFAULT_CHUNK,
     DEFAULT_OVERLAP,
@@ -35,9 +35,10 @@ from antiphon.apis.vector_stores.schema import (
     VectorStoreFile,
 )
 from antiphon.app.app import App
+from antiphon.app.ids import random_id
 from antiphon.core.errors import RequestError, missing_extra
 from antiphon.core.file_search import FileQuery, check_filter, check_most, check_queries, check_ranking
-from antiphon.decode.ids import random_id
+from antiphon.core.limits import DAY
 from antiphon.store.records import (
     FileCounts,
     IndexedFile,
@@ -86,7 +87,7 @@ async def create(app: App, owner: str, wire: CreateVectorStore) -> bytes:
 async def list_vector_stores(app: App, owner: str, paging: Paging) -> bytes:
     """A page of vector stores. Raises NotFoundError for ids in `paging`."""
     page = await app.storage.store.vector_stores.list(owner, paging)
-    return listed([_resource(record) for record in page.data], has_more=page.has_more)
+    return encode_objects([_resource(record) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, vector_store_id: str) -> bytes:
@@ -308,7 +309,7 @@ def _shown_file(record: IndexedFile) -> VectorStoreFile:
 
 def _listed_files(page: Page[IndexedFile]) -> bytes:
     """The body of a list of files: there may be thousands."""
-    return listed([_shown_file(record) for record in page.data], has_more=page.has_more)
+    return encode_objects([_shown_file(record) for record in page.data], has_more=page.has_more)
 
 
 def _encode_batch(batch: VectorStoreBatch) -> bytes:

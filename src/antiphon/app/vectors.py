@@ -20,10 +20,10 @@ from antiphon.apis.vectors import (
     tokens_in,
 )
 from antiphon.app.app import App
+from antiphon.app.ids import random_id
 from antiphon.core.errors import naming
 from antiphon.core.observation import observed
 from antiphon.core.vectors import Embeddings, Scores
-from antiphon.decode.ids import random_id
 from antiphon.engines.engine import TranscriptionRequest
 
 T = TypeVar("T", Embeddings, Scores)

@@ -15,6 +15,8 @@ from msgspec import Struct, inspect
 from antiphon.core.errors import RequestError
 
 KIB, MIB = 1024, 1024 * 1024
+HOUR, DAY = 60 * 60, 24 * 60 * 60
+"""In seconds."""
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
 """The client of the current request: the identity of its key or, without keys, its address."""

@@ -6,9 +6,7 @@ and is decoded again.
 
 import string
 from collections.abc import Callable
-from os import register_at_fork, urandom
 from random import Random, SystemRandom
-from struct import Struct
 
 CallIds = Callable[[str, int], str]
 """(function name, index of the call) → the call's id."""
@@ -21,16 +19,6 @@ def ids_by(rule: IdRule, calls: int = 0, rng: Random | None = None) -> CallIds:
     """Ids by a rule, for a conversation that has this many calls already."""
     generator = rng or _SYSTEM_RANDOM
     return lambda name, index: rule(generator, name, calls + index)
-
-
-def random_id(prefix: str, length: int) -> str:
-    """`prefix` and `length` random hexadecimal digits, four bits each; there are up to 48."""
-    try:
-        random = _unused.pop()
-    except IndexError:
-        random, *others = _PIECES.unpack(urandom(_PIECES.size))
-        _unused.extend(others)
-    return prefix + random.hex()[:length]
 
 
 def openai_call_id(rng: Random, name: str, index: int) -> str:
@@ -47,13 +35,6 @@ def kimi_call_id(rng: Random, name: str, index: int) -> str:
     """`functions.NAME:INDEX`, counted over the whole conversation, as the Kimi models write it themselves."""
     return f"functions.{name}:{index}"
 
-
-_PIECES = Struct("24s" * 64)  # 48 digits each
-_unused: list[bytes] = []
-"""Random bytes of further ids: each request has two, and the system takes 2 µs to make some."""
-discard_digits = _unused.clear
-"""Make the digits of all further ids anew: a copy of this process has the same."""
-register_at_fork(after_in_child=discard_digits)
 
 _SYSTEM_RANDOM = SystemRandom()  # it has no state
 _ALPHANUMERIC = string.ascii_letters + string.digits

@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
+from antiphon.app.ids import random_id
 from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.accounts import Account
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
-from antiphon.decode.ids import random_id
 from antiphon.http.errors import response_to
 from antiphon.http.protocol import STREAM
 from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of

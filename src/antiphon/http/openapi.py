@@ -163,7 +163,9 @@ OPERATIONS: Mapping[str, Operation] = {
         conversations.UpdateConversation, conversations.Conversation
     ),
     "DELETE /v1/conversations/{conversation_id}": Operation(answer=conversations.DeletedConversation),
-    "POST /v1/conversations/{conversation_id}/items": Operation(conversations.CreateItems, response.ItemList),
+    "POST /v1/conversations/{conversation_id}/items": Operation(
+        conversations.CreateItems, _list_of(_ITEM, "ItemList")
+    ),
     "GET /v1/conversations/{conversation_id}/items": _ITEMS,
     "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(answer=_ITEM),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.app.app import App
-from antiphon.app.chat import MAX_REQUEST_ID
+from antiphon.app.ids import MAX_REQUEST_ID
 from antiphon.core.accounts import Account
 from antiphon.core.encodings import decoded_parts
 from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError

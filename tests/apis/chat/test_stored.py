@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
-from antiphon.apis.chat.stored import Deleted, UpdateRequest, page, stored_messages, with_metadata
+from antiphon.apis.chat.stored import Deleted, UpdateRequest, stored_messages, with_metadata
 from antiphon.apis.envelope import PresentationOptions
+from antiphon.apis.lists import encode_stored
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
 from tests.apis.chat.support import answered, said
@@ -55,12 +56,12 @@ def test_pages_are_what_openai_says() -> None:
     answers = [(id_, message) for id_, message in stored() if json.loads(message)["role"] == "assistant"]
     body = json.dumps(answered([said(["a"])], PresentationOptions(metadata={"a": "b"}))).encode()
 
-    messages = page(answers, has_more=True)
-    completions = page([("chatcmpl-1", body)], has_more=False)
+    messages = encode_stored(answers, has_more=True)
+    completions = encode_stored([("chatcmpl-1", body)], has_more=False)
 
     validate("ChatCompletionMessageList", messages)
     validate("ChatCompletionList", completions)
-    validate("ChatCompletionList", page([], has_more=False))
+    validate("ChatCompletionList", encode_stored([], has_more=False))
     listed = json.loads(messages)
     assert (listed["first_id"], listed["last_id"], listed["has_more"]) == (
         "chatcmpl-1-2",

@@ -19,7 +19,8 @@ from antiphon.apis.conversations.schema import (
     DeletedConversation,
     UpdateConversation,
 )
-from antiphon.apis.responses.resource import DeletedResponse, TokenCounts, item_list
+from antiphon.apis.lists import encode_stored
+from antiphon.apis.responses.resource import DeletedResponse, TokenCounts
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import RequestError
 from tests.apis.responses.support import answering_to, streamed, unseal
@@ -57,7 +58,8 @@ def test_what_a_response_adds_can_be_listed(fields: dict[str, Any]) -> None:
     answering = answering_to(**fields)
     streamed(answering, [*THOUGHT, *TEXT, *CALL, STOP])
 
-    listed = body(item_list(answering.items, has_more=True))
+    entries = [(item.id, item.payload) for item in answering.items]
+    listed = json.loads(encode_stored(entries, has_more=True))
 
     assert [item.type for item in ConversationItemList.model_validate(listed).data] == [
         item.type for item in answering.items
@@ -68,7 +70,7 @@ def test_what_a_response_adds_can_be_listed(fields: dict[str, Any]) -> None:
 
 
 def test_a_page_may_be_empty() -> None:
-    assert body(item_list([], has_more=False)) == {
+    assert json.loads(encode_stored([], has_more=False)) == {
         "object": "list",
         "data": [],
         "first_id": "",

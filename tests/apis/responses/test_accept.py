@@ -9,7 +9,6 @@ from msgspec import json as msgspec_json
 from msgspec.structs import replace
 
 from antiphon.apis import wire
-from antiphon.apis.responses import echo
 from antiphon.apis.responses.accept import (
     INCLUDABLE,
     PARAMETERS,
@@ -20,6 +19,7 @@ from antiphon.apis.responses.accept import (
 )
 from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES, SUMMARY
 from antiphon.apis.responses.schema import CountTokens, CreateResponse
+from antiphon.apis.responses.settings import response_settings
 from antiphon.core.constraint import GrammarFormat, JsonObject, JsonSchema, OneOf, Regex, TagFormat
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart
@@ -314,7 +314,7 @@ def test_functions_are_told_back_whole() -> None:
 
 def test_what_the_model_sets_itself_is_told_back() -> None:
     request = msgspec.convert({"model": "m", "input": "x", "top_p": 0.5}, CreateResponse)
-    shown = echo.settings(request, {"temperature": 0.8, "top_p": 0.95})
+    shown = response_settings(request, {"temperature": 0.8, "top_p": 0.95})
     assert (shown.temperature, shown.top_p, shown.presence_penalty) == (0.8, 0.5, 0.0)
 
 

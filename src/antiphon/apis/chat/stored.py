@@ -4,7 +4,7 @@ The forms are those of OpenAI's OpenAPI document (ChatCompletionList, ChatComple
 ChatCompletionDeleted).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -36,15 +36,6 @@ class StoredMessage(Struct):
     tool_call_id: str | UnsetType = UNSET
 
 
-class StoredCompletionList(Struct, tag_field="object", tag="list"):
-    """A page of a list. If it is empty, so are both ids."""
-
-    data: list[Raw]
-    first_id: str
-    last_id: str
-    has_more: bool
-
-
 class Deleted(Struct, tag_field="object", tag="chat.completion.deleted"):
     """A completion is no longer there."""
 
@@ -62,14 +53,6 @@ def stored_messages(completion_id: str, messages: Iterable[RequestMessage]) -> l
     """The messages of the request."""
     stored = [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
     return [StoredItem(message.id, "message", msgspec.json.encode(message)) for message in stored]
-
-
-def page(entries: Sequence[tuple[str, bytes]], *, has_more: bool) -> bytes:
-    """A page of these entries, each an id and its JSON."""
-    first, last = (entries[0][0], entries[-1][0]) if entries else ("", "")
-    return msgspec.json.encode(
-        StoredCompletionList([Raw(entry) for _, entry in entries], first, last, has_more)
-    )
 
 
 def with_metadata(body: bytes, metadata: Mapping[str, str]) -> bytes:

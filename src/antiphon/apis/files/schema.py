@@ -1,12 +1,11 @@
 """The wire types of Files. Names and meanings are those of OpenAI's OpenAPI document."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-HOUR, DAY = 60 * 60, 24 * 60 * 60
+from antiphon.core.limits import DAY, HOUR
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 """The purposes of files, used as a filter of lists. They have no other effect."""
@@ -93,18 +92,3 @@ class DeletedFile(Struct, tag_field="object", tag="file"):
 
     id: str
     deleted: bool = True
-
-
-class FileList(Struct, tag_field="object", tag="list"):
-    """Part of a list. Without entries it has no ids."""
-
-    data: Sequence[Any]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-def listed(entries: Sequence[Any], *, has_more: bool) -> bytes:
-    """A page of these objects, each with an id."""
-    first, last = (entries[0].id, entries[-1].id) if entries else (None, None)
-    return msgspec.json.encode(FileList(entries, first, last, has_more))

@@ -9,8 +9,6 @@ from msgspec import Struct
 from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
-from antiphon.apis.responses.echo import settings, summary_of
-from antiphon.apis.responses.formats import text_format
 from antiphon.apis.responses.history import Unseal, check_outputs, sealed_elsewhere, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
@@ -20,6 +18,7 @@ from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
+from antiphon.apis.responses.settings import response_settings, summary_of, text_format
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, variables
@@ -167,7 +166,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         context.id,
         turn,
         to_stored(conversation.items),
-        settings(request, context.defaults, context.forced),
+        response_settings(request, context.defaults, context.forced),
         tools,
         context.presenters,
         include,

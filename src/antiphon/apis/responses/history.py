@@ -9,17 +9,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
+from antiphon.apis.media import at_url, file_of, stored
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.added_tools import ADDED, FOUND, SEARCH, read_added, read_found, read_search
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
-from antiphon.apis.responses.parts import parse_parts
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note
-from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, Status, TextPart
+from antiphon.core.items import (
+    Attachment,
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    MediaKind,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Status,
+    TextPart,
+)
 from antiphon.core.surrogates import with_whole_characters_in
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
@@ -34,6 +46,8 @@ Unseal = Callable[[str], str | None]
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _ROLES = {role.value: role for role in Role}
+_TEXT_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_OTHERS = ("input_image", "input_file")
 
 
 Reader = Callable[[RequestObject, Unseal], Iterator[Item]]
@@ -183,3 +197,30 @@ _READERS: dict[str, Reader] = {
 }
 _ADDING = {ADDED: read_added, FOUND: read_found}
 """Readers of items that may announce tools."""
+
+
+def parse_parts(item: RequestObject, name: str) -> tuple[Part, ...]:
+    """The parts of a field that is a string or an array of them. Raises RequestError."""
+    value = item.value.get(name)
+    if isinstance(value, str):
+        return (TextPart(value),) if value else ()
+    return tuple(_part(part) for part in item.objects(name))
+
+
+def _part(part: RequestObject) -> Part:
+    type_ = part.text("type")
+    if type_ in _TEXT_TYPES:
+        return TextPart(part.text("text"))
+    if type_ == "refusal":
+        return TextPart(part.text("refusal"))
+    if type_ == "input_file":
+        return file_of(part, part.where, "file_data", "file_url")
+    if type_ == "input_image":
+        return _image(part)
+    raise part.wrong("type", f"There are no '{type_}' parts here. Use 'input_text', {', '.join(_OTHERS)}.")
+
+
+def _image(part: RequestObject) -> Attachment:
+    if part.value.get("file_id") is not None:
+        return stored(MediaKind.IMAGE, part, part.where)
+    return at_url(MediaKind.IMAGE, part, part.where, "image_url")

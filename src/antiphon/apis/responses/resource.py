@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.request_object import Object
-from antiphon.apis.responses.stored import StoredItem
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
 from antiphon.core.hosts import ListedTool, Note
@@ -305,18 +304,3 @@ class Compaction(Struct, tag_field="object", tag="response.compaction"):
     created_at: int
     output: list[Raw]
     usage: ResponseUsage
-
-
-class ItemList(Struct, tag_field="object", tag="list"):
-    """A page of items. `first_id` and `last_id` are empty if it is."""
-
-    data: list[Raw]
-    first_id: str
-    last_id: str
-    has_more: bool
-
-
-def item_list(items: Sequence[StoredItem], *, has_more: bool) -> ItemList:
-    """A page of stored items."""
-    ids = [item.id for item in items] or [""]
-    return ItemList([Raw(item.payload) for item in items], ids[0], ids[-1], has_more)

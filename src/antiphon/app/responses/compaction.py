@@ -21,11 +21,11 @@ from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App
 from antiphon.app.attachments import with_media
 from antiphon.app.event_log import logged_events
+from antiphon.app.ids import random_id
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.core.accumulator import output_of
 from antiphon.core.events import Event, Finished, TextEnded, Usage
 from antiphon.core.turn import Turn
-from antiphon.decode.ids import random_id
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Source
 from antiphon.run.model import Model

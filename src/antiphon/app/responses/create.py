@@ -15,7 +15,7 @@ from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
 from antiphon.app.app import App
-from antiphon.app.chat import answer_id
+from antiphon.app.ids import answer_id, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
     FullAnswerJournal,
@@ -29,7 +29,6 @@ from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest,
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.observation import observed
-from antiphon.decode.ids import random_id
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus

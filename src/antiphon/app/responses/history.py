@@ -15,9 +15,9 @@ from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptPa
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.ids import random_id
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Listing
-from antiphon.decode.ids import random_id
 from antiphon.run.model import Model, PromptSize
 from antiphon.store.records import ItemRecord
 from antiphon.store.store import Store

@@ -5,9 +5,9 @@ import time
 
 import msgspec
 
-from antiphon.apis.files.schema import listed
+from antiphon.apis.lists import encode_objects, encode_stored
 from antiphon.apis.responses.errors import encode_stream_error
-from antiphon.apis.responses.resource import DeletedResponse, ListedResponse, item_list
+from antiphon.apis.responses.resource import DeletedResponse, ListedResponse
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.app import App
 from antiphon.app.attachments import shown_page
@@ -30,7 +30,7 @@ async def list_responses(app: App, owner: str, background: bool | None, paging: 
         ListedResponse(each.id, int(each.created_at), each.status, each.model, each.background)
         for each in found.data
     ]
-    return listed(entries, has_more=found.has_more)
+    return encode_objects(entries, has_more=found.has_more)
 
 
 async def retrieve(app: App, owner: str, response_id: str) -> bytes:
@@ -92,7 +92,8 @@ async def list_input_items(app: App, owner: str, response_id: str, paging: Pagin
 async def encode_items(app: App, page: Page[ItemRecord]) -> bytes:
     """The body of a list of items, which may be large."""
     items = [StoredItem(item.id, item.type, item.payload) for item in page.data]
-    return await app.large.run(lambda: msgspec.json.encode(item_list(items, has_more=page.has_more)))
+    entries = [(item.id, item.payload) for item in items]
+    return await app.large.run(lambda: encode_stored(entries, has_more=page.has_more))
 
 
 async def _get(app: App, owner: str, response_id: str) -> ResponseRecord:

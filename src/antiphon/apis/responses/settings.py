@@ -1,4 +1,7 @@
-"""The request's settings in its response: every setting, with defaults for those that were not given."""
+"""The settings of a request: the format of the text that it demands, and what its response shows of them.
+
+A response has every setting, with defaults for those that were not given.
+"""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -6,25 +9,30 @@ from typing import TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.apis.responses.formats import echo_format
+from antiphon.apis.formats import Named
+from antiphon.apis.request_object import Object, RequestObject
 from antiphon.apis.responses.resource import (
     ConversationSettings,
     ReasoningSettings,
     ResponseSettings,
     TextSettings,
 )
-from antiphon.apis.responses.schema import CreateResponse, ReasoningOptions
+from antiphon.apis.responses.schema import CreateResponse, ReasoningOptions, TextOptions
 from antiphon.apis.responses.tools import echo
 from antiphon.apis.sampling import token_limit
+from antiphon.core.constraint import Format, JsonObject, JsonSchema
 from antiphon.core.turn import CallMode
 
 T = TypeVar("T")
+
+PLAIN: Object = {"type": "text"}
+SOURCE = "text.format"
 
 _SHOWN = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
 """The sampling parameters that a response shows."""
 
 
-def settings(
+def response_settings(
     request: CreateResponse, defaults: Mapping[str, float], forced: frozenset[str] = frozenset()
 ) -> ResponseSettings:
     """The settings of the request's response. `defaults` are the model's own, and `forced` hold in any case.
@@ -74,3 +82,37 @@ def summary_of(request: CreateResponse) -> str | None:
 
 def _given(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def text_format(text: TextOptions | None) -> tuple[Named, ...]:
+    """The format that `text.format` requests, none for plain text. Raises RequestError."""
+    given = text.format if text else None
+    wanted = _format(RequestObject(given, SOURCE)) if given is not None else None
+    return () if wanted is None else ((SOURCE, wanted),)
+
+
+def _format(wanted: RequestObject) -> Format | None:
+    match wanted.text("type"):
+        case "text":
+            return None
+        case "json_object":
+            return JsonObject()
+        case "json_schema":
+            schema = wanted.object_or_none("schema")
+            if schema is None:
+                raise wanted.missing("schema")
+            strict = bool(wanted.flag_or_none("strict"))
+            about = wanted.text_or_none("description")
+            return JsonSchema(schema.value, strict, wanted.named("name"), about)
+    raise wanted.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
+
+
+def echo_format(text: TextOptions | None) -> Object:
+    """The format as the response returns it, with every field."""
+    wanted = (text.format if text else None) or PLAIN
+    if wanted["type"] != "json_schema":
+        return wanted
+    # OpenAI does not allow null here, and Open Responses requires the field: an empty text is valid in both.
+    return {"description": "", "strict": False} | {
+        name: value for name, value in wanted.items() if value is not None
+    }

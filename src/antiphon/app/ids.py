@@ -1,0 +1,36 @@
+"""The ids of objects and answers, and the fingerprints of answers."""
+
+import secrets
+from functools import lru_cache
+from hashlib import sha256
+
+from antiphon import __version__
+from antiphon.core.errors import RequestError
+
+MAX_REQUEST_ID = 128
+"""The most characters in a client's id of its request."""
+
+
+def random_id(prefix: str, digits: int) -> str:
+    """The prefix and this many random hexadecimal digits, an even number of them."""
+    return prefix + secrets.token_hex(digits // 2)
+
+
+def answer_id(prefix: str, given: str | None, header: str | None) -> str:
+    """The id of an answer: that of the request, after the prefix, if the client has set one.
+
+    Raises RequestError.
+    """
+    own = given or header
+    if not own:
+        return random_id(prefix, 24)
+    if len(own) > MAX_REQUEST_ID or not (own.isascii() and own.isprintable()):
+        message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
+        raise RequestError(message, param="request_id" if given else "x-request-id")
+    return own if own.startswith(prefix) else prefix + own
+
+
+@lru_cache(256)
+def fingerprint(model: str) -> str:
+    """The `system_fingerprint` of answers: that of a model name, and a version of this server."""
+    return f"fp_{sha256(f'{__version__} {model}'.encode(errors='replace')).hexdigest()[:10]}"
