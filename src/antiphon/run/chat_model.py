@@ -4,12 +4,9 @@ Features that such a server does not have are refused by name: by the engine if 
 else here. Sizes are estimates, until the server reports its counts.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -17,27 +14,20 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError, naming
 from antiphon.core.items import FunctionCall, FunctionOutput, Item
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.turn import CallMode, Function, PromptEnding, Turn
-from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.core.turn import CallMode, PromptEnding, Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.engines.engine import (
     Conversation,
     Engine,
     GenerationRequest,
-    Load,
-    ModelCard,
     Prompt,
-    TranscriptionRequest,
 )
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.media import PLAIN, Marks, media_in
 from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
-from antiphon.render.renderer import MessageReader
-from antiphon.run import vectors
-from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
-from antiphon.run.generation import GenerationRun
+from antiphon.run.engine_model import EngineModel
 from antiphon.run.model import (
     Prepared,
     PromptSize,
@@ -67,11 +57,10 @@ _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
 """Features that no server of conversations has: the name of the parameter, when it is set, and the reason."""
 
 
-class ChatModel:
-    """Passes conversations on to an engine for them. See `Model`.
+class ChatModel(EngineModel):
+    """Passes conversations on to an engine for them.
 
-    With `exclude_tools`, a turn that may not call tools is sent without them. `tools` are the server's, by
-    type. `limits` bound the size of a turn.
+    With `exclude_tools`, a turn that may not call tools is sent without them.
     """
 
     def __init__(
@@ -82,30 +71,8 @@ class ChatModel:
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
     ) -> None:
-        self.engine = engine
-        self.limits = limits
-        self.pool = BoundedPool(limits)
-        self.tools = tools
-        self.stopping = asyncio.Event()
-        self.writing: WeakSet[GenerationRun] = WeakSet()
-        self.native_tools: Mapping[str, tuple[Function, ...]] = {}
-        self.read_messages: MessageReader | None = None
+        super().__init__(engine, tools, limits)
         self._exclude_tools = exclude_tools
-
-    @property
-    def card(self) -> ModelCard:
-        """The engine's model."""
-        return self.engine.card
-
-    @staticmethod
-    def in_use() -> AbstractAsyncContextManager[None]:
-        """See `Model`: it is loaded already."""
-        return nullcontext()
-
-    @property
-    def load(self) -> Load:
-        """See `Model`."""
-        return self.engine.load
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
@@ -194,18 +161,6 @@ class ChatModel:
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The same."""
         raise no_tokens("tokens")
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Model`."""
-        return await vectors.embed(self.engine, request)
-
-    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Model`."""
-        return await vectors.score(self.engine, pairs)
-
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
-        """See `Model`."""
-        return vectors.transcribe(self.engine, audio)
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}

@@ -26,10 +26,10 @@ from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored
 from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
+from antiphon.run.engine_model import EngineModel
 from antiphon.run.model import Model
 from antiphon.run.probe import SharedProbe
 from antiphon.run.token_model import TokenModel
-from antiphon.run.vectors import VectorModel
 from antiphon.tools.tool import ServerTool
 
 log = structlog.get_logger()
@@ -146,7 +146,7 @@ class ServedModel:
             self.names = self.names or (card.name,)
             self.sampling = self._sampling(card)
             if Task.GENERATE not in card.capabilities.tasks:
-                self.model = VectorModel(self._engine, self._limits)
+                self.model = EngineModel(self._engine, limits=self._limits)
             elif card.capabilities.chat:
                 self.model = self._chat_model()
             else:

@@ -6,14 +6,13 @@ room are served in their order of arrival, for any model.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Any
-from weakref import WeakSet
 
 import structlog
 from msgspec import Struct
@@ -28,13 +27,10 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Function, Turn
+from antiphon.core.turn import Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.pool import ReplicaState
-from antiphon.render.renderer import MessageReader
-from antiphon.run.bounded import BoundedPool
-from antiphon.run.generation import GenerationRun
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checkable, ServerTool
@@ -478,6 +474,13 @@ class NamedModel:
         self._served = served
         self._model = model
         self._adapter = adapter
+        self.writing = model.writing
+        self.native_tools = model.native_tools
+        self.read_messages = model.read_messages
+        self.tools = model.tools
+        self.limits = model.limits
+        self.stopping = model.stopping
+        self.pool = model.pool
 
     @property
     def card(self) -> ModelCard:
@@ -488,41 +491,6 @@ class NamedModel:
             return card
         defaults = {**card.defaults, **own, **forced}
         return replace(card, defaults=defaults, forced=frozenset(forced), forced_variables=variables)
-
-    @property
-    def writing(self) -> WeakSet[GenerationRun]:
-        """See `Model`."""
-        return self._model.writing
-
-    @property
-    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
-        """See `Model`."""
-        return self._model.native_tools
-
-    @property
-    def read_messages(self) -> MessageReader | None:
-        """See `Model`."""
-        return self._model.read_messages
-
-    @property
-    def tools(self) -> Mapping[str, ServerTool]:
-        """See `Model`."""
-        return self._model.tools
-
-    @property
-    def limits(self) -> Limits:
-        """See `Model`."""
-        return self._model.limits
-
-    @property
-    def stopping(self) -> asyncio.Event:
-        """See `Model`."""
-        return self._model.stopping
-
-    @property
-    def pool(self) -> BoundedPool:
-        """See `Model`."""
-        return self._model.pool
 
     @property
     def load(self) -> Load:

@@ -1,13 +1,11 @@
 """A model whose engine continues prompts: turns become prompts, and the generated text is decoded."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import sha256
 from random import Random
 from types import MappingProxyType
-from weakref import WeakSet
 
 import msgspec
 import structlog
@@ -20,8 +18,7 @@ from antiphon.core.grammar import Grammar, Span, SpanKind, State
 from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import CallMode, Function, ToolChoice, Turn
-from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.core.turn import CallMode, ToolChoice, Turn
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -32,19 +29,14 @@ from antiphon.engines.engine import (
     WORD_JOINER,
     Engine,
     GenerationRequest,
-    Load,
-    ModelCard,
     Prompt,
-    TranscriptionRequest,
     as_text,
     check_size,
 )
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in, split_at_media
-from antiphon.render.renderer import ChatTemplateRenderer, MessageReader, Renderer
+from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import SEPARATOR, split_at_separators
-from antiphon.run import vectors
-from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import (
     ConstraintPlan,
     is_free,
@@ -53,7 +45,8 @@ from antiphon.run.constraints import (
     requirements_of,
     supported,
 )
-from antiphon.run.generation import GenerationRun, ReasoningLimit
+from antiphon.run.engine_model import EngineModel
+from antiphon.run.generation import ReasoningLimit
 from antiphon.run.model import (
     Prepared,
     PromptSize,
@@ -82,12 +75,11 @@ PLAN_BYTES = 512 * 1024
 """The largest size in bytes of a plan in the cache."""
 
 
-class TokenModel:
-    """Renders turns to prompts, and decodes the engine's output. See `Model`.
+class TokenModel(EngineModel):
+    """Renders turns to prompts, and decodes the engine's output.
 
     `reasons`: the model may begin an answer with reasoning, if its dialect has any. With `exclude_tools`,
-    the prompt of a turn that may not call tools has none. `tools` are the server's, by type; `stopping` is
-    set when the server stops waiting for them. `limits` bound the size of a turn.
+    the prompt of a turn that may not call tools has none.
     """
 
     def __init__(  # noqa: PLR0913 - the settings of a model
@@ -101,12 +93,9 @@ class TokenModel:
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
     ) -> None:
-        self.engine = engine
-        self.limits = limits
-        self.pool = BoundedPool(limits)
-        self.tools = tools
-        self.stopping = asyncio.Event()
-        self.writing: WeakSet[GenerationRun] = WeakSet()
+        super().__init__(engine, tools, limits)
+        self.native_tools = renderer.native_tools
+        self.read_messages = renderer.read_messages
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer
@@ -121,31 +110,6 @@ class TokenModel:
         self._fill_in: FillIn | None = None
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
-
-    @staticmethod
-    def in_use() -> AbstractAsyncContextManager[None]:
-        """See `Model`: it is loaded already."""
-        return nullcontext()
-
-    @property
-    def native_tools(self) -> Mapping[str, tuple[Function, ...]]:
-        """The functions that the model was trained with, by type of the server's tool that runs them."""
-        return self._renderer.native_tools
-
-    @property
-    def read_messages(self) -> MessageReader | None:
-        """See `Model`."""
-        return self._renderer.read_messages
-
-    @property
-    def card(self) -> ModelCard:
-        """The engine's model."""
-        return self.engine.card
-
-    @property
-    def load(self) -> Load:
-        """See `Model`."""
-        return self.engine.load
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
@@ -200,26 +164,6 @@ class TokenModel:
     async def count(self, turn: Turn) -> PromptSize:
         """See `Model`."""
         return PromptSize(len((await self.compose(turn)).ids))
-
-    async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """See `Model`."""
-        return await self.engine.token_texts(ids)
-
-    async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Model`."""
-        return await self.engine.detokenize(ids)
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Model`."""
-        return await vectors.embed(self.engine, request)
-
-    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Model`."""
-        return await vectors.score(self.engine, pairs)
-
-    def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
-        """See `Model`."""
-        return vectors.transcribe(self.engine, audio)
 
     async def compose(self, turn: Turn) -> Prompt:
         """The prompt without a limit on its length, for display and counts. Raises RequestError."""
