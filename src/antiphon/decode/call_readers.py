@@ -14,6 +14,7 @@ from antiphon.core.json_scanner import JsonScanner
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.phases import PhaseReader
 from antiphon.decode.readers import RETRACT, Step
 from antiphon.decode.until_marker import ShortTextReader
 
@@ -122,13 +123,12 @@ class KeyReader(ShortTextReader):
         return None
 
 
-class JsonArgumentsReader:
+class JsonArgumentsReader(PhaseReader):
     """Reads the arguments of a call as one JSON object, and streams them verbatim.
 
-    `closers` find the markers that may follow. If the JSON is malformed, all text up
-    to one of them becomes arguments of an incomplete call, so no text is lost. `openers` are
-    those of them that begin another call. One inside the JSON is text, unless the JSON is malformed
-    soon after it: then the call ended there, and another one began.
+    If the JSON is malformed, all text up to one of the `closers` becomes arguments of an incomplete call, so
+    no text is lost. `openers` are those of them that begin another call. One inside the JSON is text, unless
+    the JSON is malformed soon after it: then the call ended there, and another one began.
     """
 
     def __init__(
@@ -139,27 +139,11 @@ class JsonArgumentsReader:
         builder: EventBuilder,
         scanner: Callable[[], JsonScanner] = JsonScanner,
     ) -> None:
-        self._then = then
-        self._closers = closers
+        super().__init__(self._begin, then, closers, builder)
         self._openers = openers
-        self._builder = builder
         self._scanner = scanner()
-        self._phase = self._begin
         self._collected: list[str] = []
         self._size = 0
-        self._held = ""
-        self._broken = "the call was truncated"
-
-    def feed(self, text: str) -> Step | None:
-        """Read more text; the step is returned directly after the object."""
-        text, self._held = self._held + text, ""
-        step = None
-        while text and step is None:
-            phase = self._phase
-            step, text = phase(text)
-            if phase == self._phase:
-                break
-        return step
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
@@ -173,70 +157,72 @@ class JsonArgumentsReader:
             self._builder.fail_call(self._broken)
         return step
 
-    # Phases: each returns a step at the end, or the text for the next phase.
+    # Phases
 
-    def _begin(self, text: str) -> tuple[Step | None, str]:
+    def _begin(self, text: str) -> Step | str | None:
         """Before the object: space, or a closing marker, which means no arguments."""
         body = text.lstrip()
         found = self._closers.find(body)
         if not body or (found and found.start == 0 and not found.marker):
             self._held = text
-            return None, ""
+            return None
         self._builder.markup(text[: len(text) - len(body)])
         if found and found.start == 0:
-            return self._end("{}", body), ""
+            return self._end("{}", body)
         self._phase = self._stream if body[0] == "{" else self._collect
-        return None, body
+        return body
 
-    def _stream(self, text: str) -> tuple[Step | None, str]:
+    def _stream(self, text: str) -> Step | str | None:
         found = self._openers.find(text)
         if found is None:
             return self._scan(text)
-        step, left = self._scan(text[: found.start])
-        rest = left + text[found.start :]
-        if step is not None:
-            return step._replace(rest=step.rest + rest), ""
-        if self._phase == self._stream and not found.marker:
-            self._held, rest = rest, ""
-        elif self._phase == self._stream:
-            self._phase = self._doubt
-        return None, rest
+        marked = text[found.start :]
+        result = self._scan(text[: found.start])
+        if isinstance(result, Step):
+            return result._replace(rest=result.rest + marked)
+        if self._phase != self._stream:
+            return (result or "") + marked
+        if not found.marker:
+            self._held = marked
+            return None
+        self._phase = self._doubt
+        return marked
 
-    def _scan(self, text: str) -> tuple[Step | None, str]:
+    def _scan(self, text: str) -> Step | str:
         out: list[str] = []
         end = self._scanner.feed(text, 0, out)
         self._builder.arguments("".join(out), text[:end])
         return self._after(text[end:])
 
-    def _doubt(self, text: str) -> tuple[Step | None, str]:
+    def _doubt(self, text: str) -> Step | str | None:
         """From a marker of another call on: hold text back, until it shows whether it is in the JSON."""
         ahead, begun = copy(self._scanner), text[:MAX_DOUBTFUL]
         ahead.feed(begun, 0, [])
         if ahead.broken:
-            return self._end_before(text), ""
+            return self._end_before(text)
         if len(text) < MAX_DOUBTFUL and not ahead.done:
             self._held = text
-            return None, ""
+            return None
         self._phase = self._stream
         if ahead.done:
             return self._scan(text)
         self._scan(begun)
-        return None, text[MAX_DOUBTFUL:]
+        return text[MAX_DOUBTFUL:]
 
     def _end_before(self, text: str) -> Step:
         """Another call began inside the arguments."""
         self._builder.fail_call("another call began inside the arguments")
         return Step(self._then, text)
 
-    def _collect(self, text: str) -> tuple[Step | None, str]:
+    def _collect(self, text: str) -> Step | str:
         """Not an object: models write a string that contains one, or null for no arguments."""
         end = self._scanner.feed(text, 0, self._collected)
         self._builder.arguments("", text[:end])
         self._size += end
         if self._scanner.done:
-            return self._end_collected("".join(self._collected), text[end:]), ""
+            return self._end_collected("".join(self._collected), text[end:])
         if self._size > MAX_COLLECTED:
-            self._break("the arguments are too long for a string that contains an object")
+            self._fail("the arguments are too long for a string that contains an object")
         return self._after(text[end:])
 
     def _end_collected(self, value: str, rest: str) -> Step:
@@ -247,27 +233,17 @@ class JsonArgumentsReader:
         self._builder.fail_call(NO_OBJECT)
         return Step(self._then, rest)
 
-    def _after(self, rest: str) -> tuple[Step | None, str]:
+    # Shared by the phases
+
+    def _after(self, rest: str) -> Step | str:
         if self._scanner.broken:
-            self._break(f"the arguments are not valid JSON: {self._scanner.broken}")
+            self._fail(f"the arguments are not valid JSON: {self._scanner.broken}")
         elif self._scanner.done and self._phase == self._stream:
-            return self._end("", rest), ""
-        return None, rest
+            return self._end("", rest)
+        return rest
 
-    def _skip(self, text: str) -> tuple[Step | None, str]:
-        """After malformed JSON: all text up to a marker."""
-        found = self._closers.find(text)
-        end = len(text) if found is None else found.start
-        self._builder.broken_arguments(text[:end], text[:end], self._broken)
-        if found is None or not found.marker:
-            self._held = text[end:]
-            return None, ""
-        self._builder.fail_call(self._broken)
-        return Step(self._then, text[end:]), ""
-
-    def _break(self, why: str) -> None:
-        self._broken = why
-        self._phase = self._skip
+    def _fail(self, why: str) -> None:
+        self._broken, self._phase = why, self._break
         if self._collected:
             self._builder.broken_arguments("".join(self._collected), "", why)
             self._collected.clear()

@@ -7,8 +7,6 @@ name they are held back, up to the builder's limit. If the JSON is malformed bef
 the arguments there is no call; if it is malformed later the call is incomplete.
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from antiphon.core.grammar import JsonCalls, KeyedCalls, Quotes
@@ -18,6 +16,7 @@ from antiphon.decode.entity_scanner import EntityScanner
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.phases import PhaseReader
 from antiphon.decode.readers import RETRACT, Step
 
 _SCANNERS: dict[Quotes, type[JsonScanner]] = {Quotes.MARKS: JsonScanner, Quotes.ENTITIES: EntityScanner}
@@ -26,16 +25,14 @@ _OTHER_KEYS = frozenset({"id", "type", "index", "tool_call_id"})
 """Further keys that a call may have. With any other key, the object is not a call."""
 
 
-class JsonCallsReader:
+class JsonCallsReader(PhaseReader):
     """Reads one JSON value made of calls. `closers` and `openers` are those of `JsonArgumentsReader`."""
 
     def __init__(self, state: JsonCalls, closers: Lexer, openers: Lexer, builder: EventBuilder) -> None:
+        super().__init__(self._open, state.then, closers, builder)
         self._state = state
-        self._closers = closers
         self._openers = openers
-        self._builder = builder
         self._make_scanner = _SCANNERS[state.quotes]
-        self._phase: Callable[[str], Step | str | None] = self._open
         self._in_array = False
         self._called = False
         self._begin_object()
@@ -51,13 +48,9 @@ class JsonCallsReader:
         self._arguments: JsonArgumentsReader | None = None
 
     def feed(self, text: str) -> Step | None:
-        """Run phases until the text is consumed or the value is complete."""
-        while text:
-            result = self._phase(text)
-            if isinstance(result, Step):
-                return result
-            text = result or ""
-        return Step(RETRACT, "") if self._builder.over_limit else None
+        """Run phases; calls whose opening is too long are none."""
+        step = super().feed(text)
+        return Step(RETRACT, "") if step is None and self._builder.over_limit else step
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the value."""
@@ -70,7 +63,7 @@ class JsonCallsReader:
             self._arguments.finish("")
         return None
 
-    # Phases: each reads from the start of `text`, and returns the rest, or a step.
+    # Phases
 
     def _open(self, text: str) -> Step | str | None:
         """Before the value: an object or an array of them."""
@@ -129,8 +122,8 @@ class JsonCallsReader:
     def _stream_value(self, text: str) -> Step | str | None:
         """The arguments, streamed."""
         if self._arguments is None:
-            then, closers, openers = self._state.then, self._closers, self._openers
-            self._arguments = JsonArgumentsReader(then, closers, openers, self._builder, self._make_scanner)
+            closers, openers, scanner = self._closers, self._openers, self._make_scanner
+            self._arguments = JsonArgumentsReader(self._then, closers, openers, self._builder, scanner)
         step = self._arguments.feed(text)
         if step is None:
             return None
@@ -174,7 +167,7 @@ class JsonCallsReader:
             return text
         if char == "]":
             return self._end_array(text)
-        return Step(self._state.then, char + text) if char else None
+        return Step(self._then, char + text) if char else None
 
     # Shared by the phases
 
@@ -237,7 +230,7 @@ class JsonCallsReader:
             self._builder.arguments("{}", "")
             self._builder.end_call()
         if not self._in_array:
-            return Step(self._state.then, text)
+            return Step(self._then, text)
         self._phase = self._between
         return text
 
@@ -246,7 +239,7 @@ class JsonCallsReader:
             return Step(RETRACT, "]" + text)
         self._builder.discard_call()  # a trailing comma in the array
         self._builder.markup("]")
-        return Step(self._state.then, text)
+        return Step(self._then, text)
 
     def _malformed(self, rest: str) -> Step | str:
         """The JSON is malformed here: no call if it has no arguments yet, else an incomplete one."""
@@ -254,7 +247,7 @@ class JsonCallsReader:
             return Step(RETRACT, rest)
         if self._builder.in_call:
             self._builder.fail_call("the call is not valid JSON")
-        return Step(self._state.then, rest)
+        return Step(self._then, rest)
 
 
 def _string(pieces: list[str]) -> str | None:

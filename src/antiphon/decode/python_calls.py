@@ -6,7 +6,6 @@ Positional arguments are not supported.
 """
 
 import re
-from collections.abc import Callable
 
 from antiphon.core.grammar import PythonCalls
 from antiphon.core.json_scanner import JsonScanner
@@ -14,24 +13,22 @@ from antiphon.decode.arguments.python import PythonArguments
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_NAME, PUNCTUATION, plain_name
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.phases import PhaseReader
 from antiphon.decode.readers import RETRACT, Step
 
 _NAME = re.compile(rf"[^\s\"'<>{{}}()\[\],;=|{PUNCTUATION}]*")
 
 
-class PythonCallsReader:
+class PythonCallsReader(PhaseReader):
     """Reads one list of calls, or calls in a row. `closers` find the markers that may follow."""
 
     def __init__(self, state: PythonCalls, closers: Lexer, builder: EventBuilder) -> None:
+        super().__init__(self._open, state.then, closers, builder)
         self._state = state
-        self._closers = closers
-        self._builder = builder
-        self._phase: Callable[[str], Step | str | None] = self._open
         self._in_list = state.begun == "["
         self._final = False
         self._name = ""
         self._begin_call()
-        self._held = ""
 
     def _begin_call(self) -> None:
         self._arguments = PythonArguments(self._builder.names_of(self._name))
@@ -39,14 +36,9 @@ class PythonCallsReader:
         self._written = JsonScanner()  # Python's escapes may be of half characters
 
     def feed(self, text: str) -> Step | None:
-        """Run phases until the text is consumed or the calls are complete."""
-        text, self._held = self._held + text, ""
-        while text:
-            result = self._phase(text)
-            if isinstance(result, Step):
-                return result
-            text = result or ""
-        return Step(RETRACT, "") if self._builder.over_limit else None
+        """Run phases; calls whose opening is too long are none."""
+        step = super().feed(text)
+        return Step(RETRACT, "") if step is None and self._builder.over_limit else step
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside or between calls."""
@@ -57,13 +49,13 @@ class PythonCallsReader:
         if self._builder.provisional:
             begun = self._phase == self._begin_arguments or self._builder.in_list
             return None if begun else Step(RETRACT, "")
-        if self._arguments.broken:
-            self._builder.broken_arguments("", self._held, self._why)
+        if self._phase == self._break:
+            self._builder.broken_arguments("", self._held, self._broken)
         else:
             self._builder.arguments(self._shown([self._arguments.last()]), self._held)
         return None
 
-    # Phases: each reads from the start of `text`, and returns the rest, or a step.
+    # Phases
 
     def _open(self, text: str) -> Step | str | None:
         """Before the first call."""
@@ -118,7 +110,8 @@ class PythonCallsReader:
             self._held = text[end:]
             return None
         if self._arguments.broken:
-            self._builder.broken_arguments(self._arguments.rest(), "", self._why)
+            self._broken = f"the arguments are not Python literals: {self._arguments.broken}"
+            self._builder.broken_arguments(self._arguments.rest(), "", self._broken)
             self._phase = self._break
         self._end_call()
         return text[end:]
@@ -136,28 +129,13 @@ class PythonCallsReader:
             return None
         if self._in_list and rest[0] == "]":
             self._builder.markup("]")
-            return Step(self._state.then, rest[1:])
+            return Step(self._then, rest[1:])
         if not _NAME.match(rest[0])[0]:  # type: ignore[index]  # it may be empty, never missing
-            return Step(self._state.then, rest)
+            return Step(self._then, rest)
         self._builder.begin_provisional(None)
         self._name = ""
         self._phase = self._read_name
         return rest
-
-    def _break(self, text: str) -> Step | str | None:
-        """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
-        found = self._closers.find(text)
-        end = len(text) if found is None else found.start
-        self._builder.broken_arguments(text[:end], text[:end], self._why)
-        if found is None or not found.marker:
-            self._held = text[end:]
-            return None
-        self._builder.fail_call(self._why)
-        return Step(self._state.then, text[end:])
-
-    @property
-    def _why(self) -> str:
-        return f"the arguments are not Python literals: {self._arguments.broken}"
 
     def _shown(self, pieces: list[str]) -> str:
         """More of the arguments as JSON."""

@@ -11,7 +11,6 @@ argument, or the end of the call (`brace_values.py`).
 
 import json
 import re
-from collections.abc import Callable
 
 from antiphon.core.grammar import ArgumentKey, BraceArguments
 from antiphon.core.json_scanner import MAX_DEPTH
@@ -20,6 +19,7 @@ from antiphon.decode.arguments.types import LITERALS, coerce
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.headers import MAX_HEADER, plain_key
 from antiphon.decode.lexer import Lexer
+from antiphon.decode.phases import PhaseReader
 from antiphon.decode.readers import RETRACT, Step
 
 MAX_WORD = 4000
@@ -30,31 +30,17 @@ _VALUE_END = {end: re.compile(rf"[,{re.escape(end)}]") for end in ")]}"}
 _CLOSER = {"{": "}", "[": "]"}
 
 
-class BraceArgumentsReader:
+class BraceArgumentsReader(PhaseReader):
     """Reads all arguments of one call. `closers` find the markers after them, which also end them."""
 
     def __init__(self, state: BraceArguments, closers: Lexer, builder: EventBuilder) -> None:
+        super().__init__(self._key, state.then, closers, builder)
         self._state = state
-        self._closers = closers
-        self._builder = builder
         self._ends = ValueEnds(state.quote, closers.markers)
         self._stack = [state.close]  # the closing text of each open container
         self._empty = True  # the innermost container
-        self._phase: Callable[[str], Step | str | None] = self._key
-        self._held = ""
         self._argument = ""  # the name of the current argument of the call
         self._word = ""
-        self._broken = "the call was truncated"
-
-    def feed(self, text: str) -> Step | None:
-        """Run phases until the text is consumed or the arguments are complete."""
-        text, self._held = self._held + text, ""
-        while text:
-            result = self._phase(text)
-            if isinstance(result, Step):
-                return result
-            text = result or ""
-        return None
 
     def finish(self, text: str) -> Step | None:
         """The model stopped inside the arguments."""
@@ -65,7 +51,7 @@ class BraceArgumentsReader:
             self._builder.broken_arguments(self._word, self._held, self._broken)
         return step
 
-    # Phases: each reads from the start of `text`, and returns the rest, or a step.
+    # Phases
 
     def _key(self, text: str) -> Step | str | None:
         """The key of an argument or of an object's member, or the object's end."""
@@ -201,16 +187,9 @@ class BraceArgumentsReader:
         self._phase = self._item if self._stack[-1] == "]" else self._key
         return text[comma:]
 
-    def _break(self, text: str) -> Step | str | None:
-        """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
-        found = self._closers.find(text)
-        end = len(text) if found is None else found.start
-        self._builder.broken_arguments(text[:end], text[:end], self._broken)
-        if found is None or not found.marker:
-            self._held = text[end:]
-            return None
-        self._builder.fail_call(self._broken)
-        return Step(RETRACT if self._builder.retractable else self._state.then, text[end:])
+    def _break(self, text: str) -> Step | None:
+        step = super()._break(text)
+        return step._replace(to=RETRACT) if step and self._builder.retractable else step
 
     # Shared by the phases
 
@@ -221,13 +200,13 @@ class BraceArgumentsReader:
         outermost = len(self._stack) == 1
         if outermost and closer and closer.start == 0:
             if closer.marker:
-                return Step(self._state.then, text)
+                return Step(self._then, text)
             self._held, self._phase = text, self._after
             return None
         if text[:1] != self._stack[-1] and not (outermost and text[:1] in ("}", ")")):
             return self._fail(f"unexpected {text[:1]!r}", text)
         if outermost:
-            return Step(self._state.then, text[1:], text[0])
+            return Step(self._then, text[1:], text[0])
         self._builder.arguments(self._stack.pop(), text[0])
         self._empty, self._phase = False, self._after
         return text[1:]
