@@ -28,7 +28,7 @@ from antiphon.core.grammar import (
     TextArguments,
     Value,
 )
-from antiphon.decode.arguments.braces import BraceArgumentsReader
+from antiphon.decode.brace_arguments import BraceArgumentsReader
 from antiphon.decode.call_readers import (
     JsonArgumentsReader,
     KeyReader,

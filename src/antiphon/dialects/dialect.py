@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import EngineError
 from antiphon.core.grammar import Grammar, ReasoningMarkers, Space, Span, SpanKind
 from antiphon.decode.ids import IdRule, openai_call_id
-from antiphon.dialects.own.call_formats import CallFormat
+from antiphon.dialects.call_formats import CallFormat
 from antiphon.render.renderer import Renderer
 from antiphon.render.tool_prompt import ToolPrompt
 

@@ -12,7 +12,7 @@ schema states the type of those, too. If the engine drops `<|channel>`, the answ
 Channels come in any place: the template removes each from an earlier answer.
 
 Models leave out `call:`, the braces of a call without arguments, the label `thought`, commas and delimiters,
-and write `f(key=value)` and quotes of JSON or Python (`decode/arguments/braces.py`). So only the closing
+and write `f(key=value)` and quotes of JSON or Python (`decode/brace_arguments.py`). So only the closing
 token ends a call: what is between its arguments and that is no text.
 """
 

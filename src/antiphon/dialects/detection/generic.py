@@ -18,13 +18,13 @@ from msgspec import Struct
 
 from antiphon.core.grammar import ReasoningMarkers
 from antiphon.core.items import FunctionCall
+from antiphon.dialects.call_formats import CallFormat, JsonFormat, NameAndJsonFormat
 from antiphon.dialects.detection import tags
 from antiphon.dialects.detection.samples import REASONING, ProbeSample, ProbeSamples, common
 from antiphon.dialects.detection.samples import TEXT as ANSWER
 from antiphon.dialects.detection.scorers import round_trip_score
 from antiphon.dialects.detection.tags import first_tag, last_tag
 from antiphon.dialects.dialect import Dialect
-from antiphon.dialects.own.call_formats import CallFormat, JsonFormat, NameAndJsonFormat
 
 NAME = "generic"
 """The name of a derived dialect. It cannot be chosen by name: it belongs to its template."""

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.core.items import FunctionCall
+from antiphon.dialects.call_formats import TagsFormat
 from antiphon.dialects.detection.samples import ProbeSample, common
-from antiphon.dialects.own.call_formats import TagsFormat
 
 
 class _Call(Struct, frozen=True):

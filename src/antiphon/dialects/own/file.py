@@ -32,8 +32,7 @@ from msgspec.structs import replace as replaced
 from antiphon.core.errors import EngineError
 from antiphon.core.grammar import Grammar, ReasoningMarkers
 from antiphon.decode.ids import IdRule, kimi_call_id, mistral_call_id, openai_call_id
-from antiphon.dialects.dialect import Dialect, RendererMaker
-from antiphon.dialects.own.call_formats import (
+from antiphon.dialects.call_formats import (
     CallFormat,
     JsonFormat,
     Marker,
@@ -41,6 +40,7 @@ from antiphon.dialects.own.call_formats import (
     PythonFormat,
     TagsFormat,
 )
+from antiphon.dialects.dialect import Dialect, RendererMaker
 from antiphon.dialects.own.states import InvalidStateError, faults, from_table, parser_texts
 from antiphon.render.harmony import HarmonyRenderer
 from antiphon.render.tool_prompt import ToolPrompt
