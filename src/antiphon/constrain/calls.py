@@ -89,7 +89,7 @@ class CallGrammar:
         return sequence(GAP, alternation(*ways))
 
     def headed(self, name: str, with_speaker: bool) -> Expr:
-        """From inside the header of a message that calls, with its speaker if that is `spoken`."""
+        """From inside the header of a message that calls, with its speaker if `with_speaker`."""
         header = self._states[name]
         assert isinstance(header, Header)
         return rule(

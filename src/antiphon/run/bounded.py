@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class BoundedPool:
-    """Runs work in processes, within the limits whose names begin with `work_`."""
+    """Runs work in processes, within the limits whose names begin with `work_…`."""
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
         self.limits = limits
