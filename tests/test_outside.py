@@ -57,9 +57,8 @@ BOMBS: Mapping[str, bytes] = {
     "br": brotli.compress(ZEROS, quality=1),
     "zstd": zstd.compress(ZEROS),
     "gzip, gzip": gzip.compress(gzip.compress(ZEROS, 1)),
-    "zstd, gzip": gzip.compress(
-        zstd.compress(b"") * 200_000
-    ),  # a large body of nothing, which decodes to nothing
+    # A large body of nothing, which decodes to nothing.
+    "zstd, gzip": gzip.compress(zstd.compress(b"") * 200_000),
     "x-gzip": gzip.compress(b"") * 4_000,  # members without content
 }
 """Encoding → a body that is large, or takes long, when it is decoded."""

@@ -255,9 +255,8 @@ async def test_a_step_reaches_all_generations_with_the_same_pause_in_one_call(de
 
 async def test_generations_with_other_pauses_have_steps_of_their_own():
     engine = await started({"when": "a", "output": "x y z"}, {"when": "b", "output": "x y z", "delay_ms": 1})
-    steps = "".join(
-        await noted(engine, "a", "b", "a", "b")
-    )  # a busy loop calls both kinds at once, but not mixed
+    # A busy loop calls both kinds at once, but not mixed.
+    steps = "".join(await noted(engine, "a", "b", "a", "b"))
     assert sorted(re.findall("aa|bb", steps)) == ["aa"] * 3 + ["bb"] * 3
 
 

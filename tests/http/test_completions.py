@@ -76,9 +76,8 @@ async def test_nothing_is_read_into_a_completion(api: ChatApi) -> None:
 
 
 async def test_prompts_in_all_their_forms(api: ChatApi) -> None:
-    await api.post(
-        "/tokenize", {"model": "scripted", "prompt": "Once there was"}
-    )  # the engine learns these ids
+    # The engine learns these ids.
+    await api.post("/tokenize", {"model": "scripted", "prompt": "Once there was"})
     for prompt, count in [
         (ONCE, 1),
         ([ONCE, "Twice"], 2),

@@ -241,9 +241,8 @@ async def test_the_server_is_seen_working(page: Page) -> None:
     await page.get_by_role("tab", name="Server").click()
     row = page.get_by_role("row", name="scripted")
     await expect(row.get_by_role("cell").nth(2)).to_have_text("1")
-    await expect(row.get_by_role("cell").nth(7)).to_have_text(
-        re.compile(r"^[1-9]\d*\.\d$")
-    )  # while it writes
+    # While it writes.
+    await expect(row.get_by_role("cell").nth(7)).to_have_text(re.compile(r"^[1-9]\d*\.\d$"))
     await shot(page, "server")
     await check_accessible(page)
     await page.keyboard.press("Escape")

@@ -26,9 +26,8 @@ TEXT = (
     st.text("abc é漢🙂0.,:{}[]()<|>/\\\"'\n", min_size=1, max_size=30)
     .map(str.strip)
     .filter(
-        lambda text: (
-            bool(text) and GENERIC_ESCAPER.escape(text) == text
-        )  # what spells a token is read as text, with separators
+        # What spells a token is read as text, with separators.
+        lambda text: bool(text) and GENERIC_ESCAPER.escape(text) == text
     )
 )
 OBJECT = st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT | st.booleans(), max_size=2), max_size=3)

@@ -101,9 +101,8 @@ def _started(options: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     command = [os.environ["SUITE_PYTHON"], "-m", "antiphon", "serve", "--port", str(port)]
-    threads = (
-        () if "--engine" in options else ("--threads", "1")
-    )  # several wait for each other on a busy machine
+    # Several wait for each other on a busy machine.
+    threads = () if "--engine" in options else ("--threads", "1")
     process = subprocess.Popen(  # noqa: S603
         [*command, "--store", "memory", "--log-level", "error", *threads, *options], stdout=subprocess.DEVNULL
     )

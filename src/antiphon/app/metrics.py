@@ -160,9 +160,8 @@ class _RouteCounts:
     __slots__ = ("seconds", "statuses")
 
     def __init__(self) -> None:
-        self.statuses = defaultdict[str, int](
-            int
-        )  # by class, as in 2xx; and 499, which is no error of a client
+        # By class, as in 2xx; and 499, which is no error of a client.
+        self.statuses = defaultdict[str, int](int)
         self.seconds = Histogram(_HTTP)
 
 

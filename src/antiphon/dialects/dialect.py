@@ -61,9 +61,8 @@ class Dialect(Struct, frozen=True):
         if self.answer_start or self.reasoning is None:
             return self.answer_start
         text = self.calls.states[self.calls.text]
-        spaced = (
-            isinstance(text, Span) and text.space is Space.TEXT
-        )  # space after the tag is part of the text
+        # Space after the tag is part of the text.
+        spaced = isinstance(text, Span) and text.space is Space.TEXT
         return f"\n{self.reasoning.closes[0]}{'' if spaced else _GAP}"
 
     @property

@@ -549,9 +549,8 @@ class VllmCore:
     def request(self, request: GenerationRequest, around: RequestExtras) -> Any:
         """The request to the core; outputs have its `request_id`. Raises RequestError."""
         made = self._made(request, request.prompt.ids, self._sampling(request), around)
-        made.reasoning_ended = (
-            True if request.constraint is not None else None
-        )  # it holds from the first token on
+        # It holds from the first token on.
+        made.reasoning_ended = True if request.constraint is not None else None
         return made
 
     def scoring(self, request: GenerationRequest, around: RequestExtras) -> Any:

@@ -350,9 +350,8 @@ class Models:
         served.uses += 1
         try:
             while not served.loaded:
-                await asyncio.shield(
-                    self._load_task(served)
-                )  # others may wait for it after this one has left
+                # Others may wait for it after this one has left.
+                await asyncio.shield(self._load_task(served))
         except BaseException:
             self.release(served)
             raise

@@ -180,11 +180,12 @@ def object_so_far(arguments: str) -> dict[str, Any]:
     JsonScanner(only_object=True).feed(arguments, 0, written)
     arguments = "".join(written)
     open_: list[str] = []
+    # Of the complete part; the next string is a key.
     end, closing, key = (
         0,
         "",
         False,
-    )  # of the complete part; the next string is a key
+    )
     for token in _TOKEN.finditer(arguments):
         sign = token["sign"]
         if sign in ("{", "["):

@@ -1,10 +1,10 @@
 """The tools of a request: the functions that the model is offered, and the client's names of them.
 
 Functions are offered unchanged. A custom tool is offered as a function with one string. The tools of a
-namespace are offered under flat names, joined by two underscores; the client gets both names. Client tools with
-types of their own are in `client_tools.py`, tools that come in the input in `added_tools.py`. A server tool
-is offered as the functions that it has for this model; `tools/discovery.py` decides what to do if the server
-does not run it.
+namespace are offered under flat names, joined by two underscores; the client gets both names. Client tools
+with types of their own are in `client_tools.py`, tools that come in the input in `added_tools.py`. A server
+tool is offered as the functions that it has for this model; `tools/discovery.py` decides what to do if the
+server does not run it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
