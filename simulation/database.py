@@ -19,7 +19,7 @@ from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import StoreLimits
 from antiphon.store.sql import SqlStore
-from antiphon.store.transaction import Rows
+from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
 from simulation.laws import Histories, LawError
 from simulation.loop import Process, SimulatedLoop
@@ -71,7 +71,7 @@ class Memory:
         """The rows of a query."""
         return self._driver.execute(sql, values).fetchall()
 
-    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+    def fetch_many(self, sql: str, rows: DriverRows) -> Sequence[Any]:
         """See `transaction.Driver`."""
         return [found for row in rows for found in self._driver.execute(sql, row)]
 

@@ -105,7 +105,7 @@ def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
         raise RequestError(
             f"Sending the content took more than {UNFINISHED_SECONDS} seconds. Send it faster."
         )
-    transaction.each(_ADD_PIECE, [(it.id, it.position, it.piece)])
+    transaction.each(_ADD_PIECE, [{"blob_id": it.id, "position": it.position, "data": it.piece}])
     transaction.count(it.new.owner, len(it.piece))
     if it.digest is not None:
         _finish(transaction, it, it.digest)

@@ -9,6 +9,7 @@ from math import log
 from random import SystemRandom
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -54,16 +55,13 @@ def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Seq
     first = _random.getrandbits(62)
     store = _store_term(vector_store_id)
     rows = [
-        (
-            first + index,
-            parent,
-            chunk.position,
-            len(chunk.terms.split()) + 1,  # with the term of the vector store
-            chunk.text,
-            f"{store} {chunk.terms}",
-            chunk.embedded_by,
-            chunk.vector,
-        )
+        {
+            **asdict(chunk),
+            "id": first + index,
+            "parent": parent,
+            "size": len(chunk.terms.split()) + 1,  # with the term of the vector store
+            "terms": f"{store} {chunk.terms}",
+        }
         for index, chunk in enumerate(chunks)
     ]
     transaction.each(_ADD, rows)

@@ -7,10 +7,9 @@ as short for a long pair. Of several filters the narrowest finds the rows, and t
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
 
 from antiphon.core.errors import NotFoundError
@@ -21,7 +20,7 @@ from antiphon.store.pages import LOOKED_AT, Listing, existing, filled, fit, page
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
 from antiphon.store.schema import checked, completions
 from antiphon.store.schema import completion_pairs as pairs
-from antiphon.store.transaction import Rows, Transaction, insertion
+from antiphon.store.transaction import Rows, Transaction, Values, insertion
 from antiphon.store.usage import size_of, stored_size
 
 _SAVE = insertion(completions)
@@ -55,28 +54,25 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({checked(key): checked(value) for key, value in metadata.items()})
 
 
-def _row(it: CompletionRecord, metadata: bytes, size: int) -> tuple[Any, ...]:
-    return it.id, it.owner, it.created_at, it.model, it.expires_at, metadata, it.body, size
-
-
 def digest(key: str, value: str) -> str:
     """The digest of a pair of metadata."""
     return sha256(f"{checked(key)}\0{checked(value)}".encode()).hexdigest()[:32]
 
 
 def _pair_rows(it: CompletionRecord) -> Rows:
-    return [(it.id, digest(*pair), it.owner, it.created_at) for pair in it.metadata.items()]
+    of = {"completion_id": it.id, "owner": it.owner, "created_at": it.created_at}
+    return [{**of, "pair": digest(*pair)} for pair in it.metadata.items()]
 
 
 def save_all(
     transaction: Transaction, saves: Sequence[tuple[CompletionRecord, Sequence[ItemRecord]]]
 ) -> list[None]:
     """Store completions with their messages."""
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Values] = []
     for it, messages in saves:
         metadata = _encoded(it.metadata)
         size = size_of(it.body, metadata) + items.size(messages)
-        rows.append(_row(it, metadata, size))
+        rows.append({**asdict(it), "metadata": metadata, "size": size})
         transaction.count(it.owner, size)
     transaction.each(_SAVE, rows)
     transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy import delete as delete_from
 
@@ -79,8 +80,7 @@ def _require(connection: Connection, owner: str, conversation_id: str) -> None:
 def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
     record, first = creation
     size = size_of(record.metadata) + items.size(first)
-    row = (record.id, record.owner, record.created_at, len(first), record.metadata, size)
-    transaction.each(_CREATE, [row])
+    transaction.each(_CREATE, [{**asdict(record), "next_position": len(first), "size": size}])
     count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
     limit = transaction.quota.limits.conversations
     if transaction.execute(count).scalar_one() > limit:

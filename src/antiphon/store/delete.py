@@ -60,7 +60,7 @@ def delete_children(transaction: Transaction, table: Table, ids: Collection[str]
     """Delete the rows of parents, which get no more of them. If some are left for `clear`, returns False."""
     done = _clear(transaction, table, ids)
     if not done:
-        transaction.each(_NOTE, [(table.name, each) for each in ids])
+        transaction.each(_NOTE, [{"kind": table.name, "id": each} for each in ids])
     return done
 
 

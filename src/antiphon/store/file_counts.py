@@ -4,9 +4,10 @@ They are counted in the transaction that changes a file, in the rows of its vect
 count the files when they are read would take as long as there are files.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, bindparam, update
+from sqlalchemy import Table, bindparam, update
 
 from antiphon.store.database import Found
 from antiphon.store.records import FileCounts, IndexStatus
@@ -15,12 +16,15 @@ from antiphon.store.transaction import PreparedStatement, Transaction
 
 
 def _adding(table: Table, *others: str) -> PreparedStatement:
-    """A statement that adds to the counters of a row of the table."""
-    columns: list[ColumnElement[Any]] = [table.c[f"files_{status}"] for status in COUNTED]
-    columns += [table.c[name] for name in others]
-    more = {column: column + bindparam(f"more_{number}") for number, column in enumerate(columns)}
-    statement = update(table).where(table.c.id == bindparam("key")).values(more)
-    return PreparedStatement(statement, [*columns, table.c.id])
+    """A statement that adds to the counters of a row: its parameters have the names of these."""
+    columns = [table.c[name] for name in (*map(_counter, COUNTED), *others)]
+    more = {column: column + bindparam(f"more_{column.name}") for column in columns}
+    return PreparedStatement(update(table).where(table.c.id == bindparam("key")).values(more))
+
+
+def _counter(status: str) -> str:
+    """The column that counts the files with this status."""
+    return f"files_{status}"
 
 
 _IN_STORE = _adding(vector_stores, "usage_bytes")
@@ -31,20 +35,29 @@ def count_file(
     transaction: Transaction, row: Found, status: IndexStatus | None, usage_bytes: int = 0
 ) -> None:
     """Count a file, whose row this was before, with its new status and bytes; with None it is gone."""
-    amounts = [(each == status) - (each == row.status) for each in COUNTED]
-    transaction.add(_IN_STORE, row.vector_store_id, [*amounts, usage_bytes - row.usage_bytes])
-    if row.batch_id is not None:
-        transaction.add(_IN_BATCH, row.batch_id, amounts)
+    counts = {each: (each == status) - (each == row.status) for each in COUNTED}
+    _add(transaction, row.vector_store_id, row.batch_id, counts, usage_bytes - row.usage_bytes)
 
 
 def count_new_file(transaction: Transaction, vector_store_id: str, batch_id: str | None) -> None:
     """Count a file that is attached."""
-    amounts = [each == IndexStatus.IN_PROGRESS for each in COUNTED]
-    transaction.add(_IN_STORE, vector_store_id, [*amounts, 0])
+    counts = {each: int(each == IndexStatus.IN_PROGRESS) for each in COUNTED}
+    _add(transaction, vector_store_id, batch_id, counts)
+
+
+def _add(
+    transaction: Transaction,
+    vector_store_id: str,
+    batch_id: str | None,
+    counts: Mapping[str, int],
+    usage_bytes: int = 0,
+) -> None:
+    more = {f"more_{_counter(status)}": count for status, count in counts.items()}
+    transaction.add(_IN_STORE, vector_store_id, {**more, "more_usage_bytes": usage_bytes})
     if batch_id is not None:
-        transaction.add(_IN_BATCH, batch_id, amounts)
+        transaction.add(_IN_BATCH, batch_id, more)
 
 
 def file_counts(values: dict[str, Any]) -> FileCounts:
     """Take the counters out of the values of a row."""
-    return FileCounts(**{status: values.pop(f"files_{status}") for status in COUNTED})
+    return FileCounts(**{status: values.pop(_counter(status)) for status in COUNTED})

@@ -6,19 +6,20 @@ from secrets import token_hex
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
-from sqlalchemy import Connection, Row, Select, bindparam, func, select
+from msgspec.structs import asdict, replace
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.store.database import Found
 from antiphon.store.pages import Listing, page_within
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
-from antiphon.store.transaction import PreparedStatement, Rows, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Rows, Transaction, Values, insertion
 from antiphon.store.usage import size_of, stored_size
 
 COLUMNS = (items.c.id, items.c.type, items.c.payload, items.c.created_at, items.c.tokens, items.c.blobs)
-"""Those of an `ItemRecord`, in its order."""
+"""Those of an `ItemRecord`."""
 
 SIZE = stored_size(items.c.payload, items.c.tokens)
 """The size of an item."""
@@ -27,8 +28,7 @@ _BYTES = func.coalesce(func.length(items.c.payload), 0)
 
 _ADD = insertion(items)
 _WITH_ID = PreparedStatement(
-    select(items.c.id).where(items.c.id == bindparam("named"), items.c.parent == bindparam("its")),
-    [items.c.id, items.c.parent],
+    select(items.c.id).where(items.c.id == bindparam("named"), items.c.parent == bindparam("its"))
 )
 
 MAX_PREFIX = 16
@@ -61,7 +61,8 @@ def _renamed(record: ItemRecord) -> ItemRecord:
 
 def taken(transaction: Transaction, parent: str, records: Iterable[ItemRecord]) -> list[str]:
     """Which of the ids of these records items of the parent have."""
-    return [row[0] for row in transaction.find(_WITH_ID, [(record.id, parent) for record in records])]
+    named = [{"named": record.id, "its": parent} for record in records]
+    return [row["id"] for row in transaction.find(_WITH_ID, named)]
 
 
 def output_rows(owner: str, parent: str, records: Iterable[ItemRecord]) -> Rows:
@@ -94,7 +95,7 @@ def input_page(
     return Page([record(row) for row in found.data], found.has_more)
 
 
-def within(max_bytes: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any]]:
+def within(max_bytes: int, rows: Iterable[Found], param: str) -> list[Found]:
     """Rows with items of at most this number of bytes; no more are read. Raises RequestError for `param`."""
     read, left = [], max_bytes
     for row in rows:
@@ -108,12 +109,12 @@ def within(max_bytes: int, rows: Iterable[Row[Any]], param: str) -> list[Row[Any
     return read
 
 
-def record(row: Sequence[Any]) -> ItemRecord:
-    """An item from its `COLUMNS`."""
-    id_, type_, payload, created_at, tokens, blobs = row
-    return ItemRecord(id_, type_, payload, created_at, tokens, tuple((blobs or "").split()))
+def record(row: Found) -> ItemRecord:
+    """An item from a row with its `COLUMNS`."""
+    blobs = tuple((row.blobs or "").split())
+    return ItemRecord(row.id, row.type, row.payload, row.created_at, row.tokens, blobs)
 
 
-def _row(owner: str, parent: str, output: bool, position: int, it: ItemRecord) -> tuple[Any, ...]:
-    blobs = " ".join(it.blobs) or None
-    return parent, output, position, it.id, it.type, it.created_at, it.payload, it.tokens, blobs, owner
+def _row(owner: str, parent: str, output: bool, position: int, record: ItemRecord) -> Values:
+    place = {"owner": owner, "parent": parent, "output": output, "position": position}
+    return {**place, **asdict(record), "blobs": " ".join(record.blobs) or None}

@@ -27,13 +27,8 @@ _ABANDONED = (
     .with_for_update(skip_locked=True)
 )
 _MINE = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
-_RENEW = PreparedStatement(
-    update(responses).where(_MINE).values(lease_until=bindparam("until")),
-    [responses.c.lease_until, responses.c.id, responses.c.worker],
-)
-_KEPT = PreparedStatement(
-    select(responses.c.id, responses.c.cancel_requested).where(_MINE), [responses.c.id, responses.c.worker]
-)
+_RENEW = PreparedStatement(update(responses).where(_MINE).values(lease_until=bindparam("until")))
+_KEPT = PreparedStatement(select(responses.c.id, responses.c.cancel_requested).where(_MINE))
 _DIED = update(responses).where(_MINE).values(engine_deaths=responses.c.engine_deaths + 1)
 _DEATHS = select(responses.c.engine_deaths).where(_MINE)
 # A lease that ended in 1970, so that the next query of any worker claims them.
@@ -84,10 +79,11 @@ def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRe
 @one_by_one
 def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
     lease, ids = holding.lease, sorted(holding.ids)  # the same order in all writers avoids deadlocks
-    transaction.each(_RENEW, [(lease.until, response_id, lease.worker) for response_id in ids])
-    wanted = dict(transaction.find(_KEPT, [(response_id, lease.worker) for response_id in ids]))
-    cancelled = frozenset(response_id for response_id, cancel in wanted.items() if cancel)
-    return Heartbeat(holding.ids.difference(wanted), cancelled)
+    mine = [{"key": response_id, "holder": lease.worker} for response_id in ids]
+    transaction.each(_RENEW, [{**named, "until": lease.until} for named in mine])
+    kept = {row["id"]: row["cancel_requested"] for row in transaction.find(_KEPT, mine)}
+    cancelled = frozenset(response_id for response_id, cancel in kept.items() if cancel)
+    return Heartbeat(holding.ids.difference(kept), cancelled)
 
 
 @one_by_one

@@ -5,7 +5,6 @@ allowed, and performs those in a few statements for all of them.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from msgspec import Struct
 from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
@@ -14,7 +13,7 @@ from antiphon.store.database import Database
 from antiphon.store.records import Append, LogEntry, LogTail, ResponseStatus, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
-from antiphon.store.transaction import PreparedStatement, Rows, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Rows, Transaction, Values, insertion
 from antiphon.store.usage import size_of
 
 _SEQ_MAX = 2**63 - 1
@@ -28,12 +27,11 @@ _LOCK = PreparedStatement(
         responses.c.conversation_id,
         responses.c.owner,
         responses.c.size,
-        func.length(responses.c.body),
-        func.coalesce(func.length(responses.c.prompt_ids), literal_column("0")),
+        func.length(responses.c.body).label("body_bytes"),
+        func.coalesce(func.length(responses.c.prompt_ids), literal_column("0")).label("prompt_bytes"),
     )
     .where(responses.c.id == bindparam("id"))
-    .with_for_update(),
-    [responses.c.id],
+    .with_for_update()
 )
 _ADVANCE = PreparedStatement(
     update(responses)
@@ -43,14 +41,7 @@ _ADVANCE = PreparedStatement(
         prompt_ids=func.coalesce(bindparam("new_ids", type_=LargeBinary), responses.c.prompt_ids),
         calls_begun=func.coalesce(bindparam("new_calls", type_=Integer), responses.c.calls_begun),
         size=bindparam("new_size"),
-    ),
-    [
-        responses.c.last_seq,
-        responses.c.prompt_ids,
-        responses.c.calls_begun,
-        responses.c.size,
-        responses.c.id,
-    ],
+    )
 )
 _ADD = insertion(log)
 _PROGRESS = select(responses.c.status, responses.c.last_seq).where(
@@ -120,8 +111,8 @@ def _consecutive(entries: Sequence[LogEntry]) -> bool:
 def lock(transaction: Transaction, ids: Collection[str]) -> dict[str, ResponseState]:
     """Lock responses until the transaction ends, and read their state."""
     ranked = sorted(set(ids))  # the same order in all writers avoids deadlocks
-    found = transaction.find(_LOCK, [(response_id,) for response_id in ranked])
-    return {row[0]: ResponseState(row[0], ResponseStatus(row[1]), *row[2:]) for row in found}
+    found = transaction.find(_LOCK, [{"id": response_id} for response_id in ranked])
+    return {row["id"]: ResponseState(**{**row, "status": ResponseStatus(row["status"])}) for row in found}
 
 
 def add_entries(transaction: Transaction, rows: Rows) -> None:
@@ -132,8 +123,8 @@ def add_entries(transaction: Transaction, rows: Rows) -> None:
 def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> list[list[Verdict]]:
     """The results of each call's appends."""
     states = lock(transaction, {append.response_id for appends in calls for append in appends})
-    changes: list[tuple[Any, ...]] = []
-    entries: list[tuple[Any, ...]] = []
+    changes: list[Values] = []
+    entries: list[Values] = []
     quota = transaction.quota
 
     def take(append: Append) -> Verdict:
@@ -145,7 +136,15 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         if append.prompt_ids is not None:
             state.grow(len(append.prompt_ids) - state.prompt_bytes, transaction)
             state.prompt_bytes = len(append.prompt_ids)
-        changes.append((state.last_seq, append.prompt_ids, append.calls_begun, state.size, state.id))
+        changes.append(
+            {
+                "key": state.id,
+                "new_seq": state.last_seq,
+                "new_ids": append.prompt_ids,
+                "new_calls": append.calls_begun,
+                "new_size": state.size,
+            }
+        )
         # Stored in spite of the limit: the verdict stops the answer, and what was generated before it is
         # kept.
         over = "response_bytes" if state.size > quota.limits.response else quota.exceeded(state.owner)
@@ -154,12 +153,18 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
     verdicts = [[take(append) for append in appends] for appends in calls]
     transaction.each(_ADVANCE, changes)
     add_entries(transaction, entries)
-    transaction.wake(*(events_of(change[-1]) for change in changes))
+    transaction.wake(*(events_of(change["key"]) for change in changes))
     return verdicts
 
 
-def _row(response_id: str, entry: LogEntry) -> tuple[Any, ...]:
-    return response_id, entry.last, entry.first, entry.events, entry.chunks
+def _row(response_id: str, entry: LogEntry) -> Values:
+    return {
+        "response_id": response_id,
+        "first_seq": entry.first,
+        "last_seq": entry.last,
+        "events": entry.events,
+        "chunks": entry.chunks,
+    }
 
 
 def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: int) -> LogTail | None:

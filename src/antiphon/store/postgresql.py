@@ -19,7 +19,7 @@ from antiphon.core.errors import StoreError, StoreUnavailableError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import StoreLimits
-from antiphon.store.transaction import Rows
+from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
@@ -207,11 +207,11 @@ class _Writer:
         await self.driver.execute("BEGIN")
         return self
 
-    def execute_many(self, sql: str, rows: Rows) -> None:
+    def execute_many(self, sql: str, rows: DriverRows) -> None:
         """Run a statement for each row of values."""
         await_only(self.driver.executemany(sql, rows))
 
-    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+    def fetch_many(self, sql: str, rows: DriverRows) -> Sequence[Any]:
         """The results of a query for each row of values."""
         found: Sequence[Any] = await_only(self.driver.fetchmany(sql, rows))
         return found

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from sqlalchemy import (
     Connection,
     Select,
@@ -38,7 +38,7 @@ from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
 from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
-from antiphon.store.transaction import PreparedStatement, Transaction, insertion
+from antiphon.store.transaction import PreparedStatement, Transaction, Values, insertion
 from antiphon.store.usage import size_of
 
 LOOKED_UP = 50
@@ -60,8 +60,7 @@ _END = PreparedStatement(
         last_seq=bindparam("new_seq"),
         body=bindparam("new_body"),
         size=bindparam("new_size"),
-    ),
-    [responses.c.status, responses.c.last_seq, responses.c.body, responses.c.size, responses.c.id],
+    )
 )
 _FIND = select(responses).where(_NAMED)
 _EXISTS = select(responses.c.id).where(_NAMED)
@@ -121,30 +120,12 @@ def _size(record: ResponseRecord, *stored: Sequence[ItemRecord]) -> int:
     return size_of(record.request, record.body, record.prompt_ids) + sum(map(items.size, stored))
 
 
-def _row(record: ResponseRecord, size: int) -> tuple[Any, ...]:
-    lease = record.lease
-    return (
-        record.id,
-        record.owner,
-        record.created_at,
-        record.status.value,
-        record.model,
-        record.background,
-        record.previous_id,
-        record.conversation_id,
-        record.cancel_requested,
-        lease and lease.worker,
-        lease and lease.until,
-        record.last_seq,
-        record.expires_at,
-        record.request,
-        record.body,
-        record.prompt_ids,
-        record.calls_begun,
-        record.cancel_requested_at,
-        size,
-        record.engine_deaths,
-    )
+def _row(record: ResponseRecord, size: int) -> Values:
+    """All columns of a response: its fields, but for the lease, which has two."""
+    values = asdict(record)
+    lease = values.pop("lease")
+    held = {"worker": lease and lease.worker, "lease_until": lease and lease.until}
+    return {**values, **held, "status": record.status.value, "size": size}
 
 
 def missing(response_id: str, **details: str) -> NotFoundError:
@@ -201,7 +182,7 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
     """Store all whose conversation exists."""
     refusals = _refusals(transaction, [record for record, _, _ in saves])
     stored = [save for save, refusal in zip(saves, refusals, strict=True) if refusal is None]
-    created: list[tuple[Any, ...]] = []
+    created: list[Values] = []
     for record, inputs, output in stored:
         size = _size(record, inputs, output)
         created.append(_row(record, size))
@@ -226,9 +207,9 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
 def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Verdict]:
     """The result of each."""
     states = log.lock(transaction, [end.response_id for end in ends])
-    changes: list[tuple[Any, ...]] = []
-    entries: list[tuple[Any, ...]] = []
-    outputs: list[tuple[Any, ...]] = []
+    changes: list[Values] = []
+    entries: list[Values] = []
+    outputs: list[Values] = []
 
     def take(end: ResponseEnd) -> Verdict:
         at = states.get(end.response_id)
@@ -237,7 +218,15 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
             entries.extend(at.take(end.entries, transaction))
             at.status = end.status
             at.grow(len(end.body) - at.body_bytes + items.size(end.output), transaction)
-            changes.append((end.status.value, at.last_seq, end.body, at.size, at.id))
+            changes.append(
+                {
+                    "key": at.id,
+                    "new_status": end.status.value,
+                    "new_seq": at.last_seq,
+                    "new_body": end.body,
+                    "new_size": at.size,
+                }
+            )
             outputs.extend(items.output_rows(at.owner, at.id, end.output))
             if at.conversation_id is not None:
                 conversations.append(transaction, at.conversation_id, end.conversation)
@@ -247,7 +236,7 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
     transaction.each(_END, changes)
     log.add_entries(transaction, entries)
     items.add(transaction, outputs)
-    transaction.wake(*(events_of(change[-1]) for change in changes))
+    transaction.wake(*(events_of(change["key"]) for change in changes))
     return verdicts
 
 
@@ -308,7 +297,7 @@ def _history(connection: Connection, owner: str, response_id: str, limits: Store
     wanted = {"owner": owner, "response_id": response_id, "limit": limits.chain}
     found = items.within(limits.history, connection.execute(_CHAIN, wanted), "previous_response_id")
     _check_chain(found[0] if found else None, response_id, limits.chain)
-    return [items.record(row[2:]) for row in found if row.id is not None]
+    return [items.record(row) for row in found if row.id is not None]
 
 
 def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:

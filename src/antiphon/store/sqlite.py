@@ -29,7 +29,7 @@ from antiphon.core.errors import StoreError, StoreUnusableError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.records import StoreLimits
-from antiphon.store.transaction import Rows
+from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
 
 R = TypeVar("R")
@@ -211,7 +211,7 @@ class _Writer:
             self._driver.rollback()
             raise
 
-    def fetch_many(self, sql: str, rows: Rows) -> list[Any]:
+    def fetch_many(self, sql: str, rows: DriverRows) -> list[Any]:
         """The results of a query for each row of values."""
         return [found for row in rows for found in self._driver.execute(sql, row)]
 

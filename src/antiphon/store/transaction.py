@@ -1,39 +1,63 @@
 """A write transaction, fast statements for it, and the bytes that owners store in it."""
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
 from sqlalchemy import (
+    BigInteger,
     ClauseElement,
-    ColumnElement,
     Connection,
     CursorResult,
     Dialect,
     Executable,
+    Select,
     Table,
+    bindparam,
     insert,
     text,
 )
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from antiphon.store.quota import Quota, counted_with
-from antiphon.store.schema import Text, checked, usage
+from antiphon.store.schema import Text, checked
 
 Values = dict[str, Any]
-Rows = Sequence[tuple[Any, ...]]
-"""Values of a `PreparedStatement`: for each time that it runs, those of its parameters in their order."""
+Rows = Sequence[Values]
+"""Values of a `PreparedStatement`: for each time that it runs, those of its parameters by name."""
+DriverRows = Sequence[tuple[Any, ...]]
+"""The same, in the order of the SQL."""
 
 
 class SqlDriver(Protocol):
     """The methods that a transaction needs of the driver of its database."""
 
-    def execute_many(self, sql: str, rows: Rows) -> object:
+    def execute_many(self, sql: str, rows: DriverRows) -> object:
         """Run a statement for each row of values."""
         ...
 
-    def fetch_many(self, sql: str, rows: Rows) -> Sequence[Any]:
+    def fetch_many(self, sql: str, rows: DriverRows) -> Sequence[Sequence[Any]]:
         """The results of a query for each row of values, joined."""
         ...
+
+
+class _Compiled(Struct, frozen=True):
+    """A statement for one kind of database: its parameters in the order of the SQL; those that are text."""
+
+    sql: str
+    parameters: Sequence[str]
+    texts: Sequence[str]
+    columns: Sequence[str]
+    """Of what a query finds."""
+
+    def values(self, rows: Rows) -> DriverRows:
+        """The rows as the driver takes them. RequestError for text that no database can hold."""
+        for row in rows:
+            for name in self.texts:
+                if row[name] is not None:
+                    checked(row[name])
+        return [tuple(map(row.__getitem__, self.parameters)) for row in rows]
 
 
 class PreparedStatement:
@@ -42,39 +66,33 @@ class PreparedStatement:
     It costs a fraction of SQLAlchemy's execution, so it is used for every statement that stores answers.
     """
 
-    def __init__(self, statement: ClauseElement, columns: Iterable[ColumnElement[Any]]) -> None:
-        """`columns` are those that the parameters are compared with or stored in, in their order."""
+    def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        self._texts = [index for index, column in enumerate(columns) if isinstance(column.type, Text)]
-        self._sql: dict[str, str] = {}
+        self._compiled: dict[str, _Compiled] = {}
 
-    def sql(self, dialect: Dialect) -> str:
-        """Its SQL."""
-        sql = self._sql.get(dialect.name)
-        if sql is None:
-            sql = self._sql[dialect.name] = str(self._statement.compile(dialect=dialect))
-        return sql
-
-    def checked(self, rows: Rows) -> Rows:
-        """The rows; RequestError for text that no database can hold."""
-        for row in rows:
-            for index in self._texts:
-                if row[index] is not None:
-                    checked(row[index])
-        return rows
+    def compiled(self, dialect: Dialect) -> _Compiled:
+        """The statement for a kind of database."""
+        if dialect.name not in self._compiled:
+            compiled = self._statement.compile(dialect=dialect)
+            assert isinstance(compiled, SQLCompiler)
+            parameters = compiled.positiontup or ()
+            texts = [name for name in parameters if isinstance(compiled.binds[name].type, Text)]
+            query = self._statement
+            columns = query.selected_columns.keys() if isinstance(query, Select) else ()
+            self._compiled[dialect.name] = _Compiled(str(compiled), parameters, texts, columns)
+        return self._compiled[dialect.name]
 
 
 def insertion(table: Table) -> PreparedStatement:
-    """Inserts rows: a value for each column."""
-    return PreparedStatement(insert(table), table.columns)
+    """Inserts rows: a value for each column, by its name."""
+    return PreparedStatement(insert(table))
 
 
 _COUNT = PreparedStatement(
     text(
         "INSERT INTO usage (owner, bytes) VALUES (:owner, :bytes)"
         " ON CONFLICT (owner) DO UPDATE SET bytes = usage.bytes + excluded.bytes"
-    ),
-    [usage.c.owner, usage.c.bytes],
+    ).bindparams(bindparam("owner", type_=Text), bindparam("bytes", type_=BigInteger))
 )
 
 
@@ -89,7 +107,7 @@ class Transaction:
         self.connection = connection
         self.quota = quota
         self._driver = driver
-        self._sums: dict[PreparedStatement, dict[str, list[int]]] = {}
+        self._sums: dict[PreparedStatement, dict[str, Counter[str]]] = {}
         self.topics: dict[str, None] = {}  # an ordered set
 
     def execute(self, statement: Executable, values: Values | None = None) -> CursorResult[Any]:
@@ -99,26 +117,28 @@ class Transaction:
     def each(self, statement: PreparedStatement, rows: Rows) -> None:
         """Run a statement for each row of values; not at all if there are none."""
         if rows:
-            self._driver.execute_many(statement.sql(self.connection.dialect), statement.checked(rows))
+            compiled = statement.compiled(self.connection.dialect)
+            self._driver.execute_many(compiled.sql, compiled.values(rows))
 
-    def find(self, query: PreparedStatement, rows: Rows) -> Sequence[Any]:
-        """The results of a query for each row of values."""
-        return self._driver.fetch_many(query.sql(self.connection.dialect), query.checked(rows))
+    def find(self, query: PreparedStatement, rows: Rows) -> Sequence[Values]:
+        """The results of a query for each row of values, by the names of its columns."""
+        compiled = query.compiled(self.connection.dialect)
+        found = self._driver.fetch_many(compiled.sql, compiled.values(rows))
+        return [dict(zip(compiled.columns, row, strict=True)) for row in found]
 
     def count(self, owner: str, size: int) -> None:
         """Count additional bytes for an owner. See `usage.py`."""
         self.quota.grown[counted_with(owner)] += size
 
-    def add(self, statement: PreparedStatement, key: str, amounts: Iterable[int]) -> None:
-        """Add amounts to the counters of a row, by a statement whose last parameter is its key."""
-        sums = self._sums.setdefault(statement, {})
-        before = sums.get(key, repeat(0))
-        sums[key] = [some + more for some, more in zip(before, amounts, strict=False)]
+    def add(self, statement: PreparedStatement, key: str, amounts: Mapping[str, int]) -> None:
+        """Add amounts, the parameters of a statement, to the counters of the row with this `key`."""
+        self._sums.setdefault(statement, {}).setdefault(key, Counter()).update(amounts)
 
     def store_sums(self) -> None:
         """Store the amounts, so that they are read."""
         for statement, sums in self._sums.items():
-            self.each(statement, [(*amounts, key) for key, amounts in sorted(sums.items()) if any(amounts)])
+            changed = [(key, sums[key]) for key in sorted(sums) if any(sums[key].values())]
+            self.each(statement, [{**amounts, "key": key} for key, amounts in changed])
         self._sums.clear()
 
     def store_counts(self) -> None:
@@ -128,11 +148,12 @@ class Transaction:
         wait for each other only briefly, and never deadlock.
         """
         self.store_sums()
-        self.each(_COUNT, [(owner, size) for owner, size in sorted(self.quota.grown.items()) if size])
+        grown = sorted(self.quota.grown.items())
+        self.each(_COUNT, [{"owner": owner, "bytes": size} for owner, size in grown if size])
 
     def touch(self) -> None:
         """Write something small without effect: nobody owns it, and it is nothing."""
-        self.each(_COUNT, [(NOBODY, 0)])
+        self.each(_COUNT, [{"owner": NOBODY, "bytes": 0}])
 
     def wake(self, *topics: str) -> None:
         """Notify the watches of these topics, after the commit."""
