@@ -15,7 +15,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, text
 
 from antiphon.store import completions
-from antiphon.store.records import CompletionFilter, Page, Paging
+from antiphon.store.records import CompletionFilter, Page, Paging, ResponseKind
 from antiphon.store.store import Store
 
 MOST = "most"
@@ -145,6 +145,7 @@ _PARENTS = {
 """The object whose rows are listed: the one that has nearly all."""
 _FILTERS: dict[str, Sequence[Any]] = {
     "background": (None, True, False),
+    "kind": (ResponseKind.RESPONSE,),
     "purpose": (None, "user_data", "rare", "none"),
     "name": (None, "name", "rare", "none"),
     "status": (None, "completed", "failed", "cancelled"),

@@ -21,7 +21,7 @@ from antiphon.core.items import MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.store.open import open_store
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import ResponseKind, StoreLimits
 from antiphon.tools.web.fetch import Downloader, Fetcher
 from antiphon.tools.web.settings import Domains
 from tests.files import pdf_of
@@ -518,7 +518,7 @@ async def test_a_batch_of_messages_has_its_media_as_long_as_it_is_there(seeing: 
     ]
     batch = await seeing.messages.post("/v1/messages/batches", {"requests": requests})
     store = seeing.server.app.storage.store
-    record = await store.responses.get(f"batches:{ANYONE.owner}", batch["id"])
+    record = await store.responses.get(ANYONE.owner, batch["id"], ResponseKind.MESSAGE_BATCH)
     for data in (RED, WIDE):
         assert encoded(data) not in record.request.decode()
     await kept(seeing, RED, WIDE)

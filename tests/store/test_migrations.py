@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,19 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.core.errors import StoreUnusableError
 from antiphon.store.migrate import FOLDER, migrate
 from antiphon.store.open import open_store
-from antiphon.store.records import CompletionFilter, FileCounts, NewBlob, Paging, VectorStoreBatch
+from antiphon.store.records import (
+    CompletionFilter,
+    FileCounts,
+    NewBlob,
+    Paging,
+    ResponseKind,
+    VectorStoreBatch,
+)
 from antiphon.store.schema import METADATA
 from tests.store.parts.vector_stores import filled, index, indexed
 from tests.store.samples import NOW, OWNER, append, completion, conversation, entry, item, items, job, leased
@@ -70,6 +79,8 @@ def as_of(revision: str, current: Path, path: Path) -> None:
             ]
             if names := ", ".join(sorted(set.intersection(*columns))):
                 made.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM current.{table}")  # noqa: S608
+        if revision < "0019":  # there, batches were told by their owners
+            made.execute("UPDATE main.responses SET owner = 'batches:' || owner WHERE id = 'b'")
 
 
 async def stored(url: str) -> None:
@@ -77,7 +88,7 @@ async def stored(url: str) -> None:
     store = await open_store(url)
     await store.responses.create(leased(prompt_ids=b"1234"), items("a"))
     await store.log.append(append(entry(0), entry(1)))
-    await store.responses.create(job("b", owner=f"batches:{OWNER}"), ())
+    await store.responses.create(job("b", kind=ResponseKind.MESSAGE_BATCH), ())
     await store.conversations.create(conversation(owner="eve"), [item("a", tokens=b"1234"), item("b")])
     for number in range(3):
         record = completion(f"chat_{number}", metadata={"n": f"{number}", "ü": "\"'"})
@@ -92,7 +103,7 @@ async def stored(url: str) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0012", "0014"])
+@pytest.mark.parametrize("revision", ["0001", "0012", "0014", "0018"])
 async def test_what_was_there_is_counted_and_found(tmp_path: Path, revision: str):
     await stored(f"sqlite:///{tmp_path}/current.db")
     as_of(revision, tmp_path / "current.db", tmp_path / "store.db")
@@ -107,8 +118,45 @@ async def test_what_was_there_is_counted_and_found(tmp_path: Path, revision: str
         assert (await store.vector_stores.list(OWNER, Paging())).data[0].counts == counts
         assert (await store.vector_stores.batch(OWNER, "vs_1", "b")).counts == counts
     assert (await store.responses.summaries(OWNER, False, Paging())).data[0].id == "resp_1"
+    assert await store.responses.get(OWNER, "b", ResponseKind.MESSAGE_BATCH) is not None
+    assert await store.responses.get(OWNER, "b") is None
     await store.close()
     await check_counts(url)
+
+
+async def test_batches_in_postgresql_get_their_kind(postgresql_url: str):
+    asyncpg = pytest.importorskip("asyncpg")
+    await execute(postgresql_url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def upgrade(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(FOLDER))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0018")
+
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=partial(asyncpg.connect, postgresql_url)
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(upgrade)
+    await engine.dispose()
+    columns = "id, owner, created_at, status, model, background, cancel_requested, last_seq, request, body"
+    for name, owner in (("r", OWNER), ("b", f"batches:{OWNER}")):
+        values = f"'{name}', '{owner}', 1, 'queued', '', true, false, -1, '', ''"
+        await execute(postgresql_url, f"INSERT INTO responses ({columns}) VALUES ({values})")  # noqa: S608
+    store = await open_store(postgresql_url)
+    found = [
+        await store.responses.get(OWNER, *named) for named in (("r",), ("b", ResponseKind.MESSAGE_BATCH))
+    ]
+    assert [record and record.id for record in found] == ["r", "b"]
+    await store.close()
+
+
+async def execute(url: str, statement: str) -> None:
+    """Run a statement on a PostgreSQL database."""
+    connection = await pytest.importorskip("asyncpg").connect(url)
+    await connection.execute(statement)
+    await connection.close()
 
 
 CHANGES = {
@@ -136,18 +184,13 @@ async def test_tables_that_are_not_ours_are_refused_in_words(tmp_path: Path, cha
 
 @pytest.mark.parametrize("change", [*CHANGES][:4])
 async def test_those_of_postgresql_too(postgresql_url: str, change: str):
-    asyncpg = pytest.importorskip("asyncpg")
     await (await open_store(postgresql_url)).close()
-    connection = await asyncpg.connect(postgresql_url)
-    await connection.execute(change)
-    await connection.close()
+    await execute(postgresql_url, change)
     try:
         with pytest.raises(StoreUnusableError, match=CHANGES[change]):
             await open_store(postgresql_url)
     finally:
-        connection = await asyncpg.connect(postgresql_url)
-        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-        await connection.close()
+        await execute(postgresql_url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         await (await open_store(postgresql_url)).close()  # other tests use it
 
 

@@ -1,6 +1,5 @@
 """What is stored of each owner, added up row by row, and what is counted: the law that both are the same."""
 
-from collections import Counter
 from functools import partial
 
 import asyncpg
@@ -66,11 +65,8 @@ def _check(connection: Connection) -> None:
 
 
 def _sums(connection: Connection, query: str) -> dict[str, int]:
-    """Of each owner, with what is counted with it."""
-    sums = Counter[str]()
-    for owner, size in connection.execute(text(query)):
-        sums[owner.rpartition(":")[2]] += int(size)
-    return {owner: size for owner, size in sums.items() if size}
+    """Of each owner that has something."""
+    return {owner: int(size) for owner, size in connection.execute(text(query)) if size}
 
 
 async def check_counts(url: str) -> None:

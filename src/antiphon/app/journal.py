@@ -231,7 +231,8 @@ class StreamJournal(ResponseJournal):
         responses = self._writer.store.responses
 
         async def finished() -> Verdict | None:
-            record = await responses.get(self._given.row(b"").owner, end.response_id)
+            row = self._given.row(b"")
+            record = await responses.get(row.owner, end.response_id, row.kind)
             ended = record is not None and record.status.terminal and record.body == end.body
             return Verdict.ACCEPTED if ended else None
 

@@ -2,9 +2,8 @@
 
 A worker answers its requests, several at a time. Another worker that takes the batch over starts with the
 results in the log, and answers the other requests again; calls of server tools that had begun according to
-the log are not run again, unless that is harmless. Batches are stored under an owner of their own, so that
-they are not listed as responses. Media of their requests are blobs of the sender, for as long as requests of
-the batch may be answered.
+the log are not run again, unless that is harmless. Media of their requests are blobs of the sender, for as
+long as requests of the batch may be answered.
 """
 
 import asyncio
@@ -58,7 +57,15 @@ from antiphon.log import log_failure
 from antiphon.run.drive import Client, Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
 from antiphon.run.replay import ReplayLog
-from antiphon.store.records import LogEntry, Page, Paging, ResponseEnd, ResponseRecord, ResponseStatus
+from antiphon.store.records import (
+    LogEntry,
+    Page,
+    Paging,
+    ResponseEnd,
+    ResponseKind,
+    ResponseRecord,
+    ResponseStatus,
+)
 from antiphon.store.store import Store
 
 PREFIX = "msgbatch_"
@@ -67,7 +74,7 @@ PARALLEL = 8
 PAUSE = 64
 """The number of requests that are read before the event loop may do other work."""
 
-_OWNER = "batches:"
+_KIND = ResponseKind.MESSAGE_BATCH
 _NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
 """Errors that are temporary, or limited to this server."""
 
@@ -85,7 +92,8 @@ async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseReco
             await asyncio.sleep(0)
     record = ResponseRecord(
         id=batch_id,
-        owner=_OWNER + owner,
+        owner=owner,
+        kind=_KIND,
         created_at=now,
         status=ResponseStatus.QUEUED,
         model="",
@@ -114,7 +122,7 @@ async def _with_references(params: Object, contents: Contents, batch_id: str, pa
 
 async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
     """A batch in its current state. Raises NotFoundError."""
-    record = await app.storage.store.responses.get(_OWNER + owner, batch_id)
+    record = await app.storage.store.responses.get(owner, batch_id, _KIND)
     if record is None:
         raise NotFoundError(f"There is no message batch '{batch_id}'.", param="message_batch_id")
     return record
@@ -122,14 +130,14 @@ async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
 
 async def list_batches(app: App, owner: str, paging: Paging) -> Page[ResponseRecord]:
     """Part of the batches of this owner."""
-    return await app.storage.store.responses.page(_OWNER + owner, paging)
+    return await app.storage.store.responses.page(owner, _KIND, paging)
 
 
 async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
     """Cancel its remaining requests; returns its current state. A batch that has ended is not changed."""
     await retrieve(app, owner, batch_id)
     store = app.storage.store
-    record = await store.jobs.request_cancel(_OWNER + owner, batch_id, time.time())
+    record = await store.jobs.request_cancel(owner, batch_id, time.time())
     if record is not None and not record.status.terminal and record.lease is None:
         await store.responses.finish(await end_from_record(store, record, CancelRequestedError(), None))
     return await retrieve(app, owner, batch_id)
@@ -138,7 +146,7 @@ async def cancel(app: App, owner: str, batch_id: str) -> ResponseRecord:
 async def delete(app: App, owner: str, batch_id: str) -> bytes:
     """Delete a batch that has ended, with its results."""
     await _ended(app, owner, batch_id)
-    await app.storage.store.responses.delete(_OWNER + owner, batch_id)
+    await app.storage.store.responses.delete(owner, batch_id, _KIND)
     return msgspec.json.encode(DeletedBatch(batch_id))
 
 
@@ -149,7 +157,7 @@ async def results(app: App, owner: str, batch_id: str) -> AsyncIterator[bytes]:
     async def pieces() -> AsyncIterator[bytes]:
         seen = -1
         while seen < record.last_seq:
-            tail = await app.storage.store.log.events_after(_OWNER + owner, batch_id, seen)
+            tail = await app.storage.store.log.events_after(owner, batch_id, seen)
             if tail is None or not tail.entries:
                 return
             for entry in tail.entries:
@@ -299,7 +307,7 @@ class BatchSource:
         """The body of the full answer. Raises AntiphonError."""
         begun = self._begun.get(request.custom_id, 0)
         journal = CallJournal(begun, partial(self._begin_calls, output, request.custom_id))
-        owner = self._record.owner.removeprefix(_OWNER)
+        owner = self._record.owner
         client = _BodyCollector()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
         observation.account = self._app.keys.of_owner(owner).in_background

@@ -36,7 +36,7 @@ from antiphon.core.permits import Permit, Permits
 from antiphon.log import log_failure
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError, LostError
-from antiphon.store.records import ResponseRecord, Verdict
+from antiphon.store.records import ResponseKind, ResponseRecord, Verdict
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.watch import Signal
 
@@ -224,7 +224,7 @@ class Worker:
     async def _finish(self, record: ResponseRecord, why: Exception) -> None:
         """End a response with what is stored of it now."""
         writer = self._app.storage.writer
-        now = await writer.store.responses.get(record.owner, record.id)
+        now = await writer.store.responses.get(record.owner, record.id, record.kind)
         if now is not None:
             await finish_from_record(writer, now, why, _end_of(record))
 
@@ -283,7 +283,7 @@ class Worker:
 
 def _is_batch(record: ResponseRecord) -> bool:
     """Whether it is a batch of messages, which decides itself how it ends."""
-    return record.id.startswith(message_batches.PREFIX)
+    return record.kind is ResponseKind.MESSAGE_BATCH
 
 
 def _end_of(record: ResponseRecord) -> EndFromRecord:

@@ -2,21 +2,24 @@
 
 A worker gets a job of the owner with the fewest that run; among equals, owners take turns in the order of
 their names. The jobs of one owner come in the order of their creation. A claim looks at the next owners only,
-and at one waiting row of each, however many wait.
+and at one waiting row of each, however many wait. Where jobs have kinds, the owners of one kind come after
+those of another, so that an owner has a turn for each kind.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Select, Table, TextClause, bindparam, func, select, text
 
 from antiphon.store.database import Found
-from antiphon.store.quota import counted_with
 from antiphon.store.transaction import Transaction
 
 OWNERS = 32
 """How many owners a claim looks at."""
+
+ANY = text("true")
+"""The condition of the only kind."""
 
 # An index is searched once for each owner: with DISTINCT, all rows of all owners would be read.
 _OWNERS = """
@@ -34,47 +37,73 @@ _RUNNING = """
 """
 
 
+class _Kind(Struct, frozen=True, eq=False):
+    """The jobs of one kind: the query for owners that have some that wait, and for the first of an owner."""
+
+    owners: TextClause
+    first: Select[Any]
+
+    def owners_after(self, transaction: Transaction, owner: str, now: float) -> "list[_Turn]":
+        """The turns of owners whose names come after this one."""
+        wanted = {"after": owner, "most": OWNERS, "now": now}
+        return [_Turn(self, name) for name in transaction.execute(self.owners, wanted).scalars()]
+
+
+class _Turn(Struct, frozen=True):
+    kind: _Kind
+    owner: str
+
+
 class JobQueue:
     """The rows of `table` for which `jobs` holds, the condition of its indexes, read as `columns`.
 
-    The table has the columns `id`, `owner`, `created_at`, `worker` and `lease_until`.
+    The table has the columns `id`, `owner`, `created_at`, `worker` and `lease_until`. Each of `kinds` is the
+    condition for the jobs of one kind.
     """
 
-    def __init__(self, table: Table, jobs: TextClause, columns: Iterable[ColumnElement[Any]]) -> None:
+    def __init__(
+        self,
+        table: Table,
+        jobs: TextClause,
+        columns: Iterable[ColumnElement[Any]],
+        kinds: Sequence[TextClause] = (ANY,),
+    ) -> None:
         free = func.coalesce(table.c.lease_until, 0.0) <= bindparam("now")
-        waits = f"{jobs} AND coalesce(lease_until, 0.0) <= :now"
-        self._owners = text(_OWNERS.format(table=table.name, waits=waits))
-        self._running = text(_RUNNING.format(table=table.name, jobs=jobs))
-        self._first: Select[Any] = (
+        first: Select[Any] = (
             select(*columns)
             .where(jobs, table.c.owner == bindparam("owner"), free)
             .order_by(table.c.created_at, table.c.id)
             .limit(1)
             .with_for_update(skip_locked=True)
         )
-        self._last = ""  # the owner that was served last
+        self._running = text(_RUNNING.format(table=table.name, jobs=jobs))
+        waits = f"{jobs} AND coalesce(lease_until, 0.0) <= :now"
+        self._kinds = [
+            _Kind(text(_OWNERS.format(table=table.name, waits=f"{waits} AND {kind}")), first.where(kind))
+            for kind in kinds
+        ]
+        self._last = _Turn(self._kinds[0], "")
 
     def next(self, transaction: Transaction, now: float) -> Found | None:
         """The job to take next, locked for that."""
-        for owner in self._in_turn(transaction, now):
-            row = transaction.execute(self._first, {"owner": owner, "now": now}).first()
+        for turn in self._in_turn(transaction, now):
+            row = transaction.execute(turn.kind.first, {"owner": turn.owner, "now": now}).first()
             if row is not None:  # else other servers have taken its jobs meanwhile
-                self._last = owner
+                self._last = turn
                 return row
         return None
 
-    def _in_turn(self, transaction: Transaction, now: float) -> Iterator[str]:
-        owners = [*self._after(transaction, self._last, now)]
-        if self._last and len(owners) < OWNERS:
-            owners = [*dict.fromkeys((*owners, *self._after(transaction, "", now)))][:OWNERS]
-        if len(owners) < 2:
-            return iter(owners)
-        running = Counter[str]()
-        for row in transaction.execute(self._running, {"now": now}):
-            running[counted_with(row.owner)] += row.running
-        return iter(sorted(owners, key=lambda owner: running[counted_with(owner)]))  # stable: else by turns
-
-    def _after(self, transaction: Transaction, owner: str, now: float) -> Collection[str]:
-        """The owners with jobs that wait whose names come after this one."""
-        wanted = {"after": owner, "most": OWNERS, "now": now}
-        return transaction.execute(self._owners, wanted).scalars().all()
+    def _in_turn(self, transaction: Transaction, now: float) -> Sequence[_Turn]:
+        """The turns after the last one, and then those before it, up to a number of them."""
+        last = self._last
+        turns = last.kind.owners_after(transaction, last.owner, now)
+        place = self._kinds.index(last.kind) + 1
+        for kind in (*self._kinds[place:], *self._kinds[:place]):
+            if len(turns) < OWNERS:
+                turns += kind.owners_after(transaction, "", now)
+        turns = [*dict.fromkeys(turns)][:OWNERS]
+        if len(turns) < 2:
+            return turns
+        found = transaction.execute(self._running, {"now": now})
+        running = {row.owner: row.running for row in found}
+        return sorted(turns, key=lambda turn: running.get(turn.owner, 0))  # stable: else by turns

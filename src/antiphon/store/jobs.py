@@ -7,16 +7,17 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import and_, bindparam, func, select, update
+from sqlalchemy import and_, bindparam, func, select, text, update
 
 from antiphon.store.database import Database, Found, one_by_one
 from antiphon.store.job_queue import JobQueue
-from antiphon.store.records import Heartbeat, Lease, ResponseRecord, ResponseStatus
+from antiphon.store.records import Heartbeat, Lease, ResponseKind, ResponseRecord, ResponseStatus
 from antiphon.store.responses import record_of
 from antiphon.store.schema import ANSWERING, BACKGROUND_JOBS, RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.transaction import PreparedStatement, Transaction
 
+_KINDS = [text(f"kind = '{kind}'") for kind in ResponseKind]
 _ANY_JOB = select(responses.c.id).where(BACKGROUND_JOBS).limit(1)
 # Servers repeat this query at short intervals, mostly without a result: it is compiled once.
 _ABANDONED = (
@@ -117,7 +118,7 @@ class SqlJobs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._queue = JobQueue(responses, BACKGROUND_JOBS, responses.c)
+        self._queue = JobQueue(responses, BACKGROUND_JOBS, responses.c, _KINDS)
 
     async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
         claim = _Claim(Lease(worker, now + lease_seconds), now, limit, self._queue)

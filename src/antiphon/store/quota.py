@@ -1,8 +1,7 @@
 """The quotas of owners: how many bytes they may still store, as far as that has to be looked up.
 
 New objects are refused if there is no room. The end of an answer is always stored: an answer must not be
-lost because of what was stored while it was generated. An owner `KIND:OWNER` is OWNER with a separate list:
-the objects are counted together with OWNER's.
+lost because of what was stored while it was generated.
 """
 
 from collections import Counter
@@ -33,11 +32,6 @@ _REFUSALS = {
 }
 
 
-def counted_with(owner: str) -> str:
-    """The owner that an owner is counted with: of `KIND:OWNER` the second."""
-    return owner.rpartition(":")[2]
-
-
 def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
     """The error for exceeding a limit."""
     what, remedy = _REFUSALS[limit]
@@ -65,7 +59,6 @@ class Quota:
 
     def exceeded(self, owner: str, adding: int = 0) -> str | None:
         """The name of the limit that an owner would exceed with this number of additional bytes."""
-        owner = counted_with(owner)
         if self._now < self._enough_until.get(owner, 0.0):
             return None
         own, every = self._remaining(owner)

@@ -28,6 +28,15 @@ class ResponseStatus(StrEnum):
         return self not in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
+class ResponseKind(StrEnum):
+    """What a response answers. Each kind has lists of its own."""
+
+    RESPONSE = "response"
+    """A request of the Responses API."""
+    MESSAGE_BATCH = "message_batch"
+    """The requests of a batch of messages."""
+
+
 class Lease(Struct, frozen=True):
     """The holder of a response, and the time until which no other worker may take it over."""
 
@@ -36,7 +45,7 @@ class Lease(Struct, frozen=True):
 
 
 class ResponseRecord(Struct, frozen=True, kw_only=True):
-    """A response.
+    """A response, or something else that is answered and kept like one: the `kind` says which.
 
     `request` is what is needed to run it again, `body` the last stored response object, both wire JSON.
     `prompt_ids` are packed int32 token ids. `calls_begun` is at least the number of calls of server tools
@@ -52,6 +61,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     model: str
     request: bytes
     body: bytes
+    kind: ResponseKind = ResponseKind.RESPONSE
     background: bool = False
     previous_id: str | None = None
     conversation_id: str | None = None

@@ -28,6 +28,7 @@ from antiphon.store.records import (
     Page,
     Paging,
     ResponseEnd,
+    ResponseKind,
     ResponseRecord,
     ResponseStatus,
     ResponseSummary,
@@ -48,7 +49,11 @@ SAME_IDS = 100
 """The most items with one id that are looked at: those of a completion are not found, nor those of an object
 that is deleted."""
 
-_NAMED = (responses.c.id == bindparam("response_id")) & (responses.c.owner == bindparam("owner"))
+_NAMED = and_(
+    responses.c.id == bindparam("response_id"),
+    responses.c.owner == bindparam("owner"),
+    responses.c.kind == bindparam("kind"),
+)
 _CREATE = insertion(responses)
 _END = PreparedStatement(
     update(responses)
@@ -112,8 +117,8 @@ def record_of(row: Found) -> ResponseRecord:
     values = dict(row._mapping)
     worker, until = values.pop("worker"), values.pop("lease_until")
     del values["size"]
-    status = ResponseStatus(values.pop("status"))
-    return ResponseRecord(status=status, lease=Lease(worker, until) if worker else None, **values)
+    values |= {"status": ResponseStatus(values["status"]), "kind": ResponseKind(values["kind"])}
+    return ResponseRecord(lease=Lease(worker, until) if worker else None, **values)
 
 
 def _size(record: ResponseRecord, *stored: Sequence[ItemRecord]) -> int:
@@ -125,7 +130,8 @@ def _row(record: ResponseRecord, size: int) -> Values:
     values = asdict(record)
     lease = values.pop("lease")
     held = {"worker": lease and lease.worker, "lease_until": lease and lease.until}
-    return {**values, **held, "status": record.status.value, "size": size}
+    named = {"status": record.status.value, "kind": record.kind.value}
+    return {**values, **held, **named, "size": size}
 
 
 def missing(response_id: str, **details: str) -> NotFoundError:
@@ -240,14 +246,22 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
     return verdicts
 
 
-def find(connection: Connection, owner: str, response_id: str) -> ResponseRecord | None:
+def _named(owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE) -> dict[str, Any]:
+    return {"owner": owner, "response_id": response_id, "kind": kind.value}
+
+
+def find(
+    connection: Connection, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE
+) -> ResponseRecord | None:
     """The response."""
-    row = connection.execute(_FIND, {"owner": owner, "response_id": response_id}).first()
+    row = connection.execute(_FIND, _named(owner, response_id, kind)).first()
     return record_of(row) if row else None
 
 
-def _page(connection: Connection, owner: str, paging: Paging, max_bytes: int) -> Page[ResponseRecord]:
-    found = page_within(connection, _listing(select(responses), owner), _BYTES, paging, max_bytes)
+def _page(
+    connection: Connection, owner: str, kind: ResponseKind, paging: Paging, max_bytes: int
+) -> Page[ResponseRecord]:
+    found = page_within(connection, _listing(select(responses), owner, kind), _BYTES, paging, max_bytes)
     return Page([record_of(row) for row in found.data], found.has_more)
 
 
@@ -255,8 +269,9 @@ _SUMMARY = select(*(responses.c[name] for name in ResponseSummary.__struct_field
 _BYTES = func.length(responses.c.request) + func.length(responses.c.body)
 
 
-def _listing(columns: Select[Any], owner: str) -> Listing:
-    return Listing(columns.where(responses.c.owner == owner), (responses.c.created_at, responses.c.id))
+def _listing(columns: Select[Any], owner: str, kind: ResponseKind = ResponseKind.RESPONSE) -> Listing:
+    its = columns.where(responses.c.owner == owner, responses.c.kind == kind.value)
+    return Listing(its, (responses.c.created_at, responses.c.id))
 
 
 def _summaries(
@@ -281,7 +296,7 @@ def _input_items(
 
 
 def _require(connection: Connection, owner: str, response_id: str) -> None:
-    if connection.execute(_EXISTS, {"owner": owner, "response_id": response_id}).first() is None:
+    if connection.execute(_EXISTS, _named(owner, response_id)).first() is None:
         raise missing(response_id)
 
 
@@ -294,7 +309,7 @@ def _items(connection: Connection, owner: str, item_ids: Sequence[str]) -> dict[
 
 
 def _history(connection: Connection, owner: str, response_id: str, limits: StoreLimits) -> list[ItemRecord]:
-    wanted = {"owner": owner, "response_id": response_id, "limit": limits.chain}
+    wanted = {**_named(owner, response_id), "limit": limits.chain}
     found = items.within(limits.history, connection.execute(_CHAIN, wanted), "previous_response_id")
     _check_chain(found[0] if found else None, response_id, limits.chain)
     return [items.record(row) for row in found if row.id is not None]
@@ -329,11 +344,13 @@ class SqlResponses:
         if refusal := await self._database.write(save_all, (record, items.distinct(input_items), output)):
             raise refusal
 
-    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
-        return await self._database.read(find, owner, response_id)
+    async def get(
+        self, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE
+    ) -> ResponseRecord | None:
+        return await self._database.read(find, owner, response_id, kind)
 
-    async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
-        return await self._database.read(_page, owner, paging, self._database.limits.page)
+    async def page(self, owner: str, kind: ResponseKind, paging: Paging) -> Page[ResponseRecord]:
+        return await self._database.read(_page, owner, kind, paging, self._database.limits.page)
 
     async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
         return await self._database.read(_summaries, owner, background, paging)
@@ -341,9 +358,9 @@ class SqlResponses:
     async def finish(self, end: ResponseEnd) -> Verdict:
         return await self._database.write(finish_all, end)
 
-    async def delete(self, owner: str, response_id: str) -> bool:
+    async def delete(self, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE) -> bool:
         its = (responses.c.id == response_id) & (responses.c.owner == owner)
-        return await delete_parent(self._database, responses, its)
+        return await delete_parent(self._database, responses, its & (responses.c.kind == kind.value))
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)

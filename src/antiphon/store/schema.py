@@ -79,11 +79,12 @@ def _attached(name: str, *columns: str) -> Index:
     return Index(name, *within, sqlite_where=ATTACHED, postgresql_where=ATTACHED)
 
 
-def _indexes_of_jobs(table: str, jobs: TextClause) -> tuple[Index, Index]:
-    """The indexes of a `JobQueue`: those that wait, and those that run."""
+def _indexes_of_jobs(table: str, jobs: TextClause, *kind: str) -> tuple[Index, Index]:
+    """The indexes of a `JobQueue`: those that wait, and those that run. `kind` is the column of kinds."""
     running = text(f"{jobs} AND worker IS NOT NULL")
+    waiting = (*kind, "owner", "created_at", "id")
     return (
-        Index(f"{table}_jobs", "owner", "created_at", "id", sqlite_where=jobs, postgresql_where=jobs),
+        Index(f"{table}_jobs", *waiting, sqlite_where=jobs, postgresql_where=jobs),
         Index(f"{table}_leased", "owner", sqlite_where=running, postgresql_where=running),
     )
 
@@ -111,8 +112,9 @@ responses = Table(
     Column("cancel_requested_at", Double),
     Column("size", BigInteger, nullable=False, server_default=text("0")),
     Column("engine_deaths", Integer, nullable=False, server_default=text("0")),
-    Index("responses_by_owner", "owner", "created_at", "id"),
-    Index("responses_by_background", "owner", "background", "created_at", "id"),
+    Column("kind", Text, nullable=False, server_default=text("'response'")),
+    Index("responses_by_owner", "owner", "kind", "created_at", "id"),
+    Index("responses_by_background", "owner", "kind", "background", "created_at", "id"),
     Index(
         "responses_expiring",
         "expires_at",
@@ -120,7 +122,7 @@ responses = Table(
         postgresql_where=text("expires_at IS NOT NULL"),
     ),
     Index("responses_answering", "created_at", sqlite_where=ANSWERING, postgresql_where=ANSWERING),
-    *_indexes_of_jobs("responses", BACKGROUND_JOBS),
+    *_indexes_of_jobs("responses", BACKGROUND_JOBS, "kind"),
 )
 
 items = Table(

@@ -67,6 +67,7 @@ from antiphon.store.records import (
     Paging,
     Postings,
     ResponseEnd,
+    ResponseKind,
     ResponseRecord,
     ResponseSummary,
     SweepResult,
@@ -125,12 +126,14 @@ class Responses(Protocol):
         """
         ...
 
-    async def get(self, owner: str, response_id: str) -> ResponseRecord | None:
-        """The response in its current state."""
+    async def get(
+        self, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE
+    ) -> ResponseRecord | None:
+        """The response in its current state; None if the id is of another kind."""
         ...
 
-    async def page(self, owner: str, paging: Paging) -> Page[ResponseRecord]:
-        """Part of the owner's responses, by time. Raises NotFoundError for ids in `paging`."""
+    async def page(self, owner: str, kind: ResponseKind, paging: Paging) -> Page[ResponseRecord]:
+        """Part of what the owner has of a kind, by time. Raises NotFoundError for ids in `paging`."""
         ...
 
     async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
@@ -147,7 +150,7 @@ class Responses(Protocol):
         """
         ...
 
-    async def delete(self, owner: str, response_id: str) -> bool:
+    async def delete(self, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE) -> bool:
         """Delete a response with its items and log; returns whether there was one. Its worker loses it."""
         ...
 
@@ -203,7 +206,7 @@ class Jobs(Protocol):
         """Take background responses that are queued or have no valid lease any more.
 
         The next is of the owner with the fewest that run; among equals, owners take turns. Those of one owner
-        are taken oldest first.
+        and kind are taken oldest first; kinds take turns, too.
         They are in_progress from now on. One with events in its log was begun by another worker; one with
         `cancel_requested` has only to be finished.
         """

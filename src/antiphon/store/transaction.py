@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from antiphon.store.quota import Quota, counted_with
+from antiphon.store.quota import Quota
 from antiphon.store.schema import Text, checked
 
 Values = dict[str, Any]
@@ -128,7 +128,7 @@ class Transaction:
 
     def count(self, owner: str, size: int) -> None:
         """Count additional bytes for an owner. See `usage.py`."""
-        self.quota.grown[counted_with(owner)] += size
+        self.quota.grown[owner] += size
 
     def add(self, statement: PreparedStatement, key: str, amounts: Mapping[str, int]) -> None:
         """Add amounts, the parameters of a statement, to the counters of the row with this `key`."""

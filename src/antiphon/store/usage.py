@@ -14,7 +14,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Table, bindparam, func, literal, select
 
 from antiphon.store.database import Database
-from antiphon.store.quota import counted_with, refusal
+from antiphon.store.quota import refusal
 from antiphon.store.schema import conversations, usage
 from antiphon.store.transaction import Transaction
 
@@ -91,7 +91,7 @@ class SqlStorageUsage:
     def _known(self, wanted: _Wanted) -> bool:
         """There is room for certain."""
         now = asyncio.get_running_loop().time()
-        enough = now < self._database.enough_until.get(counted_with(wanted.owner), 0.0)
+        enough = now < self._database.enough_until.get(wanted.owner, 0.0)
         return enough and wanted.conversation_id is None and wanted.adding <= self._database.limits.response
 
     async def _look_up(self, wanted: _Wanted) -> None:

@@ -5,6 +5,7 @@ import asyncio
 from antiphon.store.job_queue import OWNERS
 from antiphon.store.records import (
     Lease,
+    ResponseKind,
     ResponseStatus,
     Verdict,
 )
@@ -54,11 +55,20 @@ class JobsContract:
         assert await next_job(store, NOW + 10) in {"many_00", "one_0", "one_1"}  # leases that ran out
 
     async def test_batches_of_a_key_count_with_its_responses(self, store: Store) -> None:
-        await store.responses.create(job("batch", owner="batches:z"), ())
+        await store.responses.create(job("batch", owner="z", kind=ResponseKind.MESSAGE_BATCH), ())
         assert await next_job(store, NOW) == "batch"
         for owner in ("z", "zz"):
             await store.responses.create(job(owner, owner=owner), ())
         assert await next_job(store, NOW) == "zz"
+
+    async def test_batches_of_a_key_take_turns_with_its_responses(self, store: Store) -> None:
+        for number in range(3):
+            batch = job(f"batch{number}", kind=ResponseKind.MESSAGE_BATCH, created_at=number)
+            await store.responses.create(batch, ())
+        for number in range(2):
+            await store.responses.create(job(f"resp{number}", created_at=10 + number), ())
+        taken = [await next_job(store, NOW) for _ in range(5)]
+        assert taken == ["resp0", "batch0", "resp1", "batch1", "batch2"]
 
     async def test_owners_with_equally_many_take_turns(self, store: Store) -> None:
         for owner in "abc":

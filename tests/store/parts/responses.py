@@ -9,6 +9,7 @@ from antiphon.core.errors import NotFoundError, RequestError, StoreError
 from antiphon.store.records import (
     ItemRecord,
     Paging,
+    ResponseKind,
     ResponseStatus,
     ResponseSummary,
     Verdict,
@@ -57,7 +58,28 @@ class ResponsesContract:
         for name, created in (("b", 1), ("d", 3), ("a", 1), ("c", 2), ("e", 3)):
             await store.responses.create(response(name, created_at=created), ())
         await store.responses.create(response("other", owner="eve"), ())
-        await check_pages(lambda paging: store.responses.page(OWNER, paging), "abcde")
+        await check_pages(lambda paging: store.responses.page(OWNER, ResponseKind.RESPONSE, paging), "abcde")
+
+    async def test_what_is_of_another_kind_is_not_found(self, store: Store) -> None:
+        batch, kind = job("batch", kind=ResponseKind.MESSAGE_BATCH), ResponseKind.MESSAGE_BATCH
+        for record in (batch, ended()):
+            await store.responses.create(record, ())
+        assert await store.responses.get(OWNER, "batch", kind) == batch
+        assert (await store.responses.page(OWNER, kind, Paging())).data == [batch]
+        assert [each.id for each in (await store.responses.summaries(OWNER, None, Paging())).data] == [
+            "resp_1"
+        ]
+        assert await store.responses.get(OWNER, "batch") is None
+        assert await store.responses.get(OWNER, "resp_1", kind) is None
+        assert not await store.responses.delete(OWNER, "batch")
+        for read in (
+            store.responses.history(OWNER, "batch"),
+            store.responses.input_items(OWNER, "batch", Paging()),
+        ):
+            with pytest.raises(NotFoundError):
+                await read
+        assert await store.responses.delete(OWNER, "batch", kind)
+        assert await store.responses.get(OWNER, "batch", kind) is None
 
     async def test_lists_of_responses(self, store: Store) -> None:
         for name, created in (("b", 1), ("d", 3), ("a", 1), ("c", 2), ("e", 3)):

@@ -10,7 +10,7 @@ from antiphon.core.errors import RequestError, StoreError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import quota
 from antiphon.store.quota import ENOUGH_BYTES
-from antiphon.store.records import NewBlob, Verdict
+from antiphon.store.records import NewBlob, ResponseKind, Verdict
 from antiphon.store.store import Store
 from antiphon.store.usage import ROW_BYTES
 from tests.store.samples import (
@@ -68,7 +68,7 @@ class UsageContract:
 
     async def test_an_owner_has_what_its_kinds_have(self, opened: Opener) -> None:
         store = await opened(stored=12_000)
-        await store.responses.create(job("b1", owner=f"batches:{OWNER}"), [LONG])
+        await store.responses.create(job("b1", kind=ResponseKind.MESSAGE_BATCH), [LONG])
         assert await store.usage.of(OWNER) > 10_000
         with pytest.raises(RequestError) as caught:
             await store.responses.create(job("r"), [LONG])
