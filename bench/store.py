@@ -348,7 +348,10 @@ def _statements(names: Sequence[str], mark: str) -> Iterator[tuple[str, list[tup
         (name, way == "out", 0, it.id, it.type, it.created_at, it.payload, it.tokens, None, OWNER)
         for name, way, it in found
     ]
-    for table, rows in (("responses", [(*row, None, 0, None, 0, 0) for row in responses]), ("items", items)):
+    for table, rows in (
+        ("responses", [(*row, None, 0, None, 0, 0, "response") for row in responses]),
+        ("items", items),
+    ):
         marks = ", ".join(mark % number if "%" in mark else mark for number in range(1, len(rows[0]) + 1))
         yield f"INSERT INTO {table} VALUES ({marks})", rows  # noqa: S608 - names of our own
 

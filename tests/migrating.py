@@ -14,6 +14,7 @@ from sqlalchemy import Connection, event, inspect
 
 from antiphon.store import postgresql, sqlite
 from antiphon.store.migrate import migrate
+from tests.store import toy
 
 _READS = ("SELECT", "PRAGMA")
 _statements: dict[str, list[str]] = {}
@@ -73,6 +74,6 @@ def _migrate_and_note(connection: Connection) -> list[str]:
 def quick_migrations() -> Iterator[None]:
     """Every store that tests of this process open."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sqlite, postgresql):
+        for module in (sqlite, postgresql, toy):
             patch.setattr(module, "migrate", migrate_again)
         yield

@@ -9,3 +9,6 @@ class TestMemory(StoreContract):
     @pytest.fixture
     def url(self) -> str:
         return "memory"
+
+    def counted_at(self, url: str) -> None:
+        """Nothing is left of it."""

@@ -4,17 +4,15 @@ Its name is that of the module: a file in this package without a prefix, a modul
 There is no list of engines.
 """
 
-import importlib
 import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import cast
 
 from antiphon import engines
+from antiphon.core.modules import find_part
 from antiphon.engines.engine import EngineOptions
 
 
@@ -29,7 +27,7 @@ def options_of(name: str) -> type[EngineOptions]:
 
     Raises ValueError, with a message for people, if there is none.
     """
-    found = _options(f"{engines.__name__}.{name}") or _options(name)
+    found = _options(name)
     if found is None:
         known = ", ".join(f'"{each}"' for each in names())
         raise ValueError(f'There is no engine "{name}". Choose {known}, or the module of another one.')
@@ -63,18 +61,8 @@ def engine_for(model: str | None) -> str:
     return SAFETENSORS if _REPOSITORY.fullmatch(model) and not model.endswith(".gguf") else DEFAULT
 
 
-def _options(module: str) -> type[EngineOptions] | None:
-    return cast("type[EngineOptions] | None", getattr(_import(module), "Options", None))
-
-
-def _import(name: str) -> ModuleType | None:
-    """The module, None if there is none. Raises ValueError if it cannot be imported."""
+def _options(name: str) -> type[EngineOptions] | None:
     try:
-        if find_spec(name) is None:
-            return None
-    except (ImportError, ValueError):  # a part of a dotted name is missing, or invalid
-        return None
-    try:
-        return importlib.import_module(name)
+        return cast("type[EngineOptions] | None", find_part(engines.__name__, name, "Options"))
     except ImportError as error:
         raise ValueError(f"The engine {name} cannot be imported: {error}.") from error

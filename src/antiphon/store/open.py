@@ -1,18 +1,42 @@
-"""Opens a store by its URL. The packages for a database are imported only for that one."""
+"""Opens a store by its URL. The packages for a database are imported only for that one.
+
+A URL begins with the name of a backend: a module that has a function `open_url`, see `OpenUrl`. It is that of
+a file in this package without a prefix, that of a module of another package in full. There is no list of
+backends.
+"""
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from antiphon.core.errors import install_extra
+from antiphon.core.modules import find_part
 from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
 
-if TYPE_CHECKING:
-    from antiphon.store.database import Backend
-
 DEFAULT_LIMITS = StoreLimits()
+KNOWN = "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE."
+"""The error for any other URL, which is not shown: it may hold a password."""
+
+_PACKAGE = __name__.rpartition(".")[0]
+_OTHER_NAMES: Mapping[str, str] = {"memory": "sqlite", "none": "sqlite", "postgres": "postgresql"}
+
+
+class OpenUrl(Protocol):
+    """What a backend has as `open_url`.
+
+    A database that SQLAlchemy knows is a `Backend` (`database.py`), which `open_sql` (`sql.py`) makes a store
+    of. Any other has the parts of a `Store` itself.
+    """
+
+    async def __call__(self, url: str, limits: StoreLimits) -> Store:
+        """The store at a URL that begins with the name of the backend, ready for use.
+
+        Raises ValueError for a URL that names none; StoreError if it cannot be opened, a
+        StoreUnavailableError if it cannot be reached, or not yet.
+        """
+        ...
 
 
 async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
@@ -21,15 +45,19 @@ async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
         `none`, `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
         `sqlite:///PATH`: a file; with an absolute path there are four slashes.
         `postgresql://…`: a PostgreSQL database, in libpq's notation.
+        `my_package.backend`, `my_package.backend://…`: what this module opens.
 
     Raises ValueError for any other URL, or if packages are missing; StoreError if the database cannot be
     opened, a StoreUnavailableError if it cannot be reached, or not yet.
     """
-    from antiphon.store.sql import SqlStore  # noqa: PLC0415 - too slow for the start of the program
-
-    store = SqlStore(_backend(url, limits), limits)
-    await store.open()
-    return store
+    name = url.partition("://")[0]
+    try:
+        open_url: OpenUrl | None = find_part(_PACKAGE, _OTHER_NAMES.get(name, name), "open_url")
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if open_url is None:
+        raise ValueError(KNOWN)
+    return await open_url(url, limits)
 
 
 def default_path() -> Path:
@@ -41,33 +69,3 @@ def default_path() -> Path:
     else:
         folder = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(folder).expanduser() / "antiphon" / "store.db"
-
-
-def _backend(url: str, limits: StoreLimits) -> "Backend":
-    match url.partition("://"):
-        case "none" | "memory", "", _:
-            return _sqlite(None, limits)
-        case "sqlite", "", _:
-            return _sqlite(default_path(), limits)
-        case "sqlite", _, path if path.startswith("/") and path[1:] not in ("", ":memory:"):
-            return _sqlite(Path(path[1:]).expanduser(), limits)
-        case "postgresql" | "postgres", "://", _:
-            return _postgresql(url, limits)
-    # The URL itself may hold a password.
-    raise ValueError(
-        "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE."
-    )
-
-
-def _sqlite(path: Path | None, limits: StoreLimits) -> "Backend":
-    from antiphon.store.sqlite import Sqlite  # noqa: PLC0415
-
-    return Sqlite(path, limits)
-
-
-def _postgresql(url: str, limits: StoreLimits) -> "Backend":
-    try:
-        from antiphon.store.postgresql import Postgresql  # noqa: PLC0415
-    except ImportError as error:
-        raise ValueError(install_extra("PostgreSQL", "postgresql")) from error
-    return Postgresql(url, limits)

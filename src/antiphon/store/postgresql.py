@@ -10,17 +10,24 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import asyncpg
 from sqlalchemy import Connection, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.util import await_only
 
-from antiphon.core.errors import StoreError, StoreUnavailableError
+from antiphon.core.errors import StoreError, StoreUnavailableError, install_extra
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
+from antiphon.store.open import KNOWN
 from antiphon.store.records import StoreLimits
+from antiphon.store.sql import open_sql
+from antiphon.store.store import Store
 from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
+
+try:
+    import asyncpg
+    from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+    from sqlalchemy.util import await_only
+except ImportError as error:
+    raise ImportError(install_extra("PostgreSQL", "postgresql")) from error
 
 R = TypeVar("R")
 
@@ -37,6 +44,13 @@ _MIGRATION_LOCK = 0x616E7469
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError)
 _LOST = (*_FAILURES, OSError)
+
+
+async def open_url(url: str, limits: StoreLimits) -> Store:
+    """See `OpenUrl`."""
+    if "://" not in url:
+        raise ValueError(KNOWN)
+    return await open_sql(Postgresql(url, limits), limits)
 
 
 class Postgresql:

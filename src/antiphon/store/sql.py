@@ -21,6 +21,13 @@ from antiphon.store.usage import SqlStorageUsage
 from antiphon.store.vector_stores import SqlVectorStores
 
 
+async def open_sql(backend: Backend, limits: StoreLimits) -> "SqlStore":
+    """The store on a database, with its tables migrated. Raises StoreError."""
+    store = SqlStore(backend, limits)
+    await store.open()
+    return store
+
+
 class SqlStore:
     """`Store`, on any backend."""
 

@@ -28,7 +28,10 @@ from sqlalchemy import Connection, QueuePool, create_engine
 from antiphon.core.errors import StoreError, StoreUnusableError
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
+from antiphon.store.open import KNOWN, default_path
 from antiphon.store.records import StoreLimits
+from antiphon.store.sql import open_sql
+from antiphon.store.store import Store
 from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
 
@@ -53,6 +56,23 @@ _PRAGMAS = (
     f"journal_size_limit = {LOG_BYTES}",
     f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
 )
+
+
+async def open_url(url: str, limits: StoreLimits) -> Store:
+    """See `OpenUrl`: a file, the default one, or memory."""
+    return await open_sql(Sqlite(_path(url), limits), limits)
+
+
+def _path(url: str) -> Path | None:
+    """The file that a URL names, None for memory. Raises ValueError."""
+    match url.partition("://"):
+        case "none" | "memory", "", _:
+            return None
+        case "sqlite", "", _:
+            return default_path()
+        case "sqlite", _, path if path.startswith("/") and path[1:] not in ("", ":memory:"):
+            return Path(path[1:]).expanduser()
+    raise ValueError(KNOWN)
 
 
 class Sqlite:
