@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 from msgspec import Struct
+from starlette.routing import BaseRoute
 
 from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.sealing import Sealer
@@ -28,7 +29,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.engines.engine import Engine
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.http.app import build
+from antiphon.http.app import ROUTES, build
 from antiphon.http.protocol import protocols
 from antiphon.render.renderer import ChatTemplateRenderer
 from antiphon.run import loading
@@ -120,6 +121,7 @@ async def running(
     default_tools: tuple[Mapping[str, Any], ...] = (),
     programs: Callable[[Storage], Interpreters] | None = None,
     embedder: str | None = None,
+    routes: Sequence[BaseRoute] = ROUTES,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
@@ -163,7 +165,7 @@ async def running(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
     config = uvicorn.Config(
-        build(app, root_path=root_path, proxies=proxies),
+        build(app, root_path=root_path, proxies=proxies, routes=routes),
         log_config=None,
         lifespan="off",
         proxy_headers=False,

@@ -30,6 +30,7 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
 from antiphon.http.protocol import STREAM
+from antiphon.http.routes import ApiTable
 from antiphon.log import with_context
 from tests.http.test_observing import Line, line_of, timeless
 from tests.run.support import until
@@ -390,7 +391,9 @@ async def test_what_comes_after_the_client_has_left_is_not_its_status(
     async def nobody(*_: Any) -> Any: ...
 
     for asgi in (answers, fails):
-        await ObservingMiddleware(asgi, server.app)({**scope, "headers": []}, nobody, nobody)
+        await ObservingMiddleware(asgi, server.app, ApiTable(ROUTES))(
+            {**scope, "headers": []}, nobody, nobody
+        )
     assert [(line["status"], line["finish"]) for line in lines if line["event"] == "request"] == [
         (499, "client_left")
     ] * 2

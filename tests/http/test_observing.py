@@ -22,7 +22,9 @@ from websockets.asyncio.client import connect
 from antiphon.app.metrics import LoopDelay, Metrics
 from antiphon.app.tracing import OpenTelemetryTracing
 from antiphon.core.observation import NoTracing, Observation
+from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
+from antiphon.http.routes import ApiTable
 from antiphon.log import configure, with_context
 from tests.acting import TakingTurns
 from tests.http.test_toy_tool import Dice
@@ -465,7 +467,9 @@ async def test_a_request_that_is_cancelled_is_told_that_the_server_is_not_ready(
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/v1/responses/resp_1", "headers": []}
-    answering = asyncio.create_task(ObservingMiddleware(waits, server.app)(scope, receive, send))
+    answering = asyncio.create_task(
+        ObservingMiddleware(waits, server.app, ApiTable(ROUTES))(scope, receive, send)
+    )
     await asyncio.sleep(0)
     answering.cancel()
     await answering

@@ -39,11 +39,12 @@ def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
     unnamed: Callable[[], str | None] = lambda: None,
     missing: str | None = None,
     limits: Limits = DEFAULTS,
+    model: str | None = None,
 ) -> T:
     """The body as a request for an answer, whose parameters have several names; see `fields`.
 
-    `names` gets those that were used. A model that is null or empty becomes `unnamed`, a missing one
-    `missing`. Raises RequestError, also above one of the `limits`.
+    `names` gets those that were used. The model is the given one, else that of the body: null or empty, it
+    becomes `unnamed`; a missing one `missing`. Raises RequestError, also above one of the `limits`.
     """
     body = with_whole_characters(body)
     try:
@@ -55,7 +56,8 @@ def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
         raise invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
-    model = missing if "model" not in found else unnamed() if found["model"] in _UNNAMED else None
+    if model is None:
+        model = missing if "model" not in found else unnamed() if found["model"] in _UNNAMED else None
     if model is not None:
         found = {**found, "model": Raw(msgspec.json.encode(model))}
     request = decode(body if found is given or found == given else msgspec.json.encode(found), type_, limits)

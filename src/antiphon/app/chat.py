@@ -33,7 +33,7 @@ NOT_STORED = Note("store", "This server stores nothing: it was started with --st
 
 
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
-    """The answer to a conversation. Raises RequestError."""
+    """Answer a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)

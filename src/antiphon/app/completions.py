@@ -30,7 +30,7 @@ from antiphon.run.drive import Driver, Projection
 
 
 async def create(app: App, request: CompletionRequest, owner: str, header_id: str | None) -> Driver:
-    """The continuations of texts. Raises RequestError."""
+    """Go on with texts. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, owner, app.presentation(model))
     if request.echo and (size := _echoed(accepted)) > app.options.limits.answer_bytes:
@@ -56,7 +56,7 @@ def _echoed(accepted: Accepted) -> int:
 
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:
-    """Fill the gap between two texts. Raises RequestError."""
+    """Fill the gap between two texts, as llama-server does. Raises RequestError."""
     accepted = accept(completion_of(request), owner, app.options.presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))

@@ -39,7 +39,7 @@ async def create(
     header_id: str | None = None,
     journal: CallJournal | None = None,
 ) -> Driver:
-    """The answer to a conversation. Raises RequestError."""
+    """Answer a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await _context(app, model, request, owner, contents)

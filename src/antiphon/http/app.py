@@ -12,20 +12,28 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
+from antiphon.apis.completions.infill import InfillRequest
+from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.files.schema import CompleteUpload, CreateUpload
+from antiphon.apis.messages.api import MESSAGES
+from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
+from antiphon.app import chat as chats
+from antiphon.app import completions as texts
 from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
+from antiphon.app import messages as anthropic
 from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.core.accounts import LIMIT_HEADERS
@@ -49,6 +57,7 @@ from antiphon.http.observing import ObservingMiddleware, metrics
 from antiphon.http.openapi import document
 from antiphon.http.page import asset, index, reference
 from antiphon.http.request import body, handler, json_response, paging
+from antiphon.http.routes import ApiRoute, ApiTable, answers
 from antiphon.http.socket import converse
 from antiphon.http.vectors import embeddings, ranking, scores, transcribe
 
@@ -101,7 +110,7 @@ async def openapi(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/v1/chat/completions", chat.create, methods=POST),
+    answers("/v1/chat/completions", ChatRequest, chats.create),
     Route("/v1/chat/completions", _list_completions, methods=GET),
     Route("/v1/chat/completions/render", chat.render, methods=POST),
     Route("/v1/chat/completions/batch", chat.create_batch, methods=POST),
@@ -109,8 +118,8 @@ ROUTES = [
     Route(_COMPLETION, handler(stored_completions.update, _COMPLETION_CHANGE), methods=POST),
     Route(_COMPLETION, handler(stored_completions.delete), methods=DELETE),
     Route(_COMPLETION + "/messages", handler(stored_completions.list_messages, paging("asc")), methods=GET),
-    Route("/v1/completions", completions.create, methods=POST),
-    Route("/infill", completions.infill, methods=POST),
+    answers("/v1/completions", CompletionRequest, texts.create),
+    answers("/infill", InfillRequest, texts.infill),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
     Route("/v1/embeddings", embeddings, methods=POST),
@@ -180,14 +189,14 @@ ROUTES = [
     Route(_VECTORS_BATCH, handler(vector_stores.retrieve_batch), methods=GET),
     Route(_VECTORS_BATCH + "/cancel", handler(vector_stores.cancel_batch), methods=POST),
     Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
-    Route("/v1/messages", messages.create, methods=POST),
-    Route("/v1/messages/count_tokens", messages.count_tokens, methods=POST),
-    Route("/v1/messages/batches", message_batches.create, methods=POST),
-    Route("/v1/messages/batches", message_batches.list_batches, methods=GET),
-    Route(_BATCH, message_batches.retrieve, methods=GET),
-    Route(_BATCH, handler(batches.delete), methods=DELETE),
-    Route(_BATCH + "/cancel", message_batches.cancel, methods=POST),
-    Route(_BATCH + "/results", message_batches.results, methods=GET),
+    answers("/v1/messages", CreateMessage, anthropic.create, MESSAGES),
+    ApiRoute("/v1/messages/count_tokens", messages.count_tokens, MESSAGES, POST),
+    ApiRoute("/v1/messages/batches", message_batches.create, MESSAGES, POST),
+    ApiRoute("/v1/messages/batches", message_batches.list_batches, MESSAGES, GET),
+    ApiRoute(_BATCH, message_batches.retrieve, MESSAGES, GET),
+    ApiRoute(_BATCH, handler(batches.delete), MESSAGES, DELETE),
+    ApiRoute(_BATCH + "/cancel", message_batches.cancel, MESSAGES, POST),
+    ApiRoute(_BATCH + "/results", message_batches.results, MESSAGES, GET),
     Route("/v1/models", list_models),
     Route("/v1/load_lora_adapter", load_adapter, methods=POST),
     Route("/v1/unload_lora_adapter", unload_adapter, methods=POST),
@@ -209,8 +218,6 @@ ROUTES = [
 ]
 
 
-_HTTP_ROUTES = [route for route in ROUTES if isinstance(route, Route)]
-_PATHS = [route.path for route in _HTTP_ROUTES]
 MIN_SIMILARITY = 0.8
 """The least similarity of a path to an existing one (1 is equal) for an error to suggest that."""
 LONGEST_PATH = 200
@@ -220,11 +227,12 @@ LONGEST_PATH = 200
 class _Routes(Router):
     """Starlette's router, with a dictionary of the paths without ids, to avoid a search in the table."""
 
-    def __init__(self) -> None:
-        super().__init__(ROUTES, redirect_slashes=False)  # paths end in none: see `ObservingMiddleware`
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes, redirect_slashes=False)  # paths end in none: see `ObservingMiddleware`
+        self._http = [route for route in routes if isinstance(route, Route)]
         self._fixed = {
             (method, route.path): route
-            for route in _HTTP_ROUTES
+            for route in self._http
             if not route.param_convertors
             for method in route.methods or ()
         }
@@ -234,7 +242,7 @@ class _Routes(Router):
         """Pass a request to its handler, and return the response. Raises HTTPException if there is none."""
         route = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
         if route is None and scope["type"] == "http" and scope["path"] in self._fixed_paths:
-            raise _not_allowed(scope["path"])  # not a path with an id that is called like this
+            raise self._not_allowed(scope["path"])  # not a path with an id that is called like this
         if route is None:
             await self._search(scope, receive, send)
             return
@@ -249,16 +257,22 @@ class _Routes(Router):
         except HTTPException as error:
             if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
                 raise
-            matching = (each for each in _HTTP_ROUTES if each.matches(scope)[0] != Match.NONE)
-            raise _not_allowed(next(matching).path) from error
+            matching = (route for route in self._http if route.matches(scope)[0] != Match.NONE)
+            raise self._not_allowed(next(matching).path) from error
 
     async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError, which suggests a similar path if there is one."""
         path = scope["path"]
         known = scope["type"] != "http" or len(path) > LONGEST_PATH or path.startswith((*NOT_SERVED,))
-        if not known and (near := get_close_matches(path, _PATHS, 1, MIN_SIMILARITY)):
+        paths = [route.path for route in self._http]
+        if not known and (near := get_close_matches(path, paths, 1, MIN_SIMILARITY)):
             raise NotFoundError(f"There is nothing at {path}. Did you mean {near[0]}?")
         await super().not_found(scope, receive, send)
+
+    def _not_allowed(self, path: str) -> HTTPException:
+        """The error for a method that a path of the table does not have; it names those that it has."""
+        methods = {method for route in self._http if route.path == path for method in route.methods or ()}
+        return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(sorted(methods))})
 
 
 class _StorelessRoutes(_Routes):
@@ -287,12 +301,6 @@ _NOT_STORED = frozenset(
 """The paths that begin so, and are of something else."""
 
 
-def _not_allowed(path: str) -> HTTPException:
-    """The error for a method that a path of the table does not have; it names those that it has."""
-    methods = sorted({method for each in _HTTP_ROUTES if each.path == path for method in each.methods or ()})
-    return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(methods)})
-
-
 class _Cors(CORSMiddleware):
     """Starlette's, which would let any page into a private network."""
 
@@ -319,15 +327,17 @@ class _RootPath:
         await self._asgi({**scope, "path": path, "root_path": self._root}, receive, send)
 
 
-def build(app: App, *, root_path: str = "", proxies: Sequence[str] = ()) -> ASGIApp:
+def build(
+    app: App, *, root_path: str = "", proxies: Sequence[str] = (), routes: Sequence[BaseRoute] = ROUTES
+) -> ASGIApp:
     """The ASGI application for the use cases. The caller starts and stops their dependencies.
 
     Clients find it below `root_path`, and the headers of `proxies` are trusted. Features that are not
     configured add no middleware.
     """
     prepare_types()
-    routes = _Routes() if app.options.stores else _StorelessRoutes()
-    asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(routes, app), app)
+    table = _Routes(routes) if app.options.stores else _StorelessRoutes(routes)
+    asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(table, app), app, ApiTable(routes))
     if app.options.origins:
         # Outermost: pages may read why they were refused, and preflight requests have no key.
         asgi = _Cors(

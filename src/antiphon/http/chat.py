@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, with its batches and its prompts; the filters for lists of stored ones."""
+"""Batches and prompts of POST /v1/chat/completions; the filters for lists of stored ones."""
 
 import msgspec
 from starlette.requests import Request
@@ -6,18 +6,9 @@ from starlette.responses import Response
 
 from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.app import chat
-from antiphon.http.delivery import EventStream, FullAnswer
+from antiphon.http.delivery import FullAnswer
 from antiphon.http.request import app_of, json_response, owner_of, query_of, read_request, request_id_of
 from antiphon.store.records import CompletionFilter
-
-
-async def create(request: Request) -> EventStream | FullAnswer:
-    """Answer a conversation."""
-    app, wire = app_of(request), await read_request(request, ChatRequest)
-    driver = await chat.create(app, wire, owner_of(request), request_id_of(request))
-    if wire.stream:
-        return EventStream(driver, app.options)
-    return FullAnswer(driver, app.options)
 
 
 async def create_batch(request: Request) -> FullAnswer:

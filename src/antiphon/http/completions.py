@@ -1,4 +1,4 @@
-"""POST /v1/completions, /tokenize and /detokenize: the model without a conversation."""
+"""POST /tokenize and /detokenize: the model without a conversation."""
 
 from functools import partial
 
@@ -6,11 +6,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.completions.infill import InfillRequest
-from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
 from antiphon.app import completions
-from antiphon.http.delivery import EventStream, FullAnswer
 from antiphon.http.request import (
     app_of,
     decode_body,
@@ -19,24 +16,7 @@ from antiphon.http.request import (
     owner_of,
     read_json,
     read_request,
-    request_id_of,
 )
-
-
-async def create(request: Request) -> EventStream | FullAnswer:
-    """Go on with texts."""
-    app, wire = app_of(request), await read_request(request, CompletionRequest)
-    driver = await completions.create(app, wire, owner_of(request), request_id_of(request))
-    if wire.stream:
-        return EventStream(driver, app.options)
-    return FullAnswer(driver, app.options)
-
-
-async def infill(request: Request) -> EventStream | FullAnswer:
-    """Fill the gap between two texts, as llama-server does."""
-    app, wire = app_of(request), await read_request(request, InfillRequest)
-    driver = await completions.infill(app, wire, owner_of(request), request_id_of(request))
-    return EventStream(driver, app.options) if wire.stream else FullAnswer(driver, app.options)
 
 
 async def tokenize(request: Request) -> Response:

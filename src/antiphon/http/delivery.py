@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.text_frame import TextFrame
 from antiphon.app.app import Options
 from antiphon.core.chunks import Token
@@ -34,8 +35,7 @@ from antiphon.run.drive import (
 )
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
-EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect the stream otherwise
 ]
@@ -48,8 +48,6 @@ _encode = msgspec.json.Encoder().encode
 _CHUNK_END = b"\r\n"
 
 log = structlog.get_logger()
-
-COMMENT = b": keep-alive\n\n"
 
 
 class Framing(NamedTuple):
@@ -306,11 +304,12 @@ class _DeltaWriter(_ItemWriter):
 
 
 class EventStream(_Delivery):
-    """Server-sent events. `framing` makes them from wire events, `after` is sent after the last."""
+    """The events of an API. `framing` makes them from wire events, `after` is sent after the last."""
 
     # Slots, because every token looks up some of them.
     __slots__ = (
         "_after",
+        "_api",
         "_early",
         "_framing",
         "_last",
@@ -325,17 +324,16 @@ class EventStream(_Delivery):
         "_writers",
     )
 
-    silence = COMMENT
-    """What is sent to keep the connection alive."""
-
     def __init__(
         self,
         driver: Driver,
         options: Options,
         framing: Framing = READY,
         after: bytes = b"",
+        api: Api = OPENAI,
     ) -> None:
         super().__init__(driver, options)
+        self._api = api
         self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
@@ -405,7 +403,8 @@ class EventStream(_Delivery):
 
     async def _open(self) -> None:
         """Begin the response."""
-        start = {"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM]}
+        headers = [(b"content-type", self._api.media_type), *STREAM_HEADERS]
+        start = {"type": "http.response.start", "status": 200, "headers": headers}
         first, self._early = b"".join(self._early), []
         out = await self._connection.open(start, first)
         if self._connection.disconnected:
@@ -417,7 +416,8 @@ class EventStream(_Delivery):
     def _tick(self) -> None:
         """Send a comment, if nothing was sent since the last call."""
         silent = self._silent and all(writer.silent for writer in self._writers.values())
-        if silent and self._stall is None:  # a client that does not read needs no comments
+        # A client that does not read needs no comments, and some APIs have none.
+        if silent and self._stall is None and self._api.keep_alive:
             self.started = True
             self._keep_alive()
         self._silent = True
@@ -427,7 +427,7 @@ class EventStream(_Delivery):
 
     def _keep_alive(self) -> None:
         """Send something that says nothing."""
-        self._out(self.silence)
+        self._out(self._api.keep_alive)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""

@@ -1,14 +1,12 @@
 """Errors → responses. Clients get a status, a message and the parameter; the log gets the cause."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import ceil
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from antiphon.apis.errors import encode_error
-from antiphon.apis.messages import errors as messages
 from antiphon.core.encodings import supported
 from antiphon.core.errors import (
     AntiphonError,
@@ -21,16 +19,8 @@ from antiphon.core.errors import (
     NotFoundError,
     RequestError,
 )
+from antiphon.http.routes import apis_of
 from antiphon.log import log_failure
-
-_MESSAGES = "/v1/messages"
-_ANTHROPIC = b"anthropic-version"
-"""A header that every client of Anthropic's sends."""
-ENCODERS: Mapping[str, Callable[[AntiphonError], bytes]] = {
-    "": encode_error,
-    _MESSAGES: messages.encode_error,
-}
-"""Path prefix → the encoder for the body of errors: each API has its own. The longest prefix applies."""
 
 _SERVED = (
     "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/embeddings, "
@@ -59,19 +49,14 @@ _HEADERS: dict[type[AntiphonError], dict[str, str]] = {
 
 
 def error_response(error: AntiphonError, scope: Scope) -> Response:
-    """The response for an error, in the shape of the API at this path.
-
-    A path that several APIs have, such as that of a model, has the shape of the client's.
-    """
-    prefix = max((prefix for prefix in ENCODERS if scope["path"].startswith(prefix)), key=len)
-    if not prefix and any(name == _ANTHROPIC for name, _ in scope["headers"]):
-        prefix = _MESSAGES
+    """The response for an error, in the shape of the request's API."""
     headers = _HEADERS.get(type(error))
     if isinstance(error, ContentEncodingError):
         headers = {"accept-encoding": ", ".join(supported())}
     if error.retry_after is not None:
         headers = {"retry-after": str(ceil(error.retry_after))}
-    return Response(ENCODERS[prefix](error), error.status, headers, media_type="application/json")
+    body = apis_of(scope).of(scope).encode_error(error)
+    return Response(body, error.status, headers, media_type="application/json")
 
 
 def response_to(error: Exception, scope: Scope) -> Response:

@@ -18,19 +18,18 @@ from antiphon.app.app import App
 from antiphon.app.ids import random_id
 from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.app.observing import NO_TRACE, begin, end
-from antiphon.core.accounts import Account
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.http.errors import response_to
 from antiphon.http.protocol import STREAM
 from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of
+from antiphon.http.routes import ApiTable
 from antiphon.run.endings import ClientLeftError
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Paths that are requested every few seconds: logged with --log-level debug only."""
 _ANTHROPIC_REQUEST_ID = b"request-id"
 """The same id, in the header that Anthropic's clients read."""
-_MESSAGES = "/v1/messages"
 UNROUTED = "none"
 """The label for unknown paths, which clients can invent in any number."""
 INTERNAL_ERROR = 500
@@ -50,13 +49,15 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0
 class ObservingMiddleware:
     """Observes every HTTP request, and answers failures."""
 
-    def __init__(self, asgi: ASGIApp, app: App) -> None:
+    def __init__(self, asgi: ASGIApp, app: App, apis: ApiTable) -> None:
         self._asgi = asgi
         self._app = app
+        self._apis = apis
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Add the request's id and the key's limits to the response, and observe how it ended."""
         scope["app"] = app = self._app
+        scope["apis"] = self._apis
         if (path := scope.get("path", "")).endswith("/"):  # a redirect might leave TLS, or lose the body
             scope["path"] = path.rstrip("/") or "/"
         if scope["type"] != "http":
@@ -75,7 +76,8 @@ class ObservingMiddleware:
                 headers = [*message["headers"], (REQUEST_ID, own), (_ANTHROPIC_REQUEST_ID, own)]
                 account = observation.account
                 if account.requests is not None or account.tokens is not None:
-                    headers += _limits_of(account, scope["path"])
+                    limits = self._apis.at(scope["path"]).limit_headers(account)
+                    headers += [(name.encode(), value.encode()) for name, value in limits]
                 message["headers"] = headers
             await send(message)
 
@@ -104,12 +106,6 @@ def _client_left(observation: Observation) -> int:
 def _unsent(observation: Observation) -> int:
     """The status of a request that was not answered."""
     return CLIENT_CLOSED if observation.failure in LEFT else INTERNAL_ERROR
-
-
-def _limits_of(account: Account, path: str) -> list[tuple[bytes, bytes]]:
-    """Headers with the rest of the key's limits."""
-    headers = account.anthropic_headers() if path.startswith(_MESSAGES) else account.openai_headers()
-    return [(name.encode(), value.encode()) for name, value in headers]
 
 
 def observe(app: App, scope: Scope, name: str) -> Observation:

@@ -12,10 +12,12 @@ from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.routing import BaseRoute, Route
 
 from antiphon import __version__
 from antiphon.apis import vectors as wire
+from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.chat.resource import ChatCompletion
@@ -50,6 +52,7 @@ from antiphon.http.models import (
     UnloadAdapter,
     Version,
 )
+from antiphon.http.routes import ApiRoute
 
 JSON = "application/json"
 PAGED = ("order", "limit", "after", "before")
@@ -69,9 +72,9 @@ class Operation(Struct, frozen=True):
     form: Any = None
     file: str = "file"
     media_type: str = JSON
+    api: Api = OPENAI
 
 
-_UNTYPED = Operation()
 _BATCHES = ("after_id", "before_id", "limit")
 _TEXT = "text/plain"
 _AUDIO = Operation(form=wire.TranscriptionForm, answer=dict[str, Any], events=True)
@@ -262,11 +265,12 @@ _CONVERTOR = re.compile(r":\w+}")
 def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
     """The document of these routes."""
     described = [*_described(routes)]
+    apis = {operation.api.name: operation.api for _, _, _, operation in described}.values()
     types = [type_ for _, _, _, operation in described for type_ in _types(operation)]
-    types += [message.ErrorBody, *_BLOCKS]
+    types += [*(api.error_type for api in apis if api.error_type is not None), *_BLOCKS]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     known = dict(zip(map(repr, types), schemas, strict=True))
-    errors = {"OpenAIError": _error(), "AnthropicError": known[repr(message.ErrorBody)]}
+    errors = {_error_name(api): _error() if api is OPENAI else _schema(api.error_type, known) for api in apis}
     paths: dict[str, Any] = {}
     for path, method, summary, operation in described:
         paths.setdefault(path, {})[method.lower()] = _operation(path, method, summary, operation, known)
@@ -295,7 +299,10 @@ def _described(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str, str, Ope
             continue
         path = _CONVERTOR.sub("}", route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            yield path, method, _summary(route), OPERATIONS.get(f"{method} {path}", _UNTYPED)
+            operation = OPERATIONS.get(f"{method} {path}", Operation())
+            if isinstance(route, ApiRoute):
+                operation = replace(operation, api=route.api, request=operation.request or route.request)
+            yield path, method, _summary(route), operation
 
 
 def _summary(route: Route) -> str:
@@ -321,8 +328,8 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {operation.media_type: {"schema": _schema(operation.answer, known)}}
     if operation.events:
-        content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for the events of a stream
-    error = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
+        events = operation.api.media_type.partition(b";")[0].decode()
+        content[events] = {}  # OpenAPI 3.1 has no schema for the events of a stream
     said: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),
         "summary": summary,
@@ -335,7 +342,7 @@ def _operation(
             "200": {"description": "The answer.", "content": content},
             "default": {
                 "description": "An error.",
-                "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{error}"}}},
+                "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{_error_name(operation.api)}"}}},
             },
         },
     }
@@ -355,6 +362,10 @@ def _body(media_type: str, schema: Any) -> dict[str, Any]:
 
 def _parameter(name: str, place: str) -> dict[str, Any]:
     return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+
+
+def _error_name(api: Api) -> str:
+    return f"{api.name}Error"
 
 
 def _error() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.fields import ParameterNames
 from antiphon.apis.wire import decode, decode_request, unknown_members
 from antiphon.app.app import App
@@ -147,10 +148,10 @@ async def decoded(app: App, body: bytes, work: Callable[[], T]) -> T:
     return work() if len(body) < LONG_BODY else await app.large.run(work)
 
 
-async def read_json(request: Request, limit: str = "body_bytes") -> bytes:
+async def read_json(request: Request, limit: str = "body_bytes", api: Api = OPENAI) -> bytes:
     """The body of a request that must be JSON. Raises RequestError."""
     media_type = header_of(request.scope, b"content-type")
-    if media_type is not None and media_type != b"application/json":
+    if media_type is not None and media_type != b"application/json" and not api.any_content_type:
         media_type = media_type.partition(b";")[0].strip().lower()
         if media_type != b"application/json" and not media_type.endswith(b"+json"):
             raise MediaTypeError
@@ -208,20 +209,21 @@ def too_large(limit: str, most: int) -> BodyTooLargeError:
     return BodyTooLargeError(message, code=LIMIT_EXCEEDED)
 
 
-async def read_request(request: Request, type_: type[T], limit: str = "body_bytes") -> T:
+async def read_request(request: Request, type_: type[T], limit: str = "body_bytes", api: Api = OPENAI) -> T:
     """The body as a request for an answer, up to a limit of bytes. Raises RequestError."""
-    return await decode_body(request, await read_json(request, limit), type_)
+    return await decode_body(request, await read_json(request, limit, api), type_, api)
 
 
-async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T]) -> T:
+async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T], api: Api = OPENAI) -> T:
     """A request for an answer; its unknown parameters are logged. Raises RequestError.
 
     The `names` in its state are its own names of parameters, for errors.
     """
-    connection.scope["state"]["names"] = names = ParameterNames()
+    connection.scope["state"]["names"] = names = ParameterNames({**api.parameters})
     app = app_of(connection)
     models, limits = app.models, app.options.limits
-    work = partial(decode_request, body, type_, names, models.default_name, models.default, limits)
+    model = None if api.model_in_path is None else connection.path_params[api.model_in_path]
+    work = partial(decode_request, body, type_, names, models.default_name, models.default, limits, model)
     wire = await decoded(app, body, work)
     observed().model = getattr(wire, "model", None)
     _log_ignored(names.ignored)

@@ -5,7 +5,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.apis.framing import DONE, event_head, frame, obfuscate
+from antiphon.apis.framing import DONE, event_head, event_type, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
@@ -14,7 +14,7 @@ from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import as_kept, begin, response_id
 from antiphon.core.chunks import Token
 from antiphon.core.errors import RequestError
-from antiphon.http.delivery import COMMENT, EventStream, Framing, FullAnswer
+from antiphon.http.delivery import EventStream, Framing, FullAnswer
 from antiphon.http.request import (
     app_of,
     json_response,
@@ -27,9 +27,9 @@ from antiphon.run.drive import DeltaEncoder, Driver
 
 Answer = FullAnswer | EventStream | Response
 
-_IN_PROGRESS = b'{"type":"response.in_progress"'
-_STATES = (_IN_PROGRESS, b'{"type":"response.queued"')
-"""The beginnings of events that say only how far a response is."""
+_IN_PROGRESS = b"response.in_progress"
+_STATES = frozenset({_IN_PROGRESS, b"response.queued"})
+"""The types of events that say only how far a response is."""
 
 
 class ResponseEvents(EventStream):
@@ -79,12 +79,13 @@ class LogStream(EventStream):
         """See `Client`."""
         super().attach(driver)
         self.started = True
-        self._out(COMMENT)
+        self._out(self._api.keep_alive)
 
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
-        if not self._state.startswith(_IN_PROGRESS):
-            self._state = next((line for line in reversed(lines) if line.startswith(_STATES)), self._state)
+        if not self._state or event_type(self._state) != _IN_PROGRESS:
+            states = (line for line in reversed(lines) if event_type(line) in _STATES)
+            self._state = next(states, self._state)
         self._newest = lines[-1] if lines else self._newest
         super().write(lines)
 

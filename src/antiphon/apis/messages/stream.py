@@ -58,9 +58,6 @@ from antiphon.core.events import (
     ToolResultReceived,
 )
 
-PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-"""The event that keeps a connection alive."""
-
 _encode = msgspec.json.Encoder().encode
 
 
