@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from antiphon.apis.request import Count, Request, SampledFields, SamplingParams
 from antiphon.core.errors import RequestError
@@ -63,7 +63,6 @@ def token_limit(wanted: int | None) -> int | None:
 
 
 _SHARED_FIELDS = SampledFields.__struct_fields__
-_NONE_SET = (None,) * len(_SHARED_FIELDS)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -71,10 +70,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    values = astuple(request)[: len(_SHARED_FIELDS)]  # they come first
-    if values == _NONE_SET:  # as of most requests
-        return Sampling(max_tokens=max_tokens, logprobs=logprobs)
-    given = {name: value for name, value in zip(_SHARED_FIELDS, values, strict=True) if value is not None}
+    given = {name: value for name in _SHARED_FIELDS if (value := getattr(request, name)) is not None}
     for name in _READ.keys() & given.keys():
         given[name] = _READ[name](given[name])
     return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)

@@ -20,7 +20,6 @@ from antiphon.apis.responses.schema import CreateResponse
 from antiphon.app.app import App
 from antiphon.app.journal import unpacked
 from antiphon.app.records import AnswerRecord
-from antiphon.app.responses.create import PREFIX
 from antiphon.app.responses.history import read_request
 from antiphon.app.responses.record import log_of
 from antiphon.core.chunks import ChatChunk, Chunk, Token
@@ -198,7 +197,7 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
     """The record of an answer, also while it is generated. Raises RecordsNotKeptError, NotFoundError."""
     _check_kept(app)
     record = app.records.find(owner, answer_id)
-    if record is None and answer_id.startswith(PREFIX):
+    if record is None:
         record = await _from_log(app, owner, answer_id)
     if record is None:
         most = app.options.debug_answers

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from antiphon.core.chunks import FinishReason, Token
 from antiphon.core.items import FunctionCall, Message, Reasoning
@@ -43,7 +42,7 @@ class Usage(Struct, frozen=True, gc=False):
     media_tokens: int = 0
 
     def __add__(self, more: "Usage") -> "Usage":
-        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(more), strict=True)))
+        return Usage(**{name: getattr(self, name) + getattr(more, name) for name in self.__struct_fields__})
 
 
 class GenerationUsage(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
 
-from antiphon.store.database import Database
+from antiphon.store.database import Database, Found
 from antiphon.store.records import Append, LogEntry, LogTail, ResponseStatus, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
@@ -174,15 +174,18 @@ def tail(connection: Connection, owner: str, response_id: str, seq: int, limit: 
     if progress is None:
         return None
     after = {"response_id": response_id, "seq": min(max(seq, -1), _SEQ_MAX), "limit": limit}
-    entries = [LogEntry(*row) for row in connection.execute(_AFTER, after)]
+    entries = [_entry(row) for row in connection.execute(_AFTER, after)]
     return LogTail(ResponseStatus(progress.status), progress.last_seq, entries)
 
 
 def whole(connection: Connection, response_id: str) -> list[LogEntry]:
     """The log with chunks."""
-    columns = (log.c.first_seq, log.c.last_seq, log.c.events, log.c.chunks)
-    entries = select(*columns).where(log.c.response_id == response_id).order_by(log.c.last_seq)
-    return [LogEntry(*row) for row in connection.execute(entries)]
+    entries = select(log).where(log.c.response_id == response_id).order_by(log.c.last_seq)
+    return [_entry(row, row.chunks) for row in connection.execute(entries)]
+
+
+def _entry(row: Found, chunks: bytes = b"") -> LogEntry:
+    return LogEntry(row.first_seq, row.last_seq, row.events, chunks)
 
 
 class SqlLog:

@@ -37,12 +37,18 @@ async def sweep(database: Database, now: float) -> SweepResult:
     """Delete until nothing is left to delete; returns the number of deleted objects."""
     await clear(database)  # what a server has left that ended
     await sweep_approvals(database, now)
-    ended, answered, uploaded, _, idle = [
-        await _sweep(database, table, now)
+    swept = {
+        table: await _sweep(database, table, now)
         for table in (responses, completions, files, containers, vector_stores)
-    ]
+    }
     await _sweep_chunks(database)
-    return SweepResult(ended, answered, await _sweep_blobs(database, now), uploaded, idle)
+    return SweepResult(
+        responses=swept[responses],
+        completions=swept[completions],
+        blobs=await _sweep_blobs(database, now),
+        files=swept[files],
+        vector_stores=swept[vector_stores],
+    )
 
 
 async def _sweep(database: Database, table: Table, now: float) -> int:

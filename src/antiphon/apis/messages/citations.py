@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-import msgspec
 from msgspec import Struct
 
 from antiphon.apis.citations import Citations
@@ -72,8 +71,8 @@ class PagedDocument(Struct, frozen=True):
 
     def cite(self, first: int, end: int, quote: str) -> Citation:
         """The citation of pieces, which are quoted."""
-        index, title, file_id = msgspec.structs.astuple(self.heading)
-        return PageLocation(quote, index, title, first + 1, end + 1, file_id)
+        of = self.heading
+        return PageLocation(quote, of.index, of.title, first + 1, end + 1, of.file_id)
 
 
 class TextDocument(Struct, frozen=True):
@@ -85,8 +84,8 @@ class TextDocument(Struct, frozen=True):
 
     def cite(self, first: int, end: int, quote: str) -> Citation:
         """The citation of pieces, which are quoted."""
-        index, title, file_id = msgspec.structs.astuple(self.heading)
-        return CharLocation(quote, index, title, self.starts[first], self.starts[end], file_id)
+        of = self.heading
+        return CharLocation(quote, of.index, of.title, self.starts[first], self.starts[end], of.file_id)
 
 
 class CitableSearchResult(Struct, frozen=True):

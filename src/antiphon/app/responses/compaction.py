@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.apis.framing import event_type
 from antiphon.apis.projection import SilentProjection
 from antiphon.apis.responses.compact import (
     accept_compact,
@@ -23,6 +24,7 @@ from antiphon.app.attachments import with_media
 from antiphon.app.event_log import logged_events
 from antiphon.app.ids import random_id
 from antiphon.app.responses.history import ResponseRequest, read_context
+from antiphon.app.responses.record import ITEM_DONE
 from antiphon.core.accumulator import output_of
 from antiphon.core.events import Event, Finished, TextEnded, Usage
 from antiphon.core.turn import Turn
@@ -31,8 +33,6 @@ from antiphon.run.drive import Driver, Source
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.store.records import LogEntry
-
-_COMPACTION_DONE = b'{"type":"response.output_item.done"'
 
 
 class ConversationSummary(Struct, frozen=True):
@@ -127,7 +127,7 @@ def recorded_summary(
     """The summary in the log of a response, if there is one: then no other one is made."""
     for entry in entries:
         for line in logged_events(entry):
-            if line.startswith(_COMPACTION_DONE):
+            if event_type(line) == ITEM_DONE:
                 item = msgspec.json.decode(line)["item"]
                 if item["type"] == "compaction" and (text := unseal(item["encrypted_content"])) is not None:
                     return ConversationSummary(text)

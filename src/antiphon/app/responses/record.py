@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.apis.framing import event_type
 from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.resource import CANCELLED_DETAILS, ResponseUsage, usage_of
@@ -26,7 +27,8 @@ from antiphon.store.store import Store
 EndFromRecord = Callable[[Store, ResponseRecord, BaseException, str | None], Awaitable[ResponseEnd]]
 """Makes the end of a job that was cancelled, or failed, from its row and its log, for its worker."""
 
-_ITEM_DONE = b'{"type":"response.output_item.done"'
+ITEM_DONE = b"response.output_item.done"
+"""The type of the event with which an item ends."""
 
 
 async def log_of(store: Store, record: ResponseRecord) -> list[LogEntry]:
@@ -45,7 +47,7 @@ async def current_body(store: Store, record: ResponseRecord) -> bytes:
 
 def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
     """The listings of remote servers when a response was begun, by label, for servers that continue it."""
-    lines = [line for entry in entries for line in logged_events(entry) if line.startswith(_ITEM_DONE)]
+    lines = [line for entry in entries for line in logged_events(entry) if event_type(line) == ITEM_DONE]
     items = [msgspec.json.decode(line)["item"] for line in lines if b'"mcp_list_tools"' in line]
     found = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
     return {listing.label: listing for listing in found}
