@@ -189,6 +189,7 @@ def targets() -> Iterator[tuple[str, str]]:
 def refusal(path: str, body: bytes) -> tuple[str | None, str]:
     """The code, and the message, of an error in the form of the path's API."""
     wire = json.loads(body)
+    assert "error" in wire, f"{path} has errors of another form: say here how they are read."
     error = wire["error"]
     if path.startswith("/v1/messages"):
         assert wire["type"] == "error"

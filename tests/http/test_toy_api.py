@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from antiphon.http.app import ROUTES
 from antiphon.http.openapi import document
 from antiphon.http.routes import answers
-from tests.http.toy_api import ROW, TOY, Talk, create
+from tests.http.toy_api import ROW, TOY, Line, Talk, create
 from tests.server import NO_TLS, running
 
 PATIENCE = 0.05
@@ -55,7 +55,7 @@ async def test_it_keeps_connections_alive_in_its_own_way() -> None:
         lines = (await http.post(PATH, content=talk("slow"))).text.split("\n")
         assert lines[0] == ""
         assert "".join(json.loads(line)["text"] for line in lines if line) == "one two"
-    async with talking(answers(ROW.path, Talk, create, replace(TOY, keep_alive=b""))) as http:
+    async with talking(answers(ROW.path, Talk, create, Line, replace(TOY, keep_alive=b""))) as http:
         response = await http.post(PATH, content=talk("slow"))
         assert all(response.text.splitlines())
 
@@ -104,11 +104,7 @@ async def test_the_others_keep_their_habits() -> None:
 def test_it_is_in_the_document() -> None:
     operation = document([*ROUTES, ROW])["paths"]["/toy/{model}/talk"]["post"]
     assert operation["summary"] == "Answer a talk."
-    schemas = [
-        content["schema"]["$ref"].rpartition("/")[2]
-        for content in (
-            operation["requestBody"]["content"]["application/json"],
-            operation["responses"]["default"]["content"]["application/json"],
-        )
-    ]
-    assert schemas == ["Talk", "ToyError"]
+    bodies = (operation["requestBody"], operation["responses"]["200"], operation["responses"]["default"])
+    schemas = [body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2] for body in bodies]
+    assert schemas == ["Talk", "Line", "ToyError"]
+    assert "application/x-ndjson" in operation["responses"]["200"]["content"]

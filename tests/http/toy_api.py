@@ -135,4 +135,4 @@ async def create(app: App, talk: Talk, owner: str, header_id: str | None) -> Dri
 
 # http/app.py
 
-ROW = answers("/toy/{model:path}/talk", Talk, create, TOY)
+ROW = answers("/toy/{model:path}/talk", Talk, create, Line, TOY)

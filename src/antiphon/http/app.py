@@ -16,9 +16,11 @@ from starlette.routing import BaseRoute, Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from antiphon.apis.chat.resource import ChatCompletion
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
-from antiphon.apis.completions.infill import InfillRequest
+from antiphon.apis.completions.infill import Infill, InfillRequest
+from antiphon.apis.completions.resource import Completion
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
@@ -110,7 +112,7 @@ async def openapi(request: Request) -> Response:
 
 
 ROUTES = [
-    answers("/v1/chat/completions", ChatRequest, chats.create),
+    answers("/v1/chat/completions", ChatRequest, chats.create, ChatCompletion),
     Route("/v1/chat/completions", _list_completions, methods=GET),
     Route("/v1/chat/completions/render", chat.render, methods=POST),
     Route("/v1/chat/completions/batch", chat.create_batch, methods=POST),
@@ -118,8 +120,8 @@ ROUTES = [
     Route(_COMPLETION, handler(stored_completions.update, _COMPLETION_CHANGE), methods=POST),
     Route(_COMPLETION, handler(stored_completions.delete), methods=DELETE),
     Route(_COMPLETION + "/messages", handler(stored_completions.list_messages, paging("asc")), methods=GET),
-    answers("/v1/completions", CompletionRequest, texts.create),
-    answers("/infill", InfillRequest, texts.infill),
+    answers("/v1/completions", CompletionRequest, texts.create, Completion),
+    answers("/infill", InfillRequest, texts.infill, Infill),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
     Route("/v1/embeddings", embeddings, methods=POST),
@@ -189,7 +191,7 @@ ROUTES = [
     Route(_VECTORS_BATCH, handler(vector_stores.retrieve_batch), methods=GET),
     Route(_VECTORS_BATCH + "/cancel", handler(vector_stores.cancel_batch), methods=POST),
     Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
-    answers("/v1/messages", CreateMessage, anthropic.create, MESSAGES),
+    answers("/v1/messages", CreateMessage, anthropic.create, api=MESSAGES),
     ApiRoute("/v1/messages/count_tokens", messages.count_tokens, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.create, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.list_batches, MESSAGES, GET),

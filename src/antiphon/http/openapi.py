@@ -21,9 +21,6 @@ from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.chat.resource import ChatCompletion
-from antiphon.apis.completions.infill import Infill, InfillRequest
-from antiphon.apis.completions.resource import Completion
-from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers import schema as containers
 from antiphon.apis.conversations import schema as conversations
 from antiphon.apis.files import schema as files
@@ -124,7 +121,6 @@ _STORE_FILES = Operation(
 _ITEMS = Operation(answer=_list_of(_ITEM, "ItemList"), query=PAGED)
 
 OPERATIONS: Mapping[str, Operation] = {
-    "POST /v1/chat/completions": Operation(chat.ChatRequest, ChatCompletion, events=True),
     "GET /v1/chat/completions": Operation(
         answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
     ),
@@ -136,8 +132,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions/{completion_id}/messages": Operation(
         answer=_list_of(stored.StoredMessage, "StoredMessageList"), query=PAGED
     ),
-    "POST /v1/completions": Operation(CompletionRequest, Completion, events=True),
-    "POST /infill": Operation(InfillRequest, Infill, events=True),
     "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
     "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, wire.EmbeddingList),
@@ -230,7 +224,7 @@ OPERATIONS: Mapping[str, Operation] = {
         answer=vectors.FileBatch
     ),
     "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": _STORE_FILES,
-    "POST /v1/messages": Operation(messages.CreateMessage, _MESSAGE, events=True),
+    "POST /v1/messages": Operation(answer=_MESSAGE),
     "POST /v1/messages/count_tokens": Operation(messages.CountTokens, message.TokenCount),
     "POST /v1/messages/batches": Operation(batches.CreateMessageBatch, batches.MessageBatch),
     "GET /v1/messages/batches": Operation(answer=batches.MessageBatchList, query=_BATCHES),
@@ -257,7 +251,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/debug/{answer_id}": Operation(answer=debug.ShownRecord),
     "GET /v1/status": Operation(answer=debug.ServerNow),
 }
-"""Types of the routes that have any. The WebSocket of /v1/responses has no place in OpenAPI."""
+"""Types of the routes that have any, besides those of an `ApiRoute`.
+
+The WebSocket of /v1/responses has no place in OpenAPI.
+"""
 
 _CONVERTOR = re.compile(r":\w+}")
 
@@ -301,7 +298,10 @@ def _described(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str, str, Ope
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = OPERATIONS.get(f"{method} {path}", Operation())
             if isinstance(route, ApiRoute):
-                operation = replace(operation, api=route.api, request=operation.request or route.request)
+                operation = replace(operation, api=route.api)
+            if isinstance(route, ApiRoute) and (types := route.types) is not None:
+                body = operation.answer or types.body
+                operation = replace(operation, request=types.request, answer=body, events=True)
             yield path, method, _summary(route), operation
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
@@ -18,22 +19,36 @@ Answer = Callable[[App, Any, str, str | None], Awaitable[Driver]]
 """A use case that answers a request of an owner, who may have given it an id in a header."""
 
 
-class ApiRoute(Route):
-    """A row of an API that has habits of its own; all other rows are of `OPENAI`.
+class AnswerTypes(Struct, frozen=True):
+    """The types of requests and full answers of a row."""
 
-    `request` is the type of its body, if it has one.
-    """
+    request: type[Any]
+    body: type[Any] | None
+
+
+class ApiRoute(Route):
+    """A row of an API that has habits of its own; all other rows are of `OPENAI`. `types` are for OpenAPI."""
 
     def __init__(
-        self, path: str, endpoint: Endpoint, api: Api, methods: Sequence[str], request: Any = None
+        self,
+        path: str,
+        endpoint: Endpoint,
+        api: Api,
+        methods: Sequence[str],
+        types: AnswerTypes | None = None,
     ) -> None:
         super().__init__(path, endpoint, methods=[*methods])
         self.api = api
-        self.request = request
+        self.types = types
 
 
-def answers(path: str, type_: type[Any], answer: Answer, api: Api = OPENAI) -> ApiRoute:
-    """A row that takes requests of this type, by POST, and answers them: if they have `stream`, as one."""
+def answers(
+    path: str, type_: type[Any], answer: Answer, body: type[Any] | None = None, api: Api = OPENAI
+) -> ApiRoute:
+    """A row that takes requests of this type, by POST, and answers them: if they have `stream`, as one.
+
+    A full answer has a `body` of that type.
+    """
 
     async def handle(request: Request) -> EventStream | FullAnswer:
         app, wire = app_of(request), await read_request(request, type_, api=api)
@@ -41,7 +56,7 @@ def answers(path: str, type_: type[Any], answer: Answer, api: Api = OPENAI) -> A
         return EventStream(driver, app.options, api=api) if wire.stream else FullAnswer(driver, app.options)
 
     handle.__doc__ = answer.__doc__
-    return ApiRoute(path, handle, api, ["POST"], type_)
+    return ApiRoute(path, handle, api, ["POST"], AnswerTypes(type_, body))
 
 
 class ApiTable:
