@@ -170,17 +170,17 @@ class _Table:
         else:
             engines = [self._replica(table, replica) for replica in table.replicas]
         return ModelSettings(
-            (table.name, *table.aliases),
-            tuple(engines),
-            table.dialect and toml_file(table.dialect, self._folder),
-            table.chat_template and file_or_name(table.chat_template, self._folder),
-            _given(table.sampling),
-            table.variables,
-            {name: file(path, self._folder) for name, path in table.adapters.items()},
-            _given(table.force_sampling),
-            table.force_variables,
-            table.chat_template_content_format,
-            table.reasoning_tags,
+            names=(table.name, *table.aliases),
+            engines=tuple(engines),
+            dialect=table.dialect and toml_file(table.dialect, self._folder),
+            chat_template=table.chat_template and file_or_name(table.chat_template, self._folder),
+            sampling=_given(table.sampling),
+            variables=table.variables,
+            adapters={name: file(path, self._folder) for name, path in table.adapters.items()},
+            force_sampling=_given(table.force_sampling),
+            force_variables=table.force_variables,
+            content_format=table.chat_template_content_format,
+            reasoning_tags=table.reasoning_tags,
         )
 
     def _replica(self, table: ModelTable, replica: str | dict[str, Any]) -> EngineOptions:

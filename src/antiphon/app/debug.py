@@ -264,15 +264,15 @@ def _encoded(
     observation = record.observation
     return msgspec.json.encode(
         ShownRecord(
-            observation.answer or answer_id,
-            observation.request_id or None,
-            record.created_at,
-            observation.model,
-            observation.served,
-            observation.dialect,
-            observation.finish,
-            observation.unmet,
-            [_shown(each, text) for each, text in zip(generations, texts, strict=True)],
+            id=observation.answer or answer_id,
+            request_id=observation.request_id or None,
+            created_at=record.created_at,
+            model=observation.model,
+            served_model=observation.served,
+            dialect=observation.dialect,
+            finish=observation.finish,
+            unmet=observation.unmet,
+            generations=[_shown(each, text) for each, text in zip(generations, texts, strict=True)],
         )
     )
 

@@ -104,7 +104,16 @@ class ChatModel(EngineModel):
                 most=most_bytes,
             )
 
-        return Prepared(turn, self, prompt, self.engine, request, decoder, self.pool, plan)
+        return Prepared(
+            turn=turn,
+            model=self,
+            prompt=prompt,
+            engine=self.engine,
+            request=request,
+            decoder=decoder,
+            pool=self.pool,
+            plan=plan,
+        )
 
     def _check(self, turn: Turn) -> None:
         """Refuse unsupported parameters before any work is done. Raises RequestError."""

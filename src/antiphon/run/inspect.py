@@ -117,14 +117,14 @@ def _of_model(path: Path, facts: Mapping[str, Value]) -> Evidence:
 
 def _report(source: str, detection: Detection, template: str | None) -> Report:
     return Report(
-        source,
-        detection.name,
-        detection.reason,
-        detection.tied,
-        detection.unmatched,
-        tuple(sorted({marker.strip() for marker in detection.dialect.grammar.markers})),
-        detection.scorers,
-        structs.asdict(detection.capabilities) if detection.capabilities else {},
+        source=source,
+        dialect=detection.name,
+        reason=detection.reason,
+        tied=detection.tied,
+        unmatched=detection.unmatched,
+        markers=tuple(sorted({marker.strip() for marker in detection.dialect.grammar.markers})),
+        scorers=detection.scorers,
+        capabilities=structs.asdict(detection.capabilities) if detection.capabilities else {},
         template=template,
         dialect_file=_file(detection.dialect) if detection.dialect.call_format else None,
     )

@@ -57,17 +57,17 @@ async def _inspect(options: Options) -> UpstreamReport:
     chats = card.capabilities.chat
     dialect, reason = ("none", "the server reads and writes it") if chats else _dialect(card)
     return UpstreamReport(
-        options.model,
-        server.kind,
-        card.name,
-        card.context,
-        server.slots,
-        (*sorted(card.capabilities.tasks),),
-        card.chat_template is not None,
-        dialect,
-        reason,
-        tuple(features_of(server)),
-        None if chats else OVERRIDE,
+        url=options.model,
+        kind=server.kind,
+        model=card.name,
+        context=card.context,
+        slots=server.slots,
+        tasks=(*sorted(card.capabilities.tasks),),
+        chat_template=card.chat_template is not None,
+        dialect=dialect,
+        reason=reason,
+        features=tuple(features_of(server)),
+        override=None if chats else OVERRIDE,
     )
 
 

@@ -174,15 +174,15 @@ class Prepared(Struct, frozen=True):
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
         """The generation for one of the choices; `items` builds the items of its answer."""
         interceptors = Interceptors(
-            context.log,
-            None if self.turn.tool_choice == _FREE else CallFilter(self.turn.tool_choice),
-            self.reasoning,
-            OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
-            HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
-            self.plan,
-            self.pool,
-            self.ended,
-            content_of if asks_for_content(self.turn) else None,
+            replay=context.log,
+            calls=None if self.turn.tool_choice == _FREE else CallFilter(self.turn.tool_choice),
+            reasoning=self.reasoning,
+            check=OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
+            hosted=HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
+            plan=self.plan,
+            pool=self.pool,
+            ended=self.ended,
+            content=content_of if asks_for_content(self.turn) else None,
         )
         request, decoder = self.request, self.decoder(context.rng)
         if index and (seed := request.sampling.seed) is not None:  # choices differ: it is counted up

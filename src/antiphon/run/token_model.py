@@ -145,7 +145,17 @@ class TokenModel(EngineModel):
         look = partial(self._look_for_calls, turn) if turn.tools and turn.prompt is None else None
         reading = self.reading(turn, prompt) if recording else _UNRECORDED
         return Prepared(
-            turn, self, prompt, self.engine, request, decoder, self.pool, plan, reasoning, look, reading
+            turn=turn,
+            model=self,
+            prompt=prompt,
+            engine=self.engine,
+            request=request,
+            decoder=decoder,
+            pool=self.pool,
+            plan=plan,
+            reasoning=reasoning,
+            ended=look,
+            reading=reading,
         )
 
     def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
@@ -397,13 +407,13 @@ class TokenModel(EngineModel):
         """How `decoder` reads the answer to this prompt, to be recorded."""
         table = self.table(turn)
         return DecoderSettings(
-            None if table is _PLAIN else self.dialect.names[0],
-            table is self._table,
-            self._tail(table, prompt.text),
-            turn.stop,
-            turn.stop_shown,
-            turn.sampling.min_tokens or 0,
-            {tool.name: tool.parameters for tool in turn.tools},
+            dialect=None if table is _PLAIN else self.dialect.names[0],
+            calls=table is self._table,
+            tail=self._tail(table, prompt.text),
+            stop=turn.stop,
+            stop_shown=turn.stop_shown,
+            least=turn.sampling.min_tokens or 0,
+            tools={tool.name: tool.parameters for tool in turn.tools},
         )
 
     async def reasoning_end(self, choice: ToolChoice) -> Chunk | None:

@@ -99,20 +99,20 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         items=True,
     )
     return ResponseContext(
-        response_id,
-        owner,
-        history,
-        await referenced_items(app, owner, request.input, "input"),
-        partial(app.sealer.unseal, owner),
-        app.signer(owner),
-        app.options.reasoning_form,
-        await app.hosts(
+        id=response_id,
+        owner=owner,
+        history=history,
+        referenced_items=await referenced_items(app, owner, request.input, "input"),
+        unseal=partial(app.sealer.unseal, owner),
+        signer=app.signer(owner),
+        raw_reasoning=app.options.reasoning_form,
+        hosts=await app.hosts(
             model, requested_tools(request.tools, raw_added_tools(history, request.input)), asking
         ),
-        app.presenters,
-        model.card.defaults,
-        model.read_messages,
-        model.card.forced,
+        presenters=app.presenters,
+        defaults=model.card.defaults,
+        read_messages=model.read_messages,
+        forced=model.card.forced,
     )
 
 
