@@ -166,7 +166,8 @@ class Verdict(StrEnum):
     @property
     def limit(self) -> str | None:
         """The name of the limit that the response is over."""
-        return self.value if self.value.endswith("_bytes") else None
+        limits = (Verdict.RESPONSE_BYTES, Verdict.STORED_BYTES, Verdict.ALL_STORED_BYTES)
+        return self.value if self in limits else None
 
     @property
     def accepted(self) -> bool:
