@@ -1,4 +1,4 @@
-"""An API that is one module and one row of the routes: its habits are its own, and those of others stay theirs."""
+"""An API that is one module and one row of the routes: its conventions are its own, and those of others stay theirs."""
 
 import json
 from collections.abc import AsyncIterator
@@ -81,7 +81,7 @@ async def test_its_errors_have_its_own_form_and_names(
             assert refused.json()["reason"].startswith("'options.min_tokens' is 9")
 
 
-async def test_the_others_keep_their_habits() -> None:
+async def test_the_others_keep_their_conventions() -> None:
     async with talking() as http:
         body = {"model": "scripted", "messages": [{"role": "user", "content": "slow"}], "max_tokens": 9}
         chat, messages = [

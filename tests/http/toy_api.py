@@ -1,4 +1,4 @@
-"""An API of another package, in one module: a little of Ollama's and of Gemini's habits, and none of OpenAI's.
+"""An API of another package, in one module: a little of Ollama's and of Gemini's conventions, and none of OpenAI's.
 
 The model's name is in the path, streams are lines of JSON that blank lines keep alive, errors have a form of
 their own, sampling is nested, and curl's content type will do. `ROW` is all that a server needs of it.

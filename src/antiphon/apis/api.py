@@ -1,4 +1,4 @@
-"""The habits of an API, in which APIs differ, and which http/ asks for: its errors, streams and requests.
+"""The conventions of an API, which http/ asks for: how its errors, its streams and its requests look.
 
 Each API has an `Api`; those of OpenAI share one, `OPENAI`, and another says what differs from it.
 """
@@ -14,7 +14,7 @@ from antiphon.core.errors import AntiphonError
 
 
 class Api(Struct, frozen=True):
-    """The habits of an API; the defaults are those of OpenAI's.
+    """The conventions of an API; the defaults are those of OpenAI's.
 
     `encode_error` makes the body of an error, whose type is `error_type`. `parameters` are the names of
     fields in requests, for errors, where code below the API knows another: field → name, which may have dots.

@@ -27,7 +27,7 @@ class AnswerTypes(Struct, frozen=True):
 
 
 class ApiRoute(Route):
-    """A row of an API that has habits of its own; all other rows are of `OPENAI`. `types` are for OpenAPI."""
+    """A row of an API; all other rows are of `OPENAI`. `types` are for the OpenAPI document."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The habits of Anthropic's API."""
+"""The conventions of Anthropic's API."""
 
 from antiphon.apis.api import Api
 from antiphon.apis.messages.errors import encode_error
