@@ -103,7 +103,7 @@ FAULTS = {
     ),
     "keys are not looked at": Fault(
         "store/responses.py",
-        'connection.execute(_FIND, {"owner": owner, "response_id": response_id}).first()',
+        "connection.execute(_FIND, _named(owner, response_id, kind)).first()",
         "connection.execute(select(responses).where(responses.c.id == response_id)).first()",
         "is shown to another key|sees data of",
     ),

@@ -45,7 +45,7 @@ async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
         `none`, `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
         `sqlite:///PATH`: a file; with an absolute path there are four slashes.
         `postgresql://…`: a PostgreSQL database, in libpq's notation.
-        `my_package.backend`, `my_package.backend://…`: what this module opens.
+        The full name of another module, alone or before `://…`: what that opens.
 
     Raises ValueError for any other URL, or if packages are missing; StoreError if the database cannot be
     opened, a StoreUnavailableError if it cannot be reached, or not yet.
