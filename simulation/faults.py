@@ -127,7 +127,7 @@ FAULTS = {
     ),
     "an answer is started again at a takeover": Fault(
         "app/responses/create.py",
-        "ReplayLog(read_entries([entry.chunks for entry in entries]))",
+        "ReplayLog(read_entries([entry.chunks for entry in entries], app.toolkits.details))",
         "ReplayLog()",
         "is started again",
     ),

@@ -7,13 +7,15 @@ from typing import Any
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, unread
-from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, ignore_output
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.script import ScriptedAnswer
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.registry import built_in
+from antiphon.toolkits.web_search.tool import WebSearch
 from antiphon.tools.discovery import NO_FUNCTIONS, ToolRequester, by_type, discover
 from antiphon.tools.tool import ToolOffer, WantedTool
-from antiphon.tools.web_search import WebSearch
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 PYTHON = Function(
@@ -106,7 +108,9 @@ def hosts_for(
 ) -> Hosts:
     """What is offered of the requested tools by a server with these, which need not run the `optional` ones."""
     tools = by_type(ActingTool(type_, functions) for type_, functions in offers.items())
-    asked = discover(tools, requested, trained, ToolRequester(optional=optional))
+    asked = discover(
+        tools, requested, trained, ToolRequester(optional=optional, remedies=built_in().remedies)
+    )
     with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own
         return thread.submit(asyncio.run, asked).result()
 

@@ -26,7 +26,7 @@ FLOOR = 95
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "antiphon"
-OMITTED = {SOURCE / "tools" / "python" / "runner.py"}
+OMITTED = {SOURCE / "toolkits" / "code_interpreter" / "runner.py"}
 """It runs in the sandbox, where nothing can be measured."""
 
 FOLDER = ROOT / ".pytest_coverage"

@@ -14,7 +14,6 @@ import uvicorn
 from msgspec import Struct
 from starlette.routing import BaseRoute
 
-from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.sealing import Sealer
 from antiphon.app.app import App, Options
 from antiphon.app.attachments import AttachmentReader
@@ -37,8 +36,9 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.open import open_store
 from antiphon.store.store import Store
+from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
+from antiphon.toolkits.registry import Toolkits, built_in
 from antiphon.tools.discovery import by_type
-from antiphon.tools.python.tool import Interpreters, PythonInterpreter
 from antiphon.tools.tool import ServerTool
 
 JOBS = 8
@@ -113,7 +113,7 @@ async def running(
     proxies: tuple[str, ...] = (),
     key_file: Path | None = None,
     secrets: tuple[str, ...] = ("secret",),
-    presenters: Presenters = DEFAULT_PRESENTERS,
+    toolkits: Toolkits | None = None,
     http: Any = None,
     limits: Limits = DEFAULTS,
     tracing: Tracing = NO_TRACING,
@@ -149,7 +149,7 @@ async def running(
         storage,
         Sealer(secrets),
         options,
-        presenters,
+        toolkits or built_in(),
         default_tools,
         metrics,
         tracing=tracing,

@@ -14,14 +14,15 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.file_search import FileSearch
+from antiphon.toolkits.code_interpreter.monty import CodeInterpreter
+from antiphon.toolkits.file_search.tool import FileSearch
+from antiphon.toolkits.shell.tool import Shell
+from antiphon.toolkits.web_search import Options as SearchOptions
 from antiphon.tools.mcp.open import open_mcp
-from antiphon.tools.shell import Shell
-from antiphon.tools.web.open import open_web_search
 from tests.http.test_file_search import Late
 from tests.programs import Programs, programs_after
 from tests.server import running
+from tests.toolkits.parts import PARTS
 from tests.tools.mcp_servers import serving
 from tests.tools.sandboxes import needs_bubblewrap, programs
 
@@ -190,7 +191,7 @@ async def test_the_example_that_searches_the_web(python: Programs, tmp_path: Pat
     (tmp_path / "song.example" / "index.html").write_text(
         "<title>Songs</title>An antiphon is for two choirs."
     )
-    async with running(SCRIPT, tools=[open_web_search(str(tmp_path), None)]) as server:
+    async with running(SCRIPT, tools=[SearchOptions(web_search=str(tmp_path)).open(PARTS)]) as server:
         printed = await python.run(str(ROOT / "examples" / "web_search.py"), **at(server.url))
     assert printed == (
         "searched for 'antiphon': https://song.example/\n"

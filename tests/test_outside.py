@@ -30,11 +30,12 @@ from antiphon.engines.engine import GenerationRequest, Prompt, TranscriptionRequ
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
+from antiphon.toolkits.web_search import search
+from antiphon.toolkits.web_search.search import BraveSearch, SearxngSearch, TavilySearch
 from antiphon.tools.mcp.connection import Connection, FailureError, Network, Target
-from antiphon.tools.web import fetch, search
+from antiphon.tools.web import fetch
+from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import Fetcher
-from antiphon.tools.web.search import BraveSearch, SearxngSearch, TavilySearch
-from antiphon.tools.web.settings import Domains
 from tests.contracts.engine import generated
 from tests.engines.canned import answer, canned
 from tests.tools.web.site import loopback
@@ -211,9 +212,9 @@ READERS: dict[str, tuple[Callable[[str], Awaitable[None]], str]] = {
     "tools/mcp/connection.py, events": (mcp_events, REFUSED),
     "tools/web/fetch.py": (page, COUNTED),
     "tools/web/fetch.py, a file": (attachment, COUNTED),
-    "tools/web/search.py": (searxng, COUNTED),
-    "tools/web/search.py, with a key": (brave, COUNTED),
-    "tools/web/search.py, another": (tavily, COUNTED),
+    "toolkits/web_search/search.py": (searxng, COUNTED),
+    "toolkits/web_search/search.py, with a key": (brave, COUNTED),
+    "toolkits/web_search/search.py, another": (tavily, COUNTED),
 }
 """Reader → what it does, and how it says why it did not read all."""
 WITHOUT_READING = {
@@ -223,9 +224,9 @@ WITHOUT_READING = {
     "tools/mcp/bounds.py": "the bounds of `tools/mcp/connection.py`",
     "tools/mcp/open.py": "it makes the transports",
     "tools/mcp/settings.py": "it parses URLs",
-    "tools/web/folder.py": "it parses URLs",
+    "toolkits/web_search/folder.py": "it parses URLs",
     "tools/web/guard.py": "the transport of `tools/web/fetch.py` and of `tools/mcp/connection.py`",
-    "tools/web/settings.py": "it parses URLs",
+    "tools/web/domains.py": "it parses URLs",
 }
 """Modules that know a library for HTTP, and do not read themselves."""
 LIBRARIES = (

@@ -17,7 +17,7 @@ from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.tools.file_search import FileSearch
+from antiphon.toolkits.file_search.tool import FileSearch
 from tests.files import pdf_of
 from tests.http.test_file_search import Late
 from tests.server import NO_TLS, running

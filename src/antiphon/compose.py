@@ -9,7 +9,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of, read_keep_loaded
-from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableError, install_extra
+from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableError, needing_extra
 from antiphon.core.limits import DAY, read_limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
@@ -41,11 +41,10 @@ from antiphon.run.models import KeepLoaded, Models
 from antiphon.store.open import default_path, open_store
 from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
+from antiphon.toolkits import code_interpreter, file_search, shell, web_search
+from antiphon.toolkits.code_interpreter.whole_python import PythonInterpreter
+from antiphon.toolkits.toolkit import ServerParts
 from antiphon.tools.discovery import Tools, by_type
-from antiphon.tools.file_search import FileSearch
-from antiphon.tools.python.sandbox import Sandbox
-from antiphon.tools.python.tool import Interpreters, PythonInterpreter
-from antiphon.tools.shell import Shell
 from antiphon.tools.tool import ServerTool
 
 if TYPE_CHECKING:
@@ -92,11 +91,11 @@ def compose(settings: Settings) -> Runtime:
     metrics = Metrics()
     storage = Storage(_open_store(settings), settings.lease_seconds, metrics)
     mcp = _mcp(settings)
-    interpreters = _interpreters(settings, storage)
     name = settings.search_embeddings
     embedder = None if name is None else search.ChunkEmbedder(name, lambda: app.models)
-    searcher = search.searcher(storage, embedder, read_limits(settings.limit))
-    own = (*_tools(settings, interpreters), FileSearch(searcher))
+    limits = read_limits(settings.limit)
+    searcher = search.searcher(storage, embedder, limits)
+    own = [*_tools(settings, ServerParts(searcher, ContainerKeeper(storage, limits), limits))]
     tools = by_type([*own, *([mcp] if mcp else [])])
     keys, sealer = KeyTable(settings.api_key, settings.admin_key, settings.keys), Sealer(_secrets(settings))
     app = App(
@@ -108,7 +107,7 @@ def compose(settings: Settings) -> Runtime:
         metrics=metrics,
         tracing=_tracing(settings),
         attachments=_attachments(settings),
-        interpreters=interpreters,
+        interpreters=next((tool.interpreters for tool in own if isinstance(tool, PythonInterpreter)), None),
         embedder=embedder,
         keys=keys,
     )
@@ -178,41 +177,29 @@ def _engine(model: ModelSettings, settings: Settings) -> Engine:
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
-def _interpreters(settings: Settings, storage: Storage) -> Interpreters | None:
-    """The interpreters of containers, if configured. Raises AntiphonError if they do not work."""
-    if settings.python is None:
-        if settings.python_sandbox is not None:
-            raise AntiphonError(
-                "--python-sandbox has no effect without --python COMMAND. Give both, or none."
-            )
-        return None
-    limits = read_limits(settings.limit)
-    return Interpreters(
-        Sandbox(settings.python, settings.python_sandbox, limits), limits, ContainerKeeper(storage, limits)
+def _tools(settings: Settings, server: ServerParts) -> Iterator[ServerTool]:
+    """The configured tools."""
+    options = (
+        code_interpreter.Options(
+            code_interpreter=settings.code_interpreter,
+            python=settings.python,
+            python_sandbox=settings.python_sandbox,
+        ),
+        web_search.Options(web_search=settings.web_search, web_search_key=settings.web_search_key),
+        shell.Options(shell=settings.shell),
+        file_search.Options(),
     )
-
-
-def _tools(settings: Settings, interpreters: Interpreters | None) -> Iterator[ServerTool]:
-    """The configured tools. Their packages are optional extras: imported when they are used."""
-    if interpreters is not None:
-        yield PythonInterpreter(interpreters)
-    elif settings.code_interpreter:
-        with _extra("code-interpreter"):
-            from antiphon.tools.code_interpreter import CodeInterpreter  # noqa: PLC0415
-        yield CodeInterpreter()
-    if settings.web_search is not None:
-        with _extra("web-search"):
-            from antiphon.tools.web.open import open_web_search  # noqa: PLC0415
-        yield open_web_search(settings.web_search, settings.web_search_key)
-    if settings.shell is not None:
-        yield Shell(settings.shell)
+    for each in options:
+        tool = each.open(server)
+        if tool is not None:
+            yield tool
 
 
 def _attachments(settings: Settings) -> AttachmentReader:
     downloader: Downloader | None = None
     if settings.media_domain != ("none",) and find_spec("httpx2") and find_spec("webencodings"):
         from antiphon.tools.web import fetch  # noqa: PLC0415 - an optional extra
-        from antiphon.tools.web.settings import Domains  # noqa: PLC0415
+        from antiphon.tools.web.domains import Domains  # noqa: PLC0415
 
         downloader = fetch.Downloader(Domains(allowed=settings.media_domain))
     return AttachmentReader(read_limits(settings.limit), settings.media_fallback, downloader)
@@ -222,25 +209,16 @@ def _mcp(settings: Settings) -> "Mcp | None":
     """The connections to MCP servers, if any may be named."""
     if not (settings.mcp_host or settings.mcp_servers):
         return None
-    with _extra("mcp-host", "mcp"):
+    with needing_extra("--mcp-host", "mcp"):
         from antiphon.tools.mcp.open import open_mcp  # noqa: PLC0415
     return open_mcp(settings.mcp_servers, settings.mcp_host, read_limits(settings.limit), identity_of)
-
-
-@contextmanager
-def _extra(option: str, extra: str | None = None) -> Iterator[None]:
-    """Name the extra, by default that of the option's name, if an import in the block fails."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise AntiphonError(install_extra(f"--{option}", extra or option)) from error
 
 
 def _tracing(settings: Settings) -> Tracing:
     """The exporter of traces, if configured."""
     if settings.otlp_endpoint is None:
         return NoTracing()
-    with _extra("otlp-endpoint", "tracing"):
+    with needing_extra("--otlp-endpoint", "tracing"):
         from antiphon.app.tracing import exporting  # noqa: PLC0415
     return exporting(settings.otlp_endpoint)
 

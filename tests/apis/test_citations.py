@@ -5,10 +5,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from antiphon.apis.citations import Citations, FoundCitation
-from antiphon.core.file_search import FileResult
-from antiphon.core.tool_result import CitablePage, FileSearchDetails, ShownPages, ToolResult
+from antiphon.apis.citations import Citations
+from antiphon.core.tool_result import CitablePage, ShownPages, ToolResult
+from antiphon.toolkits.file_search.details import FileSearchDetails
+from antiphon.toolkits.file_search.query import FileResult
 
 HOME = CitablePage("https://a.example/", "Home")
 FILE = FileResult("file-1", "a.md", 1.0, {}, "text")
@@ -77,4 +79,4 @@ def test_citations_are_marks_in_their_order(pieces: list[str]) -> None:
     assert {text[cited.start : cited.end] for cited in found} <= {"【1†L1】", "【0:0†a.md】"}
     assert all(one.end <= after.start for one, after in pairwise(found))
     moved = citations().find(f"x{text}")
-    assert moved == [FoundCitation(c.start + 1, c.end + 1, c.url, c.title, c.file) for c in found]
+    assert moved == [replace(c, start=c.start + 1, end=c.end + 1) for c in found]

@@ -14,10 +14,12 @@ from openai import AsyncOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
-from antiphon.core.tool_result import CommandDetails, SearchDetails, ToolResult
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.toolkits.shell.details import CommandDetails
+from antiphon.toolkits.web_search.details import SearchDetails
 from tests.acting import ActingTool, TakingTurns
 from tests.server import Running, running
 

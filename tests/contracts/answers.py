@@ -14,10 +14,10 @@ import httpx2 as httpx
 import pytest
 
 from antiphon.apis.messages.batch import BatchRequest, CreateMessageBatch
-from antiphon.apis.responses.presenters.code_interpreter import LOGS
 from antiphon.app import message_batches
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.store.open import open_store
+from antiphon.toolkits.code_interpreter.presenter import LOGS
 from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
 from tests.acting import TakingTurns
 from tests.apis.messages.support import ANTHROPIC, request

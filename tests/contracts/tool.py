@@ -14,16 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.core.tool_result import (
-    CommandDetails,
-    FindDetails,
-    OpenDetails,
-    OtherDetails,
-    ProgramDetails,
-    SearchDetails,
-    ToolResult,
-)
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.file_search.query import FileResult
+from antiphon.toolkits.registry import built_in
+from antiphon.toolkits.shell.details import CommandDetails
 from antiphon.tools.tool import ServerTool, Session, WantedTool
 from tests.contracts.answers import Call, ToolAnswers
 from tests.run.support import until
@@ -40,9 +36,11 @@ JSON = st.recursive(
     max_leaves=10,
 )
 
-DETAILS = st.from_type(
-    ProgramDetails | SearchDetails | OpenDetails | FindDetails | CommandDetails
-) | st.builds(OtherDetails, st.dictionaries(TEXT, JSON, max_size=2))
+st.register_type_strategy(
+    FileResult, st.builds(FileResult, TEXT, TEXT, st.floats(0, 1), st.dictionaries(TEXT, SCALAR), TEXT)
+)
+DETAILS = st.one_of(map(st.from_type, built_in().details.values())) | st.dictionaries(TEXT, JSON, max_size=2)
+"""Details of any tool, or of one that is not known any more."""
 RESULTS = st.builds(ToolResult, TEXT, st.none() | DETAILS, st.booleans())
 
 anything = settings(

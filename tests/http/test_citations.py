@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.tools.web.open import open_web_search
+from antiphon.toolkits.web_search import Options
 from tests.acting import TakingTurns, harmony_turns, hermes_turns
 from tests.files import pdf_of
 from tests.http.api import Api, ask, client, items_of
 from tests.http.chat_api import chatting
 from tests.http.messages_api import asking
 from tests.server import running
+from tests.toolkits.parts import PARTS
 
 CITING = "Two 【0†L5】 choirs, 👍 and more 【1†L3-L4】【9†L1】."
 CITED = [("https://a.example/", "【0†L5】"), ("https://a.example/", "【1†L3-L4】")]
@@ -51,7 +52,7 @@ def engine(family: str) -> TakingTurns:
 
 @pytest_asyncio.fixture(params=FAMILIES)
 async def api(request: pytest.FixtureRequest, pages: str) -> AsyncIterator[Api]:
-    tool = open_web_search(pages, None)
+    tool = Options(web_search=pages).open(PARTS)
     async with (
         running(engine(request.param), dialect=request.param, date="2025-06-28", tools=[tool]) as server,
         client(server) as api,
@@ -99,7 +100,7 @@ async def test_later_turns_are_shown_what_was_found_where_the_items_hold_it(api:
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_chat_completions_have_annotations_streamed_or_whole(family: str, pages: str) -> None:
-    tool = open_web_search(pages, None)
+    tool = Options(web_search=pages).open(PARTS)
     async with chatting(engine(family), tools=[tool], dialect=family) as api:
         choice = await api.choice("Hi", tools=[{"type": "web_search"}])  # streamed, too
     message = choice["message"]
@@ -111,7 +112,7 @@ async def test_chat_completions_have_annotations_streamed_or_whole(family: str, 
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_messages_have_citations_streamed_or_whole(family: str, pages: str) -> None:
-    tool = open_web_search(pages, None)
+    tool = Options(web_search=pages).open(PARTS)
     async with asking(engine(family), tools=[tool], dialect=family) as api:
         message = await api.ask("Hi", tools=[{"type": "web_search_20250305", "name": "web_search"}])
 

@@ -17,8 +17,8 @@ from antiphon.app.storage import Storage
 from antiphon.core.items import MediaKind
 from antiphon.core.limits import Limits
 from antiphon.engines.scripted import CAPABILITIES
-from antiphon.tools.python.sandbox import Sandbox
-from antiphon.tools.python.tool import Interpreters
+from antiphon.toolkits.code_interpreter.sandbox import Sandbox
+from antiphon.toolkits.code_interpreter.whole_python import Interpreters
 from tests.http.api import check_body, client, sdk
 from tests.http.harmony import Said
 from tests.media import png

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from antiphon.app.search import FileSearcher
 from antiphon.app.storage import Storage
-from antiphon.tools.file_search import FileSearch
+from antiphon.toolkits.file_search.tool import FileSearch
 from tests.http.api import check_body, client
 from tests.http.harmony import Said
 from tests.server import Running, running

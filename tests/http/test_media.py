@@ -22,8 +22,8 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.store.open import open_store
 from antiphon.store.records import ResponseKind, StoreLimits
+from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import Downloader, Fetcher
-from antiphon.tools.web.settings import Domains
 from tests.files import pdf_of
 from tests.http.api import Api, client
 from tests.http.chat_api import ChatApi

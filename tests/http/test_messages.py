@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.core.tool_result import CommandDetails, SearchDetails, ToolResult
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.toolkits.shell.details import CommandDetails
+from antiphon.toolkits.web_search.details import SearchDetails
 from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import ActingTool, TakingTurns
 from tests.apis.messages.support import request

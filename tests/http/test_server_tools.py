@@ -10,9 +10,12 @@ import pytest_asyncio
 from msgspec import Struct
 from structlog.testing import capture_logs
 
-from antiphon.core.tool_result import CommandDetails, ProgramDetails, SearchDetails, ToolResult
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.web_search import WebSearch
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.shell.details import CommandDetails
+from antiphon.toolkits.web_search.details import SearchDetails
+from antiphon.toolkits.web_search.tool import WebSearch
 from tests.acting import PYTHON, ActingTool
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of
 from tests.http.harmony import Said

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item
-from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, Item, object_in
-from antiphon.core.tool_result import OtherDetails, OutputCallback, ToolResult, ignore_output
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.registry import Toolkits
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import TakingTurns
 from tests.http.api import client, prompt_of, text_of
@@ -23,6 +25,12 @@ from tests.response_invariants import check, read_sse
 from tests.server import Running, running
 
 # The tool
+
+
+class Rolled(Struct, frozen=True, tag="rolled"):
+    """What a presenter is told of a roll."""
+
+    eyes: int
 
 
 class Dice:
@@ -60,7 +68,7 @@ class Cup:
     ) -> ToolResult:
         self._rolls += 1
         text = f"roll {self._rolls}{self._label and ' of ' + self._label}: 4"
-        return ToolResult(text, OtherDetails({"eyes": 4}))
+        return ToolResult(text, Rolled(4))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         self._rolls += 1
@@ -94,9 +102,12 @@ class DicePresenter(Presenter):
     def item(self, status: str) -> DiceCall:
         sides = (object_in(self.text) or {}).get("sides")
         call = DiceCall(self.position.id, self.status_of(status), sides)
-        if self.result is not None and isinstance(self.result.details, OtherDetails):
-            call.eyes = self.result.details.fields["eyes"]
+        if self.result is not None and isinstance(self.result.details, Rolled):
+            call.eyes = self.result.details.eyes
         return call
+
+
+DICE = Toolkit(type="dice", options=Any, remedy="Buy some.", presenter=DicePresenter, details=(Rolled,))
 
 
 # Its use
@@ -105,13 +116,13 @@ class DicePresenter(Presenter):
 class Shown(Struct, frozen=True):
     """How its calls are shown, and what a model reads of them in the next request."""
 
-    presenters: Presenters
+    toolkits: Toolkits
     item: dict[str, Any]
     read: str
 
 
 GENERIC = Shown(
-    Presenters(),
+    Toolkits(()),
     {
         "type": "mcp_call",
         "status": "completed",
@@ -125,7 +136,7 @@ GENERIC = Shown(
     "roll 1: 4",
 )
 OWN = Shown(
-    Presenters({"dice": DicePresenter}),
+    Toolkits([DICE]),
     {"type": "dice_call", "status": "completed", "sides": 6, "eyes": 4},
     "It was 4.",
 )
@@ -145,7 +156,7 @@ def shown(request: pytest.FixtureRequest) -> Shown:
 @pytest_asyncio.fixture
 async def server(shown: Shown) -> AsyncIterator[Running]:
     engine = TakingTurns(call(), "You rolled 4.", "Again 4.")
-    async with running(engine, tools=[Dice()], presenters=shown.presenters) as server:
+    async with running(engine, tools=[Dice()], toolkits=shown.toolkits) as server:
         yield server
 
 
@@ -253,4 +264,4 @@ async def test_two_dice_do_not_collide() -> None:
 
 def test_presenters_of_the_same_items_are_refused_at_start() -> None:
     with pytest.raises(ValueError, match="which others show"):
-        Presenters({"dice": DicePresenter, "cards": type("Cards", (DicePresenter,), {})})
+        Toolkits([DICE, replace(DICE, type="cards", presenter=type("Cards", (DicePresenter,), {}))])

@@ -24,7 +24,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Status, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.tool_result import OutputCallback, ProgramDetails, ToolResult, ignore_output
+from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import CallMode, Function, Hosted, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import tool_calls, tool_sessions
@@ -34,6 +34,8 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import WantedTool
 from tests.acting import PYTHON, ActingSession, ActingTool, TakingTurns, hermes_turns
@@ -294,7 +296,7 @@ async def test_calls_run_side_by_side_where_their_tool_allows_and_results_stay_i
     assert [event.result.text for event in whole if isinstance(event, ToolResultReceived)] == ["0", "1", "2"]
     tool = Meeting(3, (SEARCHING,))
     model, _ = await model_of(RUN * 3, "Done.", tool=tool)
-    entries = read_entries([log.new()])
+    entries = read_entries([log.new()], built_in().details)
     again = await said(asking(tools=(SEARCHING,)), model, ReplayContext(ReplayLog(entries), Random(1)))
     assert merge(again) == merge(whole)
     assert [action for action, _ in tool.done] == ["open", *["recall"] * 3, "close"]
@@ -364,7 +366,7 @@ async def test_what_a_program_prints_is_shown_while_it_runs(monkeypatch: pytest.
     await task
     assert len(printed(heard)) == 2
     again = Heard()
-    entries = read_entries([log.new()])
+    entries = read_entries([log.new()], built_in().details)
     await AnswerSource([asking()], model, ReplayContext(ReplayLog(entries), Random(1))).run(again)
     assert merge(again.events) == merge(heard.events)
     assert log.new() == b""
@@ -384,7 +386,7 @@ async def test_of_a_call_that_is_run_again_what_it_printed_before_is_shown_and_n
     await asyncio.gather(task, return_exceptions=True)
     tool, again = Printing(), Heard()
     model, _ = await model_of(RUN, "So.", tool=tool)
-    context = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1))
+    context = ReplayContext(ReplayLog(read_entries([log.new()], built_in().details)), Random(1))
     task = asyncio.create_task(AnswerSource([asking()], model, context).run(again))
     await tool.running.wait()
     assert merge(again.events) == merge(heard.events)
@@ -458,7 +460,9 @@ async def test_a_call_whose_outcome_is_unknown_is_run_again_only_if_it_may_be(id
 
     tool = ActingTool(results=[ToolResult("two")])
     model, engine = await model_of(RUN * 2, "So.", tool=tool)
-    context = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1), calls_begun=heard.calls_begun)
+    context = ReplayContext(
+        ReplayLog(read_entries([log.new()], built_in().details)), Random(1), calls_begun=heard.calls_begun
+    )
     output = fold(await said(asking(tools=(function,)), model, context))
     results = [item.text for item in output.items if isinstance(item, FunctionOutput)]
     assert results[0] == "one"
@@ -631,7 +635,7 @@ async def test_a_server_without_the_tools_does_not_go_on_with_their_answers() ->
     log = ReplayLog()
     model, _ = await model_of(RUN, "It is 42.", tool=ActingTool())
     await said(asking(), model, ReplayContext(log, Random(1)))
-    replayed = ReplayContext(ReplayLog(read_entries([log.new()])), Random(1))
+    replayed = ReplayContext(ReplayLog(read_entries([log.new()], built_in().details)), Random(1))
     with pytest.raises(EngineError, match="does not run"):
         await said(turn(), model, replayed)
 
@@ -652,7 +656,7 @@ async def test_an_answer_that_is_taken_over_is_the_same(cut: int) -> None:
     whole, _ = await run(ReplayLog())
     log = ReplayLog()
     before, first = await run(log, cut)
-    after, second = await run(ReplayLog(read_entries([log.new()])))
+    after, second = await run(ReplayLog(read_entries([log.new()], built_in().details)))
     assert [type(event) for event in merge(after)] == [type(event) for event in merge(whole)]
     assert before == whole[: len(before)]
     ran = sum(action == "python" for action, _ in first.done)

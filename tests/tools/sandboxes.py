@@ -10,8 +10,8 @@ from antiphon.app.containers import ContainerKeeper
 from antiphon.app.storage import Storage
 from antiphon.core.errors import ToolError
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.tools.python.sandbox import Sandbox
-from antiphon.tools.python.tool import Interpreters
+from antiphon.toolkits.code_interpreter.sandbox import Sandbox
+from antiphon.toolkits.code_interpreter.whole_python import Interpreters
 from tests.media import png
 
 

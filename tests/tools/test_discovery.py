@@ -7,6 +7,7 @@ import pytest
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import unread
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import REMEDIES, by_type, discover
 from antiphon.tools.tool import ToolOffer, WantedTool
 from tests.acting import PYTHON, ActingTool, hosts_for
@@ -70,7 +71,7 @@ def test_what_is_kept_from_the_server_is_not_offered_to_models_that_were_trained
         hosts_for(trained, requested, trained)
 
 
-@pytest.mark.parametrize("type_", [*REMEDIES, "frobnicate", "x" * 9999])
+@pytest.mark.parametrize("type_", [*REMEDIES, *built_in().remedies, "frobnicate", "x" * 9999])
 def test_what_is_not_run_is_refused_by_its_type_with_a_remedy_or_noted_with_it(type_: str) -> None:
     requested = {"tools[1]": {"type": type_}}
 
@@ -81,7 +82,8 @@ def test_what_is_not_run_is_refused_by_its_type_with_a_remedy_or_noted_with_it(t
     message = caught.value.message
     assert caught.value.param == "tools[1].type"
     assert f"does not run tools of type '{type_[:64]}'" in message
-    assert REMEDIES.get(type_, "It runs: code_interpreter_2.") in message
+    remedies = {**REMEDIES, **built_in().remedies}
+    assert remedies.get(type_, "It runs: code_interpreter_2.") in message
     assert len(message) < 300
     assert [note.param for note in noted.notes] == ["tools[1].type"]
 

@@ -1,21 +1,20 @@
 """What an answer may cite, and the citations in a model's text: shared by all tools that find something.
 
 A citation is part of the model's text, and stays there: `【1†L8-L11】` cites lines of a page by its cursor,
-in the notation that some models were trained with; `【0:2†manual.pdf】` cites a part of a file
-(`core/file_search.py`). A citation of something that was not shown is plain text. A file that a program of
-the answer has written is cited by its path.
+in the notation that some models were trained with. A tool may have citations of its own, such as
+`【0:2†manual.pdf】` for a part of a file: the details of its results find them (`CitableDetails`). A citation
+of something that was not shown is plain text.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct
 
-from antiphon.core.containers import paths_in
-from antiphon.core.file_search import FileResult, file_citations
-from antiphon.core.tool_result import FileSearchDetails, ProgramDetails, ShownPages, ToolResult, WrittenFile
+from antiphon.core.tool_result import ShownPages, ToolResult
 
 _CITATION = re.compile(r"【(\d{1,6})†(?:[Ll](\d{1,7})(?:-[Ll]?(\d{1,7}))?[^†】\n]{0,100}|source)】")
 _END = 10**7  # no page has such a line
@@ -23,19 +22,29 @@ _LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 
 
 class FoundCitation(Struct, frozen=True):
-    """A citation from `start` to `end` of a text in characters, and the page or part of a file that it cites.
+    """A citation from `start` to `end` of a text in characters, and the page or file that it cites.
 
-    A file that was `written` is in a container. `quote` is the text of the cited lines, as it was shown.
+    A file that a program has written is in a container. `quote` is the text of the cited lines of a page, as
+    it was shown.
     """
 
     start: int
     end: int
     url: str = ""
     title: str = ""
-    file: FileResult | None = None
-    written: WrittenFile | None = None
-    container: str = ""
     quote: str = ""
+    file_id: str = ""
+    filename: str = ""
+    container_id: str = ""
+
+
+class CitableDetails(Struct, frozen=True):
+    """Details of results that models cite in a notation of their tool's own."""
+
+    @classmethod
+    def citations(cls, text: str, details: Sequence[Any]) -> Iterator[FoundCitation]:
+        """The citations in a text of the results that have these `details`, which are all of this type."""
+        raise NotImplementedError
 
 
 class Citations:
@@ -43,25 +52,21 @@ class Citations:
 
     def __init__(self) -> None:
         self._pages: dict[int, tuple[ShownPages, list[tuple[int, str]]]] = {}  # and lines, with their numbers
-        self._files: dict[int, tuple[FileResult, ...]] = {}
-        self._written: dict[str, tuple[str, WrittenFile]] = {}  # by path: its container, and the file
+        self._details: dict[type[CitableDetails], list[CitableDetails]] = {}
 
     def add(self, result: ToolResult) -> None:
         """Add the results of a call: they can be cited from now on."""
         if result.shown is not None:
             lines = [(int(number), line) for number, line in _LINE.findall(result.text)]
             self._pages[result.shown.cursor] = result.shown, lines
-        if isinstance(details := result.details, FileSearchDetails):
-            self._files[details.number] = details.results
-        if isinstance(details, ProgramDetails):
-            for file in details.files:
-                self._written[file.path] = details.container_id, file
+        if isinstance(result.details, CitableDetails):
+            self._details.setdefault(type(result.details), []).append(result.details)
 
     def find(self, text: str) -> list[FoundCitation]:
         """The citations in a text, in their order."""
         found = [*self._pages_in(text)] if self._pages else []
-        found += self._files_in(text) if self._files else ()
-        found += self._written_in(text) if self._written else ()
+        for type_, details in self._details.items():
+            found += type_.citations(text, details)
         return sorted(found, key=attrgetter("start"))
 
     def _pages_in(self, text: str) -> Iterator[FoundCitation]:
@@ -79,18 +84,6 @@ class Citations:
                 named = _quote(lines, first, int(match[3] or first)) if match[2] else ""
                 quote = named or _quote(lines, source.line, end - 1)
                 yield FoundCitation(*match.span(), source.url, source.title, quote=quote)
-
-    def _files_in(self, text: str) -> Iterator[FoundCitation]:
-        for start, end, search, result in file_citations(text):
-            results = self._files.get(search, ())
-            if result < len(results):
-                yield FoundCitation(start, end, file=results[result])
-
-    def _written_in(self, text: str) -> Iterator[FoundCitation]:
-        for start, end, path in paths_in(text):
-            container, file = self._written.get(path, ("", None))
-            if file is not None:
-                yield FoundCitation(start, end, written=file, container=container)
 
 
 def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:

@@ -14,7 +14,6 @@ from structlog.typing import FilteringBoundLogger
 
 from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
 from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
-from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
 from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.keys import KeyTable
@@ -32,8 +31,9 @@ from antiphon.engines.engine import Load
 from antiphon.run.drive import Driver, Journal, Projection, Source
 from antiphon.run.model import Model
 from antiphon.run.models import Models
+from antiphon.toolkits.code_interpreter.whole_python import Interpreters
+from antiphon.toolkits.registry import Toolkits, built_in
 from antiphon.tools.discovery import ToolRequester, discover, offered_nothing
-from antiphon.tools.python.tool import Interpreters
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class LargeWork:
 
 
 class App(Struct, frozen=True):
-    """The models, the store, the options, and the sealer, presenters, metrics and tracing.
+    """The models, the store, the options, and the sealer, toolkits, metrics and tracing.
 
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
@@ -118,7 +118,7 @@ class App(Struct, frozen=True):
     storage: Storage
     sealer: Sealer
     options: Options
-    presenters: Presenters = DEFAULT_PRESENTERS
+    toolkits: Toolkits = field(default_factory=built_in)
     default_tools: tuple[Mapping[str, Any], ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = NoTracing()
@@ -181,7 +181,10 @@ class App(Struct, frozen=True):
         remote = sum(settings.get("type") == "mcp" for settings in requested.values())
         self.options.limits.check("mcp_servers", remote, "tools")
         return await discover(
-            model.tools, requested, model.native_tools, replace(asking, defaults=self.default_tools)
+            model.tools,
+            requested,
+            model.native_tools,
+            replace(asking, defaults=self.default_tools, remedies=self.toolkits.remedies),
         )
 
     @staticmethod

@@ -21,14 +21,14 @@ from antiphon.app.app import App
 from antiphon.app.files import hold
 from antiphon.app.ids import random_id
 from antiphon.app.storage import Storage
-from antiphon.core.containers import WORKSPACE
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.limits import Limits
 from antiphon.store.containers import missing_container
 from antiphon.store.files import missing_file
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, FileRecord, Page, Paging
-from antiphon.tools.python.tool import HeldFile, Interpreters
+from antiphon.toolkits.code_interpreter.whole_python import HeldFile, Interpreters
+from antiphon.tools.containers import WORKSPACE
 from antiphon.tools.settings import check_container
 
 USER, ASSISTANT = "user", "assistant"

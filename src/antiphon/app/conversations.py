@@ -100,7 +100,7 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
     """
     found = await referenced_items(app, owner, given, "items")
     unseal = partial(app.sealer.unseal, owner)
-    accepted = accept_items(given, source, found, unseal, app.presenters)
+    accepted = accept_items(given, source, found, unseal, app.toolkits.presenters)
     return as_records(await app.contents(owner).keep(accepted, source, "items", fetch=True))
 
 

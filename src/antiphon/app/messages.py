@@ -72,7 +72,7 @@ async def _context(
     app: App, model: Model, request: CountTokens, owner: str, contents: Contents
 ) -> MessageContext:
     """The server's part of a request. Raises RequestError, ToolError."""
-    requested = requested_tools(request.tools, request.mcp_servers, model.tools)
+    requested = requested_tools(request.tools, request.mcp_servers, model.tools, app.toolkits.message_views)
     try:
         hosts = await app.hosts(model, requested, ToolRequester(owner, names=client_names(request.tools)))
     except RequestError as error:
@@ -83,4 +83,5 @@ async def _context(
         file.param: FileText(document.pages, document.media_type == PDF)
         for file, document in zip(cited, read, strict=True)
     }
-    return MessageContext(owner, hosts, partial(app.sealer.unseal, owner), files)
+    unseal = partial(app.sealer.unseal, owner)
+    return MessageContext(owner, hosts, unseal, files, app.toolkits.message_views)

@@ -20,7 +20,6 @@ import structlog
 from msgspec import Struct
 
 from antiphon.app.storage import Storage
-from antiphon.core.file_search import FileQuery, FileResult, Filter
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.run.documents import terms_of
@@ -28,6 +27,7 @@ from antiphon.run.models import Models
 from antiphon.store.chunk_rows import CANDIDATES
 from antiphon.store.records import ChunkRecord, Postings
 from antiphon.store.vector_stores import missing
+from antiphon.toolkits.file_search.query import FileQuery, FileResult, Filter
 
 log = structlog.get_logger(__name__)
 

@@ -37,7 +37,6 @@ from antiphon.apis.vector_stores.schema import (
 from antiphon.app.app import App
 from antiphon.app.ids import random_id
 from antiphon.core.errors import RequestError, missing_extra
-from antiphon.core.file_search import FileQuery, check_filter, check_most, check_queries, check_ranking
 from antiphon.core.limits import DAY
 from antiphon.store.records import (
     FileCounts,
@@ -50,6 +49,13 @@ from antiphon.store.records import (
     VectorStoreRecord,
 )
 from antiphon.store.vector_stores import missing
+from antiphon.toolkits.file_search.query import (
+    FileQuery,
+    check_filter,
+    check_most,
+    check_queries,
+    check_ranking,
+)
 
 RESULTS = 10
 """The number of results of a search, by default."""

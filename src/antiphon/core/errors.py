@@ -25,7 +25,8 @@ reaches clients word for word: it never holds internals. Put those in
 
 import copyreg
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -62,6 +63,15 @@ def missing_extra(what: str, extra: str) -> str:
 def install_extra(what: str, extra: str) -> str:
     """The message for the operator, with the command that installs the extra."""
     return f"{what} cannot be used without an extra: `{installing(extra)}`."
+
+
+@contextmanager
+def needing_extra(option: str, extra: str) -> Iterator[None]:
+    """Name the extra that an option needs, if an import in the block fails. Raises AntiphonError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise AntiphonError(install_extra(option, extra)) from error
 
 
 def installing(extra: str) -> str:

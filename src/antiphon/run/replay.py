@@ -13,8 +13,10 @@ of the calls, and the next prompt.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -198,16 +200,30 @@ async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str
     return text, ids, len(tokens) if known else len(ids)
 
 
-def read_entries(stored: Iterable[bytes]) -> list[ReplayEntry]:
-    """The entries in the output of `ReplayLog.new`, in order."""
-    return [_read(entry) for piece in stored if piece for entry in _decode(piece)]
+DetailsTypes = Mapping[str, type[Struct]]
+"""Tag → the type of details of results, of all tools of a server."""
+UNKNOWN_DETAILS: DetailsTypes = MappingProxyType({})
 
 
-def _read(entry: Chunk | dict[str, Any]) -> ReplayEntry:
+def read_entries(stored: Iterable[bytes], details_types: DetailsTypes = UNKNOWN_DETAILS) -> list[ReplayEntry]:
+    """The entries in the output of `ReplayLog.new`, in order.
+
+    Details of results whose type is unknown, or has changed, stay dictionaries: what they say is in the text
+    of their result, too.
+    """
+    return [_read(entry, details_types) for piece in stored if piece for entry in _decode(piece)]
+
+
+def _read(entry: Chunk | dict[str, Any], details_types: DetailsTypes) -> ReplayEntry:
     """Chunks are arrays; other entries are objects, as are the chunks of chats."""
     if isinstance(entry, Chunk):
         return entry
-    return msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
+    known = msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
+    if isinstance(known, ToolResultEntry) and isinstance(details := known.result.details, dict):
+        with suppress(msgspec.ValidationError):
+            details = msgspec.convert(details, details_types.get(str(details.get("type")), dict))
+        return replace(known, result=replace(known.result, details=details))
+    return known
 
 
 def _sampling_after(sampling: Sampling, written: int) -> Sampling:

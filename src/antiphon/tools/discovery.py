@@ -31,20 +31,11 @@ MAX_NAMED = 64
 MAX_NAME = 64
 """Characters of a function's name with the label of its tool."""
 
-_OWN = "Give the model a function of your own."
-_SEARCH = "Start it with --web-search."
 _ITEMS = "The Responses API has it. Here give the model a function of your own."
 _FLAT = "Here a function has no type: give its 'name', 'description' and 'input_schema' themselves."
 REMEDIES: Mapping[str, str] = {
-    "code_interpreter": "Start it with --code-interpreter.",
-    "shell": "Start it with --shell COMMAND.",
     "local_shell": _ITEMS,
     "apply_patch": _ITEMS,
-    "web_search": _SEARCH,
-    "web_search_2025_08_26": _SEARCH,
-    "web_search_preview": _SEARCH,
-    "web_search_preview_2025_03_11": _SEARCH,
-    "file_search": _OWN,
     "image_generation": "Name an MCP server that makes images, or give the model a function of your own.",
     "computer": _ITEMS,
     "computer_use_preview": _ITEMS,
@@ -56,7 +47,7 @@ REMEDIES: Mapping[str, str] = {
     "namespace": "The Responses API has them. Here give each function of it as a tool of its own.",
     "allowed_tools": "Give it as 'tool_choice'.",
 }
-"""Type → the remedy that makes the server run such tools, or the replacement."""
+"""Type → the remedy that makes the server run such tools, or the replacement: of all but toolkits."""
 
 
 class ToolRequester(Struct, frozen=True):
@@ -65,7 +56,8 @@ class ToolRequester(Struct, frozen=True):
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
     conversation, by label; `container` is the last one in which programs ran in it. `names` are those of the
     client's own functions. With `items` the API shows listings, and requests for approvals, as items.
-    `defaults` are the settings of tools that every request has.
+    `defaults` are the settings of tools that every request has. `remedies` are those of toolkits, by type of
+    their tool.
     """
 
     owner: str = ""
@@ -75,6 +67,7 @@ class ToolRequester(Struct, frozen=True):
     names: frozenset[str] = frozenset()
     items: bool = False
     defaults: tuple[Mapping[str, Any], ...] = ()
+    remedies: Mapping[str, str] = {}
 
     def missing_defaults(
         self, requested: Mapping[str, Mapping[str, Any]]
@@ -166,7 +159,7 @@ async def discover(
                 message = f"The MCP server '{offer.listing.label}' has no tools now: {offer.listing.error}"
                 notes.append(Note(where, message))
         elif not functions:
-            notes.append(_not_offered(name, where, types, asking.optional))
+            notes.append(_not_offered(name, where, types, asking))
         notes += offer.notes
         chosen = settings if offer.settings is None else offer.settings
         found[where] = tuple(_with_source(function, where, chosen) for function in functions)
@@ -278,8 +271,8 @@ def _unapproved(where: str, settings: Mapping[str, Any], functions: Iterable[Fun
     return Note(where, f"'{settings['server_label']}' is not offered. {message}")
 
 
-def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Container[str]) -> Note:
-    """The note on a tool without offered functions. Raises RequestError, unless it is `optional`."""
+def _not_offered(name: str, where: str, types: Mapping[str, str], asking: ToolRequester) -> Note:
+    """The note on a tool without offered functions. Raises RequestError, unless it is optional."""
     if name in types:
         param, why = where, "Its settings keep this tool from the server."
         remedy = f"Leave it out of '{where}', or them."
@@ -288,8 +281,9 @@ def _not_offered(name: str, where: str, types: Mapping[str, str], optional: Cont
         # A tool that is requested by an option has no type.
         param = f"{where}.type" if where.endswith("]") else where
         why = f"This server does not run tools of type '{shown}'."
-        remedy = REMEDIES.get(name) or f"It runs: {', '.join(dict.fromkeys(types.values())) or 'none'}."
-    if name not in optional:
+        run = f"It runs: {', '.join(dict.fromkeys(types.values())) or 'none'}."
+        remedy = asking.remedies.get(name) or REMEDIES.get(name, run)
+    if name not in asking.optional:
         raise RequestError(f"{why} {remedy}", param=param)
     return Note(param, f"{why} The model is not offered it. {remedy}")
 

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from msgspec import Struct
 
-from antiphon.core.tool_result import CommandDetails, OutputCallback, ignore_output
+from antiphon.core.tool_result import OutputCallback, ignore_output
 from antiphon.tools.text import Excerpt
 
 DRAIN_SECONDS = 2.0
@@ -47,9 +47,17 @@ class Program(Struct, frozen=True):
     environment: Mapping[str, str]
 
 
+class ProgramOutput(Struct, frozen=True):
+    """What a program printed, and its exit code, which is None if it timed out."""
+
+    stdout: str
+    stderr: str
+    exit_code: int | None
+
+
 async def execute(
     program: Program, seconds: float, limit: int, on_output: OutputCallback = ignore_output
-) -> CommandDetails:
+) -> ProgramOutput:
     """The output of a program, `limit` characters of each stream, and its end, after at most `seconds`.
 
     Raises OSError if it cannot be started. Cancelling kills it, too.
@@ -78,7 +86,7 @@ async def execute(
             async with asyncio.timeout(DRAIN_SECONDS):
                 await out.ended.wait()
                 await err.ended.wait()
-    return CommandDetails(str(out.printed), str(err.printed), exit_code)
+    return ProgramOutput(str(out.printed), str(err.printed), exit_code)
 
 
 async def start_process(beginning: Coroutine[Any, Any, Process]) -> Process:

@@ -23,6 +23,7 @@ from antiphon.apis.lists import encode_stored
 from antiphon.apis.responses.resource import DeletedResponse, TokenCounts
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import RequestError
+from antiphon.toolkits.registry import built_in
 from tests.apis.responses.support import answering_to, streamed, unseal
 from tests.apis.responses.test_input import FROM_CLIENTS, OUTPUTS
 from tests.apis.responses.test_stream import CALL, CUSTOM, STOP, SUMMARISED, TEXT, THOUGHT
@@ -32,7 +33,7 @@ HELLO = {"role": "user", "content": "Hello"}
 
 
 def kept(items: list[Any], owner: str = "conv_1") -> tuple[StoredItem, ...]:
-    return accept_items(items, owner, {}, unseal)
+    return accept_items(items, owner, {}, unseal, built_in().presenters)
 
 
 def body(value: Any) -> Any:
@@ -106,7 +107,7 @@ def test_items_that_no_model_could_be_shown_are_refused(item: Any, param: str) -
 
 def test_nothing_need_be_put_in() -> None:
     assert read(CreateConversation).items is None
-    assert accept_items(None, "conv_1", {}, unseal) == ()
+    assert accept_items(None, "conv_1", {}, unseal, built_in().presenters) == ()
 
 
 def test_metadata_is_bounded() -> None:

@@ -19,6 +19,7 @@ from antiphon.apis.wire import decode
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.events import Event
 from antiphon.core.items import Item
+from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import NO_FUNCTIONS
 from tests.acting import hosts_for
 from tests.openai_schema import validate
@@ -57,13 +58,15 @@ def request(messages: Any = "Hi", **fields: Any) -> dict[str, Any]:
 
 def accepted(
     messages: Any = "Hi",
-    context: MessageContext = MessageContext("", unseal=unseal),  # noqa: B008 (frozen)
+    context: MessageContext = MessageContext("", unseal=unseal, views=built_in().message_views),  # noqa: B008 (frozen)
     **fields: Any,
 ) -> Accepted:
     """What a request asks for, of a server that runs no tools but those that the context has."""
     wanted = decode(json.dumps(request(messages, **fields)).encode(), CreateMessage)
     if not context.hosts.functions:
-        hosts_for(NO_FUNCTIONS, requested_tools(wanted.tools, wanted.mcp_servers, ()))
+        hosts_for(
+            NO_FUNCTIONS, requested_tools(wanted.tools, wanted.mcp_servers, (), built_in().message_views)
+        )
     return accept(wanted, context)
 
 

@@ -21,8 +21,10 @@ from antiphon.core.items import (
     TextPart,
 )
 from antiphon.core.turn import CallMode, Function, Hosted, PromptEnding, ToolChoice
+from antiphon.toolkits.registry import built_in
 from tests.apis.messages.support import accepted, items, request, unseal
 
+VIEWS = built_in().message_views
 WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}
 CALLED = FunctionCall("1", "get_weather", '{"city":"Rome"}')
@@ -245,7 +247,9 @@ def test_what_the_server_ran_is_shown_as_the_model_knows_it(
     ]
 
     said = items(
-        [user(text("?")), assistant(*blocks)], context=MessageContext("", hosts, unseal), tools=tools
+        [user(text("?")), assistant(*blocks)],
+        context=MessageContext("", hosts, unseal, views=VIEWS),
+        tools=tools,
     )
 
     name, arguments, answer = shown
@@ -310,14 +314,19 @@ def test_tools_of_the_server() -> None:
     hosts = Hosts({"tools[0]": (SEARCH, OPEN), "tools[1]": (SEARCH, OPEN)})
     both = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
             {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 2}]  # fmt: skip
-    turn = accepted("Hi", MessageContext("", hosts), tools=both).turn
-    fetching = accepted("Hi", MessageContext("", Hosts({"tools[0]": (SEARCH, OPEN)})), tools=both[1:]).turn
+    turn = accepted("Hi", MessageContext("", hosts, views=VIEWS), tools=both).turn
+    fetching = accepted(
+        "Hi", MessageContext("", Hosts({"tools[0]": (SEARCH, OPEN)}), views=VIEWS), tools=both[1:]
+    ).turn
 
     assert turn.tools == (SEARCH, OPEN)
     assert turn.tool_limit == 5
     assert fetching.tools == (OPEN,)
     chosen = accepted(
-        "Hi", MessageContext("", hosts), tools=both, tool_choice={"type": "tool", "name": "web_fetch"}
+        "Hi",
+        MessageContext("", hosts, views=VIEWS),
+        tools=both,
+        tool_choice={"type": "tool", "name": "web_fetch"},
     ).turn
     assert chosen.tool_choice == ToolChoice(CallMode.REQUIRED, frozenset({"web_open"}), named=True)
 
@@ -465,7 +474,7 @@ def test_uses_are_counted_for_all_tools_of_the_server_together() -> None:
 
     for given, place in [(tools, "tools[0].max_uses"), ([{**tools[0], "max_uses": 0}], "tools[0].max_uses")]:
         with pytest.raises(RequestError) as error:
-            accepted("Hi", MessageContext("", hosts), tools=given)
+            accepted("Hi", MessageContext("", hosts, views=VIEWS), tools=given)
         assert error.value.param == place
 
 

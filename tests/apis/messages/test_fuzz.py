@@ -17,6 +17,7 @@ from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.registry import built_in
 from tests.apis.messages.support import request, unseal
 from tests.search import examples
 
@@ -121,9 +122,9 @@ def understood(given: Any) -> RequestError | None:
     """Why a request is refused, if it is."""
     try:
         wire = decode(json.dumps(given).encode(), CreateMessage)
-        requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"))
+        requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"), built_in().message_views)
         files = {file.param: FileText(("A.",), paged=True) for file in cited_files(wire.messages)}
-        accept(wire, MessageContext("", HOSTS, unseal, files))
+        accept(wire, MessageContext("", HOSTS, unseal, files, built_in().message_views))
     except RequestError as error:
         return error
     return None

@@ -28,16 +28,13 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.tool_result import (
-    CommandDetails,
-    FindDetails,
-    OpenDetails,
-    ProgramDetails,
-    SearchDetails,
-    ToolResult,
-)
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
 from antiphon.dialects.registry import DIALECTS
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.registry import built_in
+from antiphon.toolkits.shell.details import CommandDetails
+from antiphon.toolkits.web_search.details import FindDetails, OpenDetails, SearchDetails
 from tests.apis.chat.support import said
 from tests.apis.messages.support import (
     ALL,
@@ -387,7 +384,7 @@ def test_other_tools_of_the_server_are_shown_as_those_of_an_mcp_server() -> None
 
 
 def offering(hosted: Hosted) -> Tools:
-    return Tools((Function("tool", hosted=hosted),))
+    return Tools(views=built_in().message_views, functions=(Function("tool", hosted=hosted),))
 
 
 def ran(arguments: str, result: ToolResult) -> list[Event]:

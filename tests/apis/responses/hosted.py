@@ -17,15 +17,11 @@ from antiphon.core.events import (
     ToolPrinted,
     ToolResultReceived,
 )
-from antiphon.core.tool_result import (
-    CommandDetails,
-    FindDetails,
-    OpenDetails,
-    ProgramDetails,
-    SearchDetails,
-    ToolResult,
-)
+from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.shell.details import CommandDetails
+from antiphon.toolkits.web_search.details import FindDetails, OpenDetails, SearchDetails
 from tests.apis.responses.support import Answering, answering_to
 from tests.openai_schema import OPENAI_RESPONSES, OWN_EVENTS, validate, validate_event
 from tests.response_invariants import check

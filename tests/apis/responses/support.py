@@ -27,6 +27,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
+from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import NO_FUNCTIONS
 from tests.acting import Offers, hosts_for
 
@@ -111,7 +112,8 @@ def accepted(
     """A request to a server with tools that offer these functions."""
     wanted = request(**fields)
     hosts = hosts_for(offers, requested_tools(wanted.tools), optional=ALWAYS_SENT)
-    return accept(wanted, ResponseContext(ID, OWNER, unseal=unseal, hosts=hosts, **(context or {})))
+    more = {"presenters": built_in().presenters, **(context or {})}
+    return accept(wanted, ResponseContext(ID, OWNER, unseal=unseal, hosts=hosts, **more))
 
 
 def answering_to(context: Mapping[str, Any] | None = None, **fields: Any) -> Answering:

@@ -20,7 +20,9 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
-from antiphon.core.tool_result import FindDetails, OpenDetails, ProgramDetails, ToolResult
+from antiphon.core.tool_result import ToolResult
+from antiphon.toolkits.code_interpreter.details import ProgramDetails
+from antiphon.toolkits.web_search.details import FindDetails, OpenDetails
 from tests.apis.responses.hosted import (
     BROKEN,
     FOUND,

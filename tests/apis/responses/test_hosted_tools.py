@@ -15,6 +15,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.events import Event, ToolCallsPending, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, TextPart
 from antiphon.core.turn import CallMode, Function, ToolChoice, Turn
+from antiphon.toolkits.registry import built_in
 from tests.acting import Offers, hosts_for
 from tests.apis.responses.hosted import EXEC, HOSTED, OWN, PRINTED, PYTHON, RAN, SHELL, TOOLS, call
 from tests.apis.responses.support import ID, OWNER, accepted, answering_to, streamed
@@ -92,7 +93,9 @@ def test_a_shell_on_the_clients_machine_is_the_clients() -> None:
 def test_a_prompt_that_is_measured_is_offered_the_same() -> None:
     body = json.dumps({"model": "m", "input": "Hello", "tools": TOOLS}).encode()
     requested = wire.decode(body, CountTokens)
-    context = ResponseContext(ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)))
+    context = ResponseContext(
+        ID, OWNER, hosts=hosts_for(HOSTED, requested_tools(requested.tools)), presenters=built_in().presenters
+    )
 
     assert prompt_turn(requested, context).tools == turn(tools=TOOLS).tools
 

@@ -8,7 +8,6 @@ import pytest
 from antiphon.apis.responses.presenters.generic import GenericPresenter
 from antiphon.apis.responses.presenters.presenter import Presenter
 from antiphon.apis.responses.presenters.registry import Presenters
-from antiphon.apis.responses.presenters.shell import ShellPresenter
 from antiphon.core.errors import EngineError
 from antiphon.core.events import (
     ArgumentsDelta,
@@ -21,6 +20,8 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, TextPart
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.registry import find, names
+from antiphon.toolkits.shell.presenter import ShellPresenter
 from tests.apis.responses.hosted import checked
 from tests.apis.responses.support import accepted, answering_to, streamed, types
 from tests.apis.responses.test_stream import LENGTH, STOP, TEXT
@@ -185,6 +186,11 @@ def claiming(type_: str, result_type: str | None = None) -> type[Presenter]:
     return type("Claiming", (Claims,), {"type": type_, "result_type": result_type})
 
 
+def with_ours(tool: str, presenter: type[Presenter]) -> Presenters:
+    ours = {toolkit.type: toolkit.presenter for toolkit in map(find, names())}
+    return Presenters(ours | {tool: presenter})
+
+
 @pytest.mark.parametrize(
     "presenter",
     [
@@ -197,18 +203,18 @@ def claiming(type_: str, result_type: str | None = None) -> type[Presenter]:
 )
 def test_a_presenter_of_items_that_others_show_is_refused_at_start(presenter: type[Presenter]) -> None:
     with pytest.raises(ValueError, match="which others show"):
-        Presenters({"toy": presenter})
+        with_ours("toy", presenter)
 
 
 def test_a_presenter_may_stand_in_for_one_of_ours() -> None:
     mine = claiming("web_search_call")
 
-    assert Presenters({"web_search": mine}).of("web_search") is mine
-    assert Presenters({"web_search": mine}).readers["web_search_call"] is mine
+    assert with_ours("web_search", mine).of("web_search") is mine
+    assert with_ours("web_search", mine).readers["web_search_call"] is mine
 
 
 def test_tools_may_share_a_presenter() -> None:
-    presenters = Presenters({"bash": ShellPresenter})
+    presenters = with_ours("bash", ShellPresenter)
 
     assert presenters.of("bash") is presenters.of("shell")
     assert presenters.of("dice") is GenericPresenter

@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.core.errors import ToolError
 from antiphon.tools.web import fetch
+from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import BODY_BYTES, REDIRECTS, Fetcher, parse
-from antiphon.tools.web.settings import Domains
 from tests.tools.web.site import bomb, elsewhere, loopback, page, web
 
 ANY = Domains()

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ToolError
+from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import Fetcher
 from antiphon.tools.web.guard import LOOK_UPS, Address, public
-from antiphon.tools.web.settings import Domains
 from tests.tools.processes import PATIENCE
 from tests.tools.web.site import THREADS, loopback, web
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from antiphon.apis.responses.history import Unseal, to_core
 from antiphon.apis.responses.input import complete, parse_items, resolved, to_stored
-from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
+from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.stored import StoredItem
 
 
@@ -14,7 +14,7 @@ def accept_items(
     owner: str,
     referenced_items: Mapping[str, bytes],
     unseal: Unseal,
-    presenters: Presenters = DEFAULT_PRESENTERS,
+    presenters: Presenters = NO_PRESENTERS,
 ) -> tuple[StoredItem, ...]:
     """The complete items of a request. Raises RequestError.
 

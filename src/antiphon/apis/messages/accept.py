@@ -12,6 +12,7 @@ from antiphon.apis.messages.errors import PARAMETERS
 from antiphon.apis.messages.history import History, HistoryOptions, Unseal, sealed_elsewhere
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
+from antiphon.apis.messages.server_tools import NO_VIEWS, ToolViews
 from antiphon.apis.messages.tools import Tools, tool_choice, tools_of
 from antiphon.apis.sampling import check, shared_sampling, stops
 from antiphon.core.constraint import JsonSchema
@@ -32,14 +33,15 @@ _CODES = {"thread": "thread_unsupported_request"}
 class MessageContext(Struct, frozen=True):
     """The context of a request. `owner` is the identity of its key.
 
-    `hosts` has the server tools, `unseal` decrypts what was sealed for this owner. `files` are the texts of
-    `cited_files`, by the places of their documents.
+    `hosts` has the server tools, `views` show their calls. `unseal` decrypts what was sealed for this owner.
+    `files` are the texts of `cited_files`, by the places of their documents.
     """
 
     owner: str = ""
     hosts: Hosts = Hosts()
     unseal: Unseal = sealed_elsewhere
     files: Mapping[str, FileText] = {}
+    views: ToolViews = NO_VIEWS
 
 
 class Accepted(Struct, frozen=True):
@@ -51,7 +53,7 @@ class Accepted(Struct, frozen=True):
 
 def accept(request: CreateMessage, context: MessageContext) -> Accepted:
     """The request as a turn. Raises RequestError."""
-    tools = tools_of(request.tools, request.mcp_servers, context.hosts)
+    tools = tools_of(request.tools, request.mcp_servers, context.hosts, context.views)
     history = _history(request, context, tools)
     turn = replace(
         _turn(request, context, tools, history.items),
@@ -73,7 +75,7 @@ def accept(request: CreateMessage, context: MessageContext) -> Accepted:
 
 def prompt_turn(request: CountTokens, context: MessageContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    tools = tools_of(request.tools, request.mcp_servers, context.hosts)
+    tools = tools_of(request.tools, request.mcp_servers, context.hosts, context.views)
     return _turn(request, context, tools, _history(request, context, tools).items)
 
 

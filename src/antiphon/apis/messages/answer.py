@@ -25,7 +25,7 @@ from antiphon.apis.messages.resource import (
     ToolUseBlock,
     usage_fields,
 )
-from antiphon.apis.messages.server_tools import Seal, is_known, shown_call, shown_result
+from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import BodyProjection
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
@@ -50,6 +50,7 @@ class Blocks:
     def __init__(self, presentation: Presentation, seal: Seal) -> None:
         self.presentation = presentation
         self.seal = seal
+        self._views = presentation.tools.views
         self.calls = 0
         """The client's calls, malformed ones included: the client has to answer them, too."""
         self._functions = {function.name: function for function in presentation.tools.functions}
@@ -76,13 +77,14 @@ class Blocks:
             self.calls += 1
             return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
         function = self._running[call.call_id] = self._functions.get(call.name) or unknown_function(call.name)
-        return shown_call(self._server_id(function, call.call_id), function, call)
+        return self._views.shown_call(self._server_id(function, call.call_id), function, call)
 
     def result(self, event: ToolResultReceived) -> Block:
         """The block of a result."""
         self._cites.add(event.result)
         function = self._running.pop(event.call_id)
-        block = shown_result(self._server_id(function, event.call_id), function, event.result, self.seal)
+        id_ = self._server_id(function, event.call_id)
+        block = self._views.shown_result(id_, function, event.result, self.seal)
         match block:
             case ServerToolResultBlock(type="web_search_tool_result"):
                 self._web.web_search_requests += 1
@@ -120,7 +122,7 @@ class Blocks:
         return ContextManagement() if self.presentation.edits_context else UNSET
 
     def _server_id(self, function: Function, call_id: str) -> str:
-        return wire_id(SERVER_TOOL_USE if is_known(function) else MCP_TOOL_USE, call_id)
+        return wire_id(SERVER_TOOL_USE if self._views.know(function) else MCP_TOOL_USE, call_id)
 
 
 class MessageBuilder(BodyProjection):

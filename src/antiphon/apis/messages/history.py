@@ -24,7 +24,6 @@ from antiphon.apis.messages.citations import (
 )
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
-from antiphon.apis.messages.server_tools import RESULTS, read_call, read_result
 from antiphon.apis.messages.tools import Tools
 from antiphon.apis.request_object import RequestObject, given, json_text
 from antiphon.apis.sealing import is_sealed
@@ -100,7 +99,10 @@ class History:
             blocks = [given(block, f"{where}[{index}]") for index, block in enumerate(content)]
         said = False
         for block in sorted(blocks, key=lambda block: block.value.get("type") != "tool_result"):
-            read = _READERS[role].get(block.text("type"))
+            type_ = block.text("type")
+            read = _READERS[role].get(type_)
+            if role is Role.ASSISTANT and type_ in self._reading.tools.views.result_types:
+                read = History._server_result
             if read is None:
                 known = ", ".join(_READERS[role])
                 message = f"There are no such blocks in messages of the role '{role}'. Use one of: {known}."
@@ -226,13 +228,14 @@ class History:
         yield TextPart(f"The tool '{block.text('tool_name')}' can be called now.")
 
     def _server_call(self, block: RequestObject) -> Iterator[FunctionCall]:
-        call = read_call(block, core_id(block.named("id")), self._reading.tools.hosted)
+        tools = self._reading.tools
+        call = tools.views.read_call(block, core_id(block.named("id")), tools.hosted)
         self._called[call.call_id] = call.name
         yield call
 
     def _server_result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
-        text = read_result(block, self._reading.unseal)
+        text = self._reading.tools.views.read_result(block, self._reading.unseal)
         yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
 
 
@@ -330,6 +333,15 @@ _CONTEXT: Mapping[str, Reader] = {
     "document": History._document,
     "search_result": History._search_result,
 }
+_RESULTS = (
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+)
+"""The types of Anthropic's blocks with results, also in conversations that began at Anthropic."""
 _READERS: Mapping[str, Mapping[str, Reader]] = {
     "system": {"text": History._instruction},
     "user": {**_CONTEXT, "tool_result": History._result},
@@ -341,7 +353,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         "server_tool_use": History._server_call,
         "mcp_tool_use": History._server_call,
         "mcp_tool_result": History._server_result,
-        **dict.fromkeys(RESULTS, History._server_result),
+        **dict.fromkeys(_RESULTS, History._server_result),
     },
 }
 """Role → type of block → its reader."""

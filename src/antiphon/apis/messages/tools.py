@@ -1,11 +1,11 @@
 """The tools of a request, and which of them an answer may or must call.
 
 Types of tools end with the date of their version, which does not matter here. Server tools have other types
-than in the Responses API: `server_tools.py` maps them.
+than in the Responses API: their views (`server_tools.py`) map them.
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
-from antiphon.apis.messages.server_tools import SERVER_TOOLS, own_settings
+from antiphon.apis.messages.server_tools import EVERY_TOOL, NO_VIEWS, ToolViews
 from antiphon.apis.request_object import Object, RequestObject, given
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.errors import RequestError
@@ -25,32 +25,31 @@ CUSTOM = "custom"
 TOOL_SEARCH = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
 """Tools that find further tools. Here the model is shown all tools from the beginning."""
 
-_EVERY = ("type", "name", "cache_control", "allowed_callers")
 _DISPLAY = ("display_width_px", "display_height_px")
-_WEB = (*_EVERY, "max_uses", "allowed_domains", "blocked_domains", "user_location", "citations")
 _READ = {
-    CUSTOM: (*_EVERY, "description", "input_schema", "input_examples", "strict"),
-    **dict.fromkeys(CLIENT_TOOLS, _EVERY),
-    "computer": (*_EVERY, *_DISPLAY, "enable_zoom"),
-    **dict.fromkeys(TOOL_SEARCH, _EVERY),
+    CUSTOM: (*EVERY_TOOL, "description", "input_schema", "input_examples", "strict"),
+    **dict.fromkeys(CLIENT_TOOLS, EVERY_TOOL),
+    "computer": (*EVERY_TOOL, *_DISPLAY, "enable_zoom"),
+    **dict.fromkeys(TOOL_SEARCH, EVERY_TOOL),
     TOOLSET: ("type", "mcp_server_name", "default_config", "configs", "cache_control"),
-    "web_search": _WEB,
-    "web_fetch": _WEB,
-    "code_execution": (*_EVERY, "max_uses"),
 }
-"""Type → its members that are acted on, or need not be."""
+"""Type → its members that are acted on, or need not be, of tools that have no view."""
 
 _DATE = re.compile(r"_\d{8}$")
 _CALLING = {"auto": CallMode.AUTO, "any": CallMode.REQUIRED, "tool": CallMode.REQUIRED, "none": CallMode.NONE}
 
 
 class Tools(Struct, frozen=True):
-    """The tools that the model is offered. `names` maps the client's names to the model's."""
+    """The tools that the model is offered. `names` maps the client's names to the model's.
+
+    `views` are those of all tools of the server.
+    """
 
     functions: tuple[Function, ...] = ()
     names: Mapping[str, frozenset[str]] = {}
     limit: int | None = None
     notes: tuple[Note, ...] = ()
+    views: ToolViews = NO_VIEWS
 
     def hosted(self, tool: str, action: str | None) -> Function | None:
         """The function that the model is offered for an action of a server tool."""
@@ -62,32 +61,41 @@ class Tools(Struct, frozen=True):
 
 
 def requested_tools(
-    tools: Sequence[Any] | None, servers: Sequence[Any] | None, served: Container[str]
+    tools: Sequence[Any] | None,
+    servers: Sequence[Any] | None,
+    served: Container[str],
+    views: ToolViews = NO_VIEWS,
 ) -> dict[str, Object]:
     """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
     requested: dict[str, Object] = mcp_settings(tools, servers)
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
         kind = _kind(where)
-        if kind in SERVER_TOOLS:
-            requested[where.where] = own_settings(where, kind, served)
+        if views.stand_for(kind):
+            requested[where.where] = views.own_settings(where, kind, served)
         elif kind not in (CUSTOM, TOOLSET, *CLIENT_TOOLS, *TOOL_SEARCH):
             requested[where.where] = {**where.value, "type": kind}
     return requested
 
 
-def tools_of(tools: Sequence[Any] | None, servers: Sequence[Any] | None, hosts: Hosts) -> Tools:
-    """The request's tools; `hosts` are those of the server. Raises RequestError."""
+def tools_of(
+    tools: Sequence[Any] | None,
+    servers: Sequence[Any] | None,
+    hosts: Hosts,
+    views: ToolViews = NO_VIEWS,
+) -> Tools:
+    """The request's tools; `hosts` and `views` are those of the server. Raises RequestError."""
     functions: dict[str, Function] = {}
     names: dict[str, frozenset[str]] = {}
     notes = [*hosts.notes]
     places = toolset_places(tools, servers)
     for index, tool in enumerate(tools or ()):
         where = given(tool, f"tools[{index}]")
-        offered = [*_offered(where, places, hosts)]
+        offered = [*_offered(where, places, hosts, views)]
         kind = _kind(where)
         shown = further_members(where.value, _READ[CUSTOM]) if kind == CUSTOM else ()
-        notes += unread(where.value, where.where, (*_READ.get(kind, where.value), *shown))
+        read: Iterable[str] = views.settings(kind) or _READ.get(kind) or where.value
+        notes += unread(where.value, where.where, (*read, *shown))
         for function in offered:
             twin = functions.setdefault(function.name, function)
             if twin is not function and not (function.hosted and twin.hosted):
@@ -100,7 +108,7 @@ def tools_of(tools: Sequence[Any] | None, servers: Sequence[Any] | None, hosts: 
         for function in functions_of_one:
             if not _in_toolset(function, places):
                 functions.setdefault(function.name, function)
-    return Tools(tuple(functions.values()), names, _limit(tools or (), hosts), tuple(notes))
+    return Tools(tuple(functions.values()), names, _limit(tools or (), hosts), tuple(notes), views)
 
 
 def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
@@ -133,7 +141,9 @@ def _in_toolset(function: Function, places: Mapping[str, str]) -> bool:
     return function.source in places.values()
 
 
-def _offered(tool: RequestObject, places: Mapping[str, str], hosts: Hosts) -> Iterator[Function]:
+def _offered(
+    tool: RequestObject, places: Mapping[str, str], hosts: Hosts, views: ToolViews
+) -> Iterator[Function]:
     """The functions that the model is offered for a tool."""
     kind = _kind(tool)
     if kind == CUSTOM:
@@ -145,7 +155,7 @@ def _offered(tool: RequestObject, places: Mapping[str, str], hosts: Hosts) -> It
         yield from (each for each in functions if each.hosted and is_enabled(tool, each.hosted.action))
     elif kind not in TOOL_SEARCH:
         functions = hosts.functions.get(tool.where, ())
-        actions = SERVER_TOOLS[kind].actions if kind in SERVER_TOOLS else None
+        actions = views.actions(kind)
         yield from (
             each for each in functions if each.hosted and (not actions or each.hosted.action in actions)
         )

@@ -12,9 +12,7 @@ from antiphon.apis.responses.approvals import AnsweredApproval, ConversationAppr
 from antiphon.apis.responses.history import Unseal, check_outputs, sealed_elsewhere, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
-from antiphon.apis.responses.presenters.code_interpreter import LOGS
-from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
-from antiphon.apis.responses.presenters.web_search import RESULTS, SOURCES
+from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.previous import PARAMETER, previous_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
@@ -33,18 +31,15 @@ LOGPROB_COPIES = 7
 """How often a response holds a log probability: in an event when it is generated, at the end of its text, of
 its part, of its item and of the response; and in the stored item and the stored response."""
 SEALED_REASONING = "reasoning.encrypted_content"
-INCLUDABLE = (
-    LOGS,
-    "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url",
-    "file_search_call.results",
-    "message.input_image.image_url",
-    LOGPROBS,
-    SEALED_REASONING,
-    SOURCES,
-    RESULTS,
+INCLUDABLE = frozenset(
+    {
+        "computer_call_output.output.image_url",
+        "message.input_image.image_url",
+        LOGPROBS,
+        SEALED_REASONING,
+    }
 )
-"""The values of `include`.
+"""The values of `include`, besides those of presenters.
 
 Values without a name here have no effect: the output is always included, or never.
 """
@@ -85,7 +80,7 @@ class ResponseContext(Struct, frozen=True):
     signer: Signer = NO_SIGNER
     raw_reasoning: ReasoningForm = RAW
     hosts: Hosts = Hosts()
-    presenters: Presenters = DEFAULT_PRESENTERS
+    presenters: Presenters = NO_PRESENTERS
     defaults: Mapping[str, float] = {}
     read_messages: ReadMessages | None = None
     forced: frozenset[str] = frozenset()
@@ -144,7 +139,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
     _refuse(request)
     conversation = parse_conversation(request, context)
     given = [*conversation.history, *conversation.items]
-    tools, include = toolbox(request.tools, context.hosts, given), _include(request)
+    tools, include = toolbox(request.tools, context.hosts, given), _include(request, context.presenters)
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     if logprobs is None and (request.top_logprobs or 0) > _USUAL_ALTERNATIVES:
@@ -292,10 +287,11 @@ def check_conflicts(request: PromptParams) -> None:
         raise RequestObject({}, "").missing("input")
 
 
-def _include(request: CreateResponse) -> frozenset[str]:
+def _include(request: CreateResponse, presenters: Presenters) -> frozenset[str]:
     for index, wanted in enumerate(request.include or ()):
-        if wanted not in INCLUDABLE:
-            message = f"'{wanted}' cannot be included. Use one of: {', '.join(INCLUDABLE)}."
+        if wanted not in INCLUDABLE and wanted not in presenters.includes:
+            known = ", ".join(sorted(INCLUDABLE | presenters.includes))
+            message = f"'{wanted}' cannot be included. Use one of: {known}."
             raise RequestError(message, param=f"include[{index}]")
     return frozenset(request.include or ())
 

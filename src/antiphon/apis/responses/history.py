@@ -14,7 +14,7 @@ from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.added_tools import ADDED, FOUND, SEARCH, read_added, read_found, read_search
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.presenters.presenter import output_item
-from antiphon.apis.responses.presenters.registry import DEFAULT_PRESENTERS, Presenters
+from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
@@ -61,7 +61,7 @@ def to_core(
     items: Iterable[RequestObject],
     unseal: Unseal,
     tools: Toolbox = NO_TOOLS,
-    presenters: Presenters = DEFAULT_PRESENTERS,
+    presenters: Presenters = NO_PRESENTERS,
     asked: Mapping[str, tuple[Item, ...]] = MappingProxyType({}),
 ) -> tuple[Item, ...]:
     """The conversation for a model with these tools. Raises RequestError, naming the item.

@@ -166,7 +166,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     request = await read_request(app, wire, record.owner, record.id, listed=listed)
     accepted, seal = request.accepted, app.seal(record.owner)
     # Call ids must be those of the first time.
-    log = ReplayLog(read_entries([entry.chunks for entry in entries]))
+    log = ReplayLog(read_entries([entry.chunks for entry in entries], app.toolkits.details))
     rng = Random(record.id)  # noqa: S311
     context = ReplayContext(log, rng, unpacked(record.prompt_ids), record.calls_begun)
     projection = ResponseProjection(accepted, int(record.created_at), time.time, seal, queued=True)

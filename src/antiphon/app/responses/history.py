@@ -109,7 +109,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         hosts=await app.hosts(
             model, requested_tools(request.tools, raw_added_tools(history, request.input)), asking
         ),
-        presenters=app.presenters,
+        presenters=app.toolkits.presenters,
         defaults=model.card.defaults,
         read_messages=model.read_messages,
         forced=model.card.forced,

@@ -19,8 +19,8 @@ from antiphon.core.encodings import PIECE, applied_encodings, decoded_parts, sup
 from antiphon.core.errors import RequestError, ToolError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.tools.web.charset import decode
+from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.guard import Guard, GuardedTransport, LookUp, look_up, public
-from antiphon.tools.web.settings import Domains
 
 FETCH_SECONDS = 20.0
 """The time limit for a page, including all redirects."""

@@ -60,11 +60,12 @@ class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citati
 
 def annotation_of(cited: FoundCitation) -> FileCitation | UrlCitation | ContainerFileCitation:
     """The annotation of a citation."""
-    if cited.written is not None:
-        name = cited.written.path.rpartition("/")[2]
-        return ContainerFileCitation(cited.container, cited.written.id, name, cited.start, cited.end)
-    if cited.file is not None:
-        return FileCitation(cited.file.file_id, cited.start, cited.file.filename)
+    if cited.container_id:
+        return ContainerFileCitation(
+            cited.container_id, cited.file_id, cited.filename, cited.start, cited.end
+        )
+    if cited.file_id:
+        return FileCitation(cited.file_id, cited.start, cited.filename)
     return UrlCitation(cited.url, cited.title, cited.start, cited.end)
 
 

@@ -42,12 +42,13 @@ class Presenter(OpenItem):
     """Shows a call. By default nothing is shown of it before its arguments are complete.
 
     `type` is that of its items. `result_type` is set if the result of a call has an item of its own,
-    `output`; then the call's item is closed when the model has written it. Item types outside of all
-    specifications are allowed: clients skip unknown ones.
+    `output`; then the call's item is closed when the model has written it. `includes` are values of
+    `include` for its items. Item types outside of all specifications are allowed: clients skip unknown ones.
     """
 
     type: ClassVar[str]
     result_type: ClassVar[str | None] = None
+    includes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call: PresentedCall) -> None:
         super().__init__(numbers, position)

@@ -4,30 +4,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.apis.responses.kinds import CORE_TYPES
-from antiphon.apis.responses.presenters import code_interpreter, file_search, shell, web_search
 from antiphon.apis.responses.presenters.generic import GenericPresenter
 from antiphon.apis.responses.presenters.presenter import Presenter
 
-BUILT_IN: Mapping[str, type[Presenter]] = {
-    code_interpreter.TOOL: code_interpreter.CodePresenter,
-    web_search.TOOL: web_search.WebPresenter,
-    shell.TOOL: shell.ShellPresenter,
-    file_search.TOOL: file_search.FileSearchPresenter,
-}
-"""Type of a tool → the presenter of its calls."""
-
 
 class Presenters:
-    """The presenters of a server. `own` are those of tools from other packages, by type of tool.
+    """The presenters of a server, `by_tool`: by type of tool. Other tools have the default one.
 
     Raises ValueError if two would show, and read back, items of one type.
     """
 
-    def __init__(self, own: Mapping[str, type[Presenter]] = MappingProxyType({})) -> None:
-        self._by_tool = {**BUILT_IN, **own}
+    def __init__(self, by_tool: Mapping[str, type[Presenter]] = MappingProxyType({})) -> None:
+        self._by_tool = by_tool
         self.readers: dict[str, type[Presenter]] = {}
         """Type of an item → the presenter that reads it back."""
-        presenters: tuple[type[Presenter], ...] = (GenericPresenter, *self._by_tool.values())
+        presenters: tuple[type[Presenter], ...] = (GenericPresenter, *by_tool.values())
+        self.includes = frozenset(value for presenter in presenters for value in presenter.includes)
+        """The values of `include` for their items."""
         for presenter in presenters:
             for type_ in presenter.item_types():
                 if type_ in CORE_TYPES or self.readers.setdefault(type_, presenter) is not presenter:
@@ -39,5 +32,5 @@ class Presenters:
         return self._by_tool.get(tool, GenericPresenter)
 
 
-DEFAULT_PRESENTERS = Presenters()
-"""Of a server whose tools are Antiphon's own."""
+NO_PRESENTERS = Presenters()
+"""Without any but the default one."""

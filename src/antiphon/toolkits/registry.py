@@ -1,0 +1,81 @@
+"""Finds toolkits by name, and brings together what several have.
+
+The name of a toolkit is that of its module: a package here without a prefix, a module of another package in
+full. There is no list of toolkits.
+"""
+
+import importlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pkgutil import iter_modules
+
+from msgspec import Struct
+from msgspec.inspect import StructType, type_info
+
+from antiphon import toolkits
+from antiphon.apis.messages.server_tools import ToolViews
+from antiphon.apis.responses.presenters.registry import Presenters
+from antiphon.toolkits.toolkit import Toolkit
+
+
+def names() -> Sequence[str]:
+    """The names of the toolkits of this package."""
+    return [module.name for module in iter_modules(toolkits.__path__) if module.ispkg]
+
+
+def find(name: str) -> Toolkit:
+    """The toolkit of this name. Raises ValueError, with a message for people, if there is none."""
+    for module in (f"{toolkits.__name__}.{name}", name):
+        toolkit = _imported(module)
+        if toolkit is not None:
+            return toolkit
+    raise ValueError(f'There is no tool "{name}". Name the module of one, as in my_package.my_tool.')
+
+
+class Toolkits:
+    """The toolkits of a server: one for each type of tool, the last.
+
+    Raises ValueError if two show items or blocks of one type, or store details of one tag.
+    """
+
+    def __init__(self, toolkits: Iterable[Toolkit]) -> None:
+        known = {kit.type: kit for kit in toolkits}.values()
+        self.presenters = Presenters({kit.type: kit.presenter for kit in known})
+        self.message_views = ToolViews(kit.message_view for kit in known if kit.message_view is not None)
+        self.remedies = {name: kit.remedy for kit in known for name in (kit.type, *kit.aliases)}
+        """Type or alias → how a server gets the tool."""
+        self.details: dict[str, type[Struct]] = {}
+        """Tag → the type of details of results."""
+        for details in (details for kit in known for details in kit.details):
+            tag = _tag_of(details)
+            if self.details.setdefault(tag, details) is not details:
+                raise ValueError(f"Two types of details have the tag '{tag}'. Rename one.")
+
+
+@cache
+def built_in() -> Toolkits:
+    """The toolkits of this package."""
+    return Toolkits(map(find, names()))
+
+
+def _tag_of(details: type[Struct]) -> str:
+    """The tag in the field `type`. Raises ValueError if it has none."""
+    info = type_info(details)
+    if not isinstance(info, StructType) or info.tag_field != "type" or not isinstance(info.tag, str):
+        raise ValueError(f"{details.__name__} has no tag. Declare it with tag='…'.")
+    return info.tag
+
+
+def _imported(module: str) -> Toolkit | None:
+    """The toolkit of a module, None if there is none. Raises ValueError if it cannot be imported."""
+    try:
+        if find_spec(module) is None:
+            return None
+    except (ImportError, ValueError):  # a part of a dotted name is missing, or invalid
+        return None
+    try:
+        toolkit = getattr(importlib.import_module(module), "TOOLKIT", None)
+    except ImportError as error:
+        raise ValueError(f"The tool {module} cannot be imported: {error}.") from error
+    return toolkit if isinstance(toolkit, Toolkit) else None

@@ -1,0 +1,60 @@
+"""What a toolkit is: a tool that the server runs, with all that belongs to it.
+
+A toolkit is a package here, or a module of another package, that has a `TOOLKIT`: the tool and its options,
+how its calls are shown in each API, and what is stored of its results. Nothing else of Antiphon names it.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from antiphon.apis.messages.server_tools import ToolView
+from antiphon.apis.responses.presenters.generic import GenericPresenter
+from antiphon.apis.responses.presenters.presenter import Presenter
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.tools.tool import ServerTool
+
+if TYPE_CHECKING:
+    from antiphon.toolkits.code_interpreter.whole_python import Keeper
+    from antiphon.toolkits.file_search.tool import Searcher
+
+
+class ServerParts(Struct, frozen=True):
+    """What a server gives its tools: its limits, its vector stores, and its containers."""
+
+    files: "Searcher"
+    containers: "Keeper"
+    limits: Limits = DEFAULTS
+
+
+class ToolOptions(Protocol):
+    """The options of a tool: a frozen dataclass.
+
+    Its fields are options of `antiphon serve`, with a variable and a TOML key each; a type of
+    `cyclopts.types` restricts the values, and the string under a field is its help text. Neither the module
+    nor the class imports an optional extra: `open` does.
+    """
+
+    def open(self, server: ServerParts) -> ServerTool | None:
+        """The tool, None if these options request none.
+
+        Raises AntiphonError, with the remedy, for options that cannot be used.
+        """
+        ...
+
+
+class Toolkit(Struct, frozen=True, kw_only=True):
+    """A tool of this `type`, which clients may also request as one of its `aliases`.
+
+    `remedy` says how a server gets the tool that has not got it. Calls are shown by a `presenter` in the
+    Responses API, and by a `message_view` in the Messages API, or as those of any tool. `details` are the
+    types of the details of results: tagged structs, whose tags no other toolkit has.
+    """
+
+    options: type[ToolOptions]
+    remedy: str
+    aliases: tuple[str, ...] = ()
+    presenter: type[Presenter] = GenericPresenter
+    message_view: ToolView | None = None
+    details: tuple[type[Struct], ...] = ()
+    type: str

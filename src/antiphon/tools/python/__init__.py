@@ -1,1 +1,0 @@
-"""`code_interpreter` with a whole Python: programs in a sandbox, in containers that outlast an answer."""

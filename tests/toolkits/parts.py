@@ -1,0 +1,8 @@
+"""What a server gives its tools, for those that need nothing of it."""
+
+from typing import Any
+
+from antiphon.toolkits.toolkit import ServerParts
+
+NOTHING: Any = None
+PARTS = ServerParts(NOTHING, NOTHING)
