@@ -20,14 +20,15 @@ from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
 from antiphon.engines import llama_cpp
+from antiphon.toolkits.registry import default_options
 from tests.dialects.templates import MADE_UP, TAGS
 from tests.server import running
 
-TABLES = ("models", "mcp_servers")
+TABLES = ("models", "mcp_servers", "tools")
 """What only the TOML file has."""
 OPTIONS = [
     field.name
-    for table in (Settings, llama_cpp.Options)
+    for table in (Settings, llama_cpp.Options, *map(type, default_options().values()))
     for field in fields(table)
     if field.name not in TABLES
 ]

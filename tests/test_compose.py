@@ -14,6 +14,7 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import Options, ScriptedEngine
 from antiphon.store.open import open_store
+from antiphon.toolkits.registry import find
 from tests.contracts.engine import Collected
 
 
@@ -107,7 +108,7 @@ async def test_a_shell_is_tried_before_a_model_is_loaded(
         pytest.fail("the model is loaded")
 
     monkeypatch.setattr(ScriptedEngine, "start", start)
-    runtime = compose.compose(replace(settings, shell=shell))
+    runtime = compose.compose(replace(settings, tools={"shell": find("shell").options(shell=shell)}))
     with pytest.raises(AntiphonError, match="--shell cannot be used") as error:
         await runtime.start()
     assert says in error.value.message
@@ -115,7 +116,9 @@ async def test_a_shell_is_tried_before_a_model_is_loaded(
 
 
 async def test_a_search_engine_that_does_not_answer_yet_is_a_warning(settings: Settings) -> None:
-    runtime = compose.compose(replace(settings, web_search="http://127.0.0.1:9"))
+    runtime = compose.compose(
+        replace(settings, tools={"web_search": find("web_search").options(web_search="http://127.0.0.1:9")})
+    )
     with capture_logs() as lines:
         await runtime.start()
     await runtime.app.models.stop()

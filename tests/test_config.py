@@ -3,10 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from antiphon.cli import main
@@ -14,6 +15,8 @@ from antiphon.config import Settings
 from antiphon.core.errors import EngineError
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
 from antiphon.option_sources import unread_variables
+from antiphon.toolkits.registry import default_options
+from tests.toolkits import dice
 
 Serve = Callable[..., Settings]
 
@@ -217,8 +220,13 @@ ENGINES = {
     for engine in ("llama_cpp", "scripted", "upstream", "vllm")
 }
 
-_TABLES = ("config", "engine", "models", "mcp_servers")
-NAMES = [field.name for field in fields(Settings) if field.name not in _TABLES]
+_TABLES = ("config", "engine", "models", "mcp_servers", "tools")
+NAMES = [
+    field.name
+    for table in (Settings, *map(type, default_options().values()))
+    for field in fields(table)
+    if field.name not in _TABLES
+]
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
@@ -229,7 +237,15 @@ def test_every_option_of_an_engine_is_tested() -> None:
 # All at once, each with a value of its own: to read the command line takes 50 ms.
 
 
-def set_of(options: object, names: Iterable[str]) -> dict[str, object]:
+def set_of(settings: Settings, names: Iterable[str]) -> dict[str, object]:
+    """The values of options of the server, or of its tools."""
+    values = {}
+    for table in (settings, *settings.tools.values()):
+        values |= vars(table)
+    return {name: values[name] for name in names}
+
+
+def set_of_engine(options: object, names: Iterable[str]) -> dict[str, object]:
     return {name: getattr(options, name) for name in names}
 
 
@@ -247,7 +263,9 @@ def test_every_option_of_an_engine_has_a_variable(
     for name, (text, _) in ENGINES[engine].items():
         monkeypatch.setenv(f"ANTIPHON_{name.upper()}", text)
     options = serve(*REQUIRED.get(engine, [])).engine
-    assert set_of(options, ENGINES[engine]) == {name: value for name, (_, value) in ENGINES[engine].items()}
+    assert set_of_engine(options, ENGINES[engine]) == {
+        name: value for name, (_, value) in ENGINES[engine].items()
+    }
 
 
 @pytest.mark.parametrize("dashes", [False, True])
@@ -267,7 +285,7 @@ def test_every_option_of_an_engine_has_a_toml_key(serve: Serve, tmp_path: Path, 
     file.write_text(
         "".join(f"{name} = {toml_of(value)}\n" for name, value in {"engine": engine, **values}.items())
     )
-    assert set_of(serve("--config", file, *REQUIRED.get(engine, [])).engine, values) == values
+    assert set_of_engine(serve("--config", file, *REQUIRED.get(engine, [])).engine, values) == values
 
 
 def toml_of(value: object) -> str:
@@ -372,7 +390,7 @@ def test_bad_variable(refused: Callable[..., str], monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("option", "blank"),
-    [("port", " "), *((option, "") for option in [*NAMES, "engine", "config", *ENGINE_SAMPLES])],
+    [("port", " "), *((option, "") for option in [*NAMES, "engine", "tool", "config", *ENGINE_SAMPLES])],
 )
 def test_an_empty_variable_is_refused(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, option: str, blank: str
@@ -530,3 +548,51 @@ def test_variables_that_nobody_reads_are_told(serve: Serve, monkeypatch: pytest.
         "ANTIPHON_PROT is the variable of no option: it is not read. Did you mean ANTIPHON_PORT?",
         "ANTIPHON_SCRIPT is an option of the engine scripted: it is not read.",
     ]
+
+
+# Tools of other packages
+
+DICE = "tests.toolkits.dice"
+
+
+def test_the_options_of_a_tool_of_another_package(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(f'tool = ["{DICE}"]\ndice_eyes = 5\n')
+
+    assert serve("--tool", DICE).tools == {**default_options(), DICE: dice.Options()}
+    assert serve("--tool", DICE, "--dice-eyes", 2).tools[DICE] == dice.Options(dice_eyes=2)
+    assert serve("--config", file).tools[DICE] == dice.Options(dice_eyes=5)
+    monkeypatch.setenv("ANTIPHON_TOOL", DICE)
+    monkeypatch.setenv("ANTIPHON_DICE_EYES", "3")
+    assert serve("--config", file).tools[DICE] == dice.Options(dice_eyes=3)
+    assert serve("hf:org/repo").engine == llama_cpp.Options(model="hf:org/repo")
+    assert [*unread_variables(serve())] == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (["--tool", "nowhere.tool"], 'There is no tool "nowhere.tool"'),
+        (["--tool", "json"], 'There is no tool "json"'),
+        (["--tool", "shell"], "shell comes with Antiphon"),
+        (["--tool", DICE, "--dice-eyes", "0"], "--dice-eyes"),
+        (["--dice-eyes", "4"], "Unknown option"),
+    ],
+)
+def test_tools_that_make_no_sense_are_refused(
+    refused: Callable[..., str], tokens: list[str], says: str
+) -> None:
+    assert says in refused(*tokens)
+
+
+def test_a_tool_whose_option_others_have_is_refused(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True)
+    class Other(dice.Options):
+        port: int = 1
+
+    monkeypatch.setattr(dice, "TOOLKIT", msgspec.structs.replace(dice.TOOLKIT, options=Other))
+    assert "has an option --port, which others have" in refused("--tool", DICE)

@@ -31,9 +31,10 @@ from antiphon.config import Settings
 from antiphon.engines.models import resolve
 from antiphon.engines.registry import names, options_of
 from antiphon.run.models import Health
-from tests.http.test_toy_tool import Dice
+from antiphon.toolkits.registry import default_options
 from tests.server import NO_TLS, Running, running
 from tests.test_config import Serve, no_variables, serve
+from tests.toolkits.dice import Dice
 
 __all__ = ["no_variables", "serve"]  # fixtures
 
@@ -67,13 +68,15 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("engine", names())
 def test_every_line_of_the_sample_configuration_can_be_used(serve: Serve, folder: Path, engine: str) -> None:
     text = uncommented("The server", folder).replace('engine = "llama_cpp"', f'engine = "{engine}"')
+    text = text.replace("my_package.my_tool", "tests.toolkits.dice")
     text += uncommented(f"The engine {engine}", folder)
     file = folder / "antiphon.toml"
     file.write_text(text)
     settings = serve("--config", file)
 
     assert isinstance(settings.engine, options_of(engine))
-    own = set(Settings.__dataclass_fields__) - {"config", "models", "mcp_servers"}
+    own = set(Settings.__dataclass_fields__) - {"config", "models", "mcp_servers", "tools"}
+    own = own.union({"tool"}, *(options.__dataclass_fields__ for options in default_options().values()))
     assert tomllib.loads(text).keys() == own | set(options_of(engine).__dataclass_fields__) - {"_"}
 
 
@@ -192,7 +195,8 @@ def test_the_manifests_fit_the_schema_of_kubernetes(resource: dict[str, Any]) ->
 @pytest.mark.parametrize("file", ["Containerfile", "compose.yaml", "kubernetes.yaml", "antiphon.service"])
 def test_variables_are_options(file: str) -> None:
     variables = set(re.findall(r"ANTIPHON_([A-Z_]+)", (DEPLOY / file).read_text()))
-    options = {*Settings.__dataclass_fields__, *options_of("llama_cpp").__dataclass_fields__}
+    tables = (Settings, options_of("llama_cpp"), *default_options().values())
+    options = set().union(*(table.__dataclass_fields__ for table in tables))
     # That of Kubernetes' own, which the manifest keeps away from the server.
     assert {name.lower() for name in variables} <= options
     assert pod()["enableServiceLinks"] is False

@@ -29,6 +29,7 @@ from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm,
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
 from antiphon.run.constraints import WIRE_NAMES
+from antiphon.toolkits.registry import default_options
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[bf]*/README.md")]
@@ -165,9 +166,10 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
-    tables = (Settings, *(engine.Options for engine in (llama_cpp, scripted, upstream, vllm)))
+    engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
+    tables = (Settings, *engines, *map(type, default_options().values()))
     names = {option.name for table in tables for option in dataclasses.fields(table)}
-    options = {name.replace("_", "-") for name in names} | {"help"}
+    options = {name.replace("_", "-") for name in names} | {"tool", "help"}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text()
         found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}

@@ -8,7 +8,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,11 +41,10 @@ from antiphon.run.models import KeepLoaded, Models
 from antiphon.store.open import default_path, open_store
 from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
-from antiphon.toolkits import code_interpreter, file_search, shell, web_search
-from antiphon.toolkits.code_interpreter.whole_python import PythonInterpreter
-from antiphon.toolkits.toolkit import ServerParts
+from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
+from antiphon.toolkits.options import ServerParts
+from antiphon.toolkits.registry import Toolkits, find
 from antiphon.tools.discovery import Tools, by_type
-from antiphon.tools.tool import ServerTool
 
 if TYPE_CHECKING:
     from antiphon.tools.mcp.tool import Mcp
@@ -95,8 +94,7 @@ def compose(settings: Settings) -> Runtime:
     embedder = None if name is None else search.ChunkEmbedder(name, lambda: app.models)
     limits = read_limits(settings.limit)
     searcher = search.searcher(storage, embedder, limits)
-    own = [*_tools(settings, ServerParts(searcher, ContainerKeeper(storage, limits), limits))]
-    tools = by_type([*own, *([mcp] if mcp else [])])
+    tools = _tools(settings, ServerParts(searcher, ContainerKeeper(storage, limits), limits), mcp)
     keys, sealer = KeyTable(settings.api_key, settings.admin_key, settings.keys), Sealer(_secrets(settings))
     app = App(
         _models(settings, tools),  # last of the checks: files of models may have to be downloaded
@@ -107,7 +105,10 @@ def compose(settings: Settings) -> Runtime:
         metrics=metrics,
         tracing=_tracing(settings),
         attachments=_attachments(settings),
-        interpreters=next((tool.interpreters for tool in own if isinstance(tool, PythonInterpreter)), None),
+        interpreters=next(
+            (tool.interpreters for tool in tools.values() if isinstance(tool, PythonInterpreter)), None
+        ),
+        toolkits=_toolkits(settings),
         embedder=embedder,
         keys=keys,
     )
@@ -177,22 +178,27 @@ def _engine(model: ModelSettings, settings: Settings) -> Engine:
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
-def _tools(settings: Settings, server: ServerParts) -> Iterator[ServerTool]:
-    """The configured tools."""
-    options = (
-        code_interpreter.Options(
-            code_interpreter=settings.code_interpreter,
-            python=settings.python,
-            python_sandbox=settings.python_sandbox,
-        ),
-        web_search.Options(web_search=settings.web_search, web_search_key=settings.web_search_key),
-        shell.Options(shell=settings.shell),
-        file_search.Options(),
-    )
-    for each in options:
-        tool = each.open(server)
-        if tool is not None:
-            yield tool
+def _toolkits(settings: Settings) -> Toolkits:
+    """The toolkits. Raises AntiphonError if two of them collide."""
+    try:
+        return Toolkits(map(find, settings.tools))
+    except ValueError as error:
+        raise AntiphonError(str(error)) from error
+
+
+def _tools(settings: Settings, server: ServerParts, mcp: "Mcp | None") -> Tools:
+    """The tools that the options request. Raises AntiphonError if two have one name."""
+    opened = (options.open(server) for options in settings.tools.values())
+    try:
+        return by_type(tool for tool in (*opened, mcp) if tool is not None)
+    except ValueError as error:
+        raise AntiphonError(str(error)) from error
+
+
+def _interpreters(tools: Tools) -> Interpreters | None:
+    """The interpreters of containers, if there is a tool that uses them."""
+    whole = (tool for tool in tools.values() if isinstance(tool, PythonInterpreter))
+    return next((tool.interpreters for tool in whole), None)
 
 
 def _attachments(settings: Settings) -> AttachmentReader:

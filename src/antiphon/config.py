@@ -2,14 +2,15 @@
 
 A field here is an option of `antiphon serve` (`--model-name`), a variable (`ANTIPHON_MODEL_NAME`) and a key
 of the TOML file (`model_name`); its docstring is the help text. The options of an engine are declared in its
-module (`engines.engine.EngineOptions`). `option_sources.py` determines the source of each value.
+module (`engines.engine.EngineOptions`), those of a tool in its toolkit (`toolkits.options.ToolOptions`).
+`option_sources.py` determines the source of each value.
 
 An invalid value is a ValueError, one line for people. Checks that need the running server (is there such a
 model?) are not done here.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import date
 from hashlib import sha256
@@ -27,6 +28,7 @@ from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import options_of
 from antiphon.model_tables import ContentFormat, ModelSettings, read_sampling, read_variables
+from antiphon.toolkits.options import ToolOptions
 from antiphon.tools.mcp.tables import McpServer
 
 
@@ -314,33 +316,14 @@ class Settings:
     """The names of the events of the Responses API that show the reasoning: OpenAI's,
     response.reasoning_text.…, or those of Open Responses, response.reasoning.…"""
 
-    code_interpreter: bool = False
-    """Run Python for models that ask for it, in a sandbox (needs the extra `code-interpreter`)."""
-
-    python: str | None = None
-    """The command of a Python, to run whole Python with its libraries for models that ask for the code
-    interpreter, in containers that clients can name: /opt/science/bin/python. It replaces that
-    of --code-interpreter."""
-
-    python_sandbox: str | None = None
-    """The command that makes a sandbox for --python, whose command is appended to it. Without one,
-    Bubblewrap is used."""
-
-    web_search: str | None = None
-    """The search engine for models that search the web: the address of a SearXNG server, such as
-    http://127.0.0.1:8888; `brave` or `tavily`, with a key; or a folder of pages, one folder in
-    it for each site (needs the extra `web-search`)."""
-
-    web_search_key: str | None = field(default=None, repr=False)
-    """The key for `brave` or `tavily`."""
+    tools: Annotated[Mapping[str, ToolOptions], Parameter(parse=False)] = field(
+        default_factory=lambda: _default_tools()  # noqa: PLW0108 - defined below
+    )
+    """The options of tools, by the names of their toolkits."""
 
     search_embeddings: str | None = None
     """The name of an embedding model of this server: with its vectors, files in vector stores are also
     found by meaning."""
-
-    shell: str | None = None
-    """The command that starts a shell in a sandbox, for models that run commands.
-    {workspace} in it is replaced by a folder that is made for each answer."""
 
     media_fallback: Literal["error", "note"] = "error"
     """What to do with images, audio and video that the model does not take: an error, or a note in their
@@ -404,6 +387,12 @@ class Settings:
     otlp_endpoint: str | None = None
     """The address of an OpenTelemetry collector, to send traces to over HTTP (needs the extra `tracing`):
     http://127.0.0.1:4318"""
+
+
+def _default_tools() -> Mapping[str, ToolOptions]:
+    from antiphon.toolkits.registry import default_options  # noqa: PLC0415
+
+    return default_options()
 
 
 def why_of(error: Exception) -> str:

@@ -8,15 +8,16 @@ An invalid value is a `CycloptsError`, one line for people.
 """
 
 import difflib
+import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 from cyclopts import (
     App,
@@ -35,6 +36,9 @@ from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of, owners_of
 from antiphon.model_tables import PARSING, read_tables
+from antiphon.toolkits.registry import find
+from antiphon.toolkits.registry import names as tool_names
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.mcp.tables import read_servers
 
 
@@ -57,11 +61,12 @@ class Environment(Env):
 class ConfigFile:
     """Fills in options that are still missing from the TOML file of the option `config`, if it is set.
 
-    `options` are the options of the engine. If these are not known yet, `partial`, other keys are ignored.
+    `tables` have the options, of the engine and of tools, too. If these are not known yet, `partial`, other
+    keys are ignored.
     """
 
-    def __init__(self, options: type[EngineOptions], *, partial: bool = False) -> None:
-        self._options = options
+    def __init__(self, *tables: type, partial: bool = False) -> None:
+        self._tables = tables
         self._partial = partial
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -73,7 +78,7 @@ class ConfigFile:
             for key in () if self._partial else data:
                 if key.replace("-", "_") not in known:
                     raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, path))
-            for table in (Settings, self._options):
+            for table in self._tables:
                 data = with_absolute_paths(data, table, Path(path).absolute().parent)  # noqa: PLW2901
             fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
             fill(app, commands, arguments)
@@ -98,29 +103,72 @@ _ENVIRONMENT = Environment("ANTIPHON_", command=False)
 
 
 def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
-    """The command that calls `run` with the settings. It has the options of the engine in `tokens`."""
-    name = _engine_of(tokens)
-    options = options_of(name)
+    """The command that calls `run` with the settings. It has the options of engine and tools in `tokens`."""
+    name, chosen = _chosen(tokens)
+    options, toolkits = options_of(name), _toolkits(chosen)
     choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
     group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
 
-    def serve(engine_options: Any, settings: Any, engine: Any) -> None:
-        run(_with_servers(_with_models(replace(settings, engine=engine_options), engine)))
+    def serve(engine_options: Any, settings: Any, engine: Any, tool: Any, **of_tools: Any) -> None:
+        tools = {name: of_tools.get(_keyword(name)) or kit.options() for name, kit in toolkits.items()}
+        settings = replace(settings, engine=engine_options, tools=tools)
+        run(_with_servers(_with_models(settings, engine)))
 
-    # cyclopts reads the options from the signature: these are known only now. It wants a default for
-    # a table whose fields all have one; that of an engine with a required option cannot have it.
-    serve.__annotations__ |= {
-        "engine_options": Annotated[options, Parameter(name="*", group=group)],
-        "settings": Annotated[Settings, Parameter(name="*")],
-        "engine": Annotated[str, choice],
-    }
-    with suppress(TypeError):
-        serve.__defaults__ = (Settings(), DEFAULT_ENGINE)
-        serve.__defaults__ = (options(), *serve.__defaults__)
-    sources = (_ENVIRONMENT, ConfigFile(options))
-    app = App(name="antiphon serve", help=help, config=sources, version_flags=(), **PARSING)
-    app.default(serve)
+    of_engine = _table("engine_options", options, group=group)
+    keywords = [
+        of_engine.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD),  # for the model
+        _table("settings", Settings),
+        _option("engine", Annotated[str, choice], DEFAULT_ENGINE),
+        _option("tool", Annotated[tuple[str, ...], Parameter(help=_TOOL_HELP, show_default=False)], ()),
+    ]
+    return _app(serve, keywords, options, toolkits, name="antiphon serve", help=help)
+
+
+def _app(
+    function: Callable[..., Any],
+    keywords: Sequence[inspect.Parameter],
+    options: type[EngineOptions],
+    toolkits: Mapping[str, Toolkit],
+    *,
+    partial: bool = False,
+    **settings: Any,
+) -> App:
+    """The command whose function has these keywords and the options of tools, from all sources."""
+    tables = [toolkit.options for toolkit in toolkits.values()]
+    config = ConfigFile(Settings, options, *tables, partial=partial)
+    app = App(config=(_ENVIRONMENT, config), version_flags=(), **settings, **PARSING)
+    of_tools = [
+        _table(_keyword(name), toolkit.options)
+        for name, toolkit in toolkits.items()
+        if _fields(toolkit.options)
+    ]
+
+    def call(*positional: Any, **given: Any) -> Any:
+        return function(**defaults | dict(zip(defaults, positional, strict=False)) | given)
+
+    # cyclopts reads the options from the signature: these are known only now.
+    options_of_all = [*keywords, *of_tools]
+    defaults = {option.name: option.default for option in options_of_all}
+    call.__signature__ = inspect.Signature(options_of_all)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in options_of_all}
+    app.default(call)
     return app
+
+
+def _option(name: str, type_: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type_)
+
+
+def _table(name: str, table: type, **settings: Any) -> inspect.Parameter:
+    """Options whose fields are those of a table. Without a default, if one of them has none."""
+    default: Any = inspect.Parameter.empty
+    with suppress(TypeError):
+        default = table()
+    return _option(name, Annotated[table, Parameter(name="*", **settings)], default)
+
+
+def _keyword(toolkit: str) -> str:
+    return f"tool_{toolkit.replace('.', '_')}"
 
 
 def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
@@ -129,7 +177,7 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
         option = error.token.keyword or error.token.value
         owners = owners_of(option.removeprefix("--").replace("-", "_"))
         if owners:
-            why = f"{option} is an option of the engine {owners[0]}, and this is {_engine_of(tokens)}."
+            why = f"{option} is an option of the engine {owners[0]}, and this is {_chosen(tokens)[0]}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
     if isinstance(error, ValidationError) and error.argument is not None:
         given = error.argument.value
@@ -138,30 +186,71 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
     return error
 
 
-def _engine_of(tokens: Sequence[str]) -> str:
-    """The name of the chosen engine, or of the one for the model. Raises CycloptsError."""
-    chosen: list[str] = []
+_TOOL_HELP = "The module of a tool of another package, as in my_package.my_tool; repeat it for several."
 
-    def choose(*, model: str = "", engine: str = "", settings: Any = None) -> None:
-        chosen.extend((engine, model))
 
-    choose.__annotations__["settings"] = Annotated[Settings, Parameter(name="*")]
-    sources = (_ENVIRONMENT, ConfigFile(options_of(DEFAULT_ENGINE), partial=True))
-    app = App(config=sources, help_flags=(), version_flags=(), **PARSING)
-    app.default(choose)
-    try:
-        _, bound, unused, _ = app.parse_known_args(tokens)
-    except CycloptsError as error:
-        error.verbose = False  # as where all options are known
-        raise
-    choose(**bound.kwargs)
-    engine, model = chosen
+def _chosen(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The names of the engine, the chosen one or that for the model, and of tools. Raises CycloptsError."""
+    engine, model, tools, unused = _partly_parsed(tokens, ())
+    if tools:  # then their options are known, too, which are not the model
+        engine, model, tools, unused = _partly_parsed(tokens, tools)
     name = engine or engine_for(model or _positional(unused))
     try:
         options_of(name)
     except ValueError as error:
         raise CycloptsError(msg=str(error)) from error
-    return name
+    return name, tools
+
+
+def _partly_parsed(
+    tokens: Sequence[str], known_tools: Sequence[str]
+) -> tuple[str, str, Sequence[str], Sequence[str]]:
+    """The engine, the model and the tools in tokens, and unknown tokens: those for engine and other tools."""
+    toolkits = _toolkits(known_tools)
+
+    def choose(model: str, engine: str, tool: Sequence[str], **_: Any) -> tuple[str, str, Sequence[str]]:
+        return engine, model, tool
+
+    keywords = [
+        _option("model", str, ""),
+        _option("engine", str, ""),
+        _option("tool", tuple[str, ...], ()),
+        _table("settings", Settings),
+    ]
+    app = _app(choose, keywords, options_of(DEFAULT_ENGINE), toolkits, partial=True, help_flags=())
+    try:
+        call, bound, unused, _ = app.parse_known_args(tokens)
+    except CycloptsError as error:
+        error.verbose = False  # as where all options are known
+        raise
+    return (*call(*bound.args, **bound.kwargs), unused)
+
+
+def _toolkits(chosen: Sequence[str]) -> dict[str, Toolkit]:
+    """The toolkits of this package, and those of the chosen modules, by name. Raises CycloptsError."""
+    found = {name: find(name) for name in tool_names()}
+    for name in chosen:
+        if name in tool_names():
+            raise CycloptsError(msg=f"{name} comes with Antiphon: --tool is for tools of other packages.")
+        try:
+            found[name] = find(name)
+        except ValueError as error:
+            raise CycloptsError(msg=str(error)) from error
+    taken = set(_fields(Settings))
+    for name, toolkit in found.items():
+        options = _fields(toolkit.options)
+        if both := sorted(taken & options):
+            raise CycloptsError(msg=f"the tool {name} has an option --{_dashed(both[0])}, which others have.")
+        taken |= options
+    return found
+
+
+def _fields(table: type) -> set[str]:
+    return {each.name for each in fields(cast(Any, table))}
+
+
+def _dashed(option: str) -> str:
+    return option.replace("_", "-")
 
 
 def _positional(unused: Sequence[str]) -> str | None:
@@ -225,7 +314,8 @@ _OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
 
 def unread_variables(settings: Settings) -> Iterator[str]:
     """A warning for each `ANTIPHON_…` variable that is not an option of the server."""
-    read = {*_variables(Settings), *_variables(type(settings.engine)), "ANTIPHON_ENGINE"}
+    tables: list[type] = [Settings, type(settings.engine), *map(type, settings.tools.values())]
+    read = {"ANTIPHON_ENGINE", "ANTIPHON_TOOL"}.union(*map(_variables, tables))
     for name in sorted(os.environ):
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
             owners = owners_of(name.removeprefix("ANTIPHON_").lower())

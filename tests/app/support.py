@@ -29,6 +29,7 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.records import LogEntry, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
+from antiphon.toolkits.registry import Toolkits, built_in
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 from tests.run.support import LONGEST_WAIT
@@ -167,12 +168,19 @@ class Server:
         jobs: int = 4,
         names: tuple[str, ...] = ("scripted",),
         tools: Iterable[ServerTool] = (),
+        toolkits: Toolkits | None = None,
         **options: Any,
     ) -> None:
         self.store = Outage(store)
         self.engine = engine
         models = Models([ServedModel(engine, names=names, dialect="hermes", tools=by_type(tools))])
-        self.app = App(models, Storage(self._open, lease), Sealer(("secret",)), Options(**options))
+        self.app = App(
+            models,
+            Storage(self._open, lease),
+            Sealer(("secret",)),
+            Options(**options),
+            toolkits or built_in(),
+        )
         self.worker = Worker(self.app, jobs=jobs, lease=lease)
 
     async def _open(self) -> Any:

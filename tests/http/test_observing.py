@@ -27,8 +27,8 @@ from antiphon.http.observing import ObservingMiddleware
 from antiphon.http.routes import ApiTable
 from antiphon.log import configure, with_context
 from tests.acting import TakingTurns
-from tests.http.test_toy_tool import Dice
 from tests.server import NO_TLS, Running, running
+from tests.toolkits.dice import Dice
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

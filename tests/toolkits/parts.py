@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from antiphon.toolkits.toolkit import ServerParts
+from antiphon.toolkits.options import ServerParts
 
 NOTHING: Any = None
 PARTS = ServerParts(NOTHING, NOTHING)

@@ -16,6 +16,7 @@ from msgspec.inspect import StructType, type_info
 from antiphon import toolkits
 from antiphon.apis.messages.server_tools import ToolViews
 from antiphon.apis.responses.presenters.registry import Presenters
+from antiphon.toolkits.options import ToolOptions
 from antiphon.toolkits.toolkit import Toolkit
 
 
@@ -51,6 +52,11 @@ class Toolkits:
             tag = _tag_of(details)
             if self.details.setdefault(tag, details) is not details:
                 raise ValueError(f"Two types of details have the tag '{tag}'. Rename one.")
+
+
+def default_options() -> dict[str, ToolOptions]:
+    """Options that nobody has set, of the toolkits of this package, by their names."""
+    return {name: find(name).options() for name in names()}
 
 
 @cache

@@ -6,7 +6,8 @@ from antiphon.core.errors import AntiphonError, needing_extra
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
 from antiphon.toolkits.code_interpreter.message_view import CodeMessageView
 from antiphon.toolkits.code_interpreter.presenter import CodePresenter
-from antiphon.toolkits.toolkit import ServerParts, Toolkit
+from antiphon.toolkits.options import ServerParts
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.tool import ServerTool
 
 

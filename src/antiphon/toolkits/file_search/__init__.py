@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from antiphon.toolkits.file_search.details import TYPE, FileSearchDetails
 from antiphon.toolkits.file_search.presenter import FileSearchPresenter
-from antiphon.toolkits.toolkit import ServerParts, Toolkit
+from antiphon.toolkits.options import ServerParts
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.tool import ServerTool
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from antiphon.toolkits.options import ServerParts
 from antiphon.toolkits.shell.details import TYPE, CommandDetails
 from antiphon.toolkits.shell.message_view import ShellMessageView
 from antiphon.toolkits.shell.presenter import ShellPresenter
-from antiphon.toolkits.toolkit import ServerParts, Toolkit
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.tool import ServerTool
 
 

@@ -4,7 +4,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from antiphon.core.errors import ToolError, needing_extra
-from antiphon.toolkits.toolkit import ServerParts, Toolkit
+from antiphon.toolkits.options import ServerParts
+from antiphon.toolkits.toolkit import Toolkit
 from antiphon.toolkits.web_search.details import ALIASES, TYPE, FindDetails, OpenDetails, SearchDetails
 from antiphon.toolkits.web_search.message_view import WebMessageView
 from antiphon.toolkits.web_search.presenter import WebPresenter
