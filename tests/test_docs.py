@@ -29,6 +29,7 @@ from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm,
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
 from antiphon.run.constraints import WIRE_NAMES
+from antiphon.toolkits import registry as toolkits
 from antiphon.toolkits.registry import default_options
 
 ROOT = Path(__file__).parent.parent
@@ -176,6 +177,14 @@ def test_every_option_in_the_docs_exists() -> None:
         for line in re.findall(r"^antiphon serve .*$", text, re.MULTILINE):
             found |= set(re.findall(r" --([a-z][a-z-]+)", line))
         assert found <= options, path.name
+
+
+@pytest.mark.parametrize("name", toolkits.names())
+def test_every_tool_that_the_server_runs_has_its_row(name: str) -> None:
+    type_ = toolkits.find(name).type
+    page, heading = "tools.md", "Tools that the server runs"
+    missing = f"docs/{page}, '{heading}': add a row for {type_}, the tool of src/antiphon/toolkits/{name}/"
+    assert any(f'"type": "{type_}"' in row[0] for row in rows(page, heading)), missing
 
 
 def test_the_sample_configuration_has_every_option() -> None:
