@@ -133,15 +133,22 @@ def _app(
     partial: bool = False,
     **settings: Any,
 ) -> App:
-    """The command whose function has these keywords and the options of tools, from all sources."""
+    """The command whose function has these keywords and the options of tools, from all sources.
+
+    Raises CycloptsError if a tool has an option that others have.
+    """
+    taken = _fields(Settings) | {"tool"} | ({"model"} if partial else _fields(options))
+    of_tools = []
+    for name, toolkit in toolkits.items():
+        own = _fields(toolkit.options)
+        if both := sorted(taken & own):
+            option = both[0].replace("_", "-")
+            raise CycloptsError(msg=f"the tool {name} has an option --{option}, which others have.")
+        taken |= own
+        of_tools += [_table(_keyword(name), toolkit.options)] if own else []
     tables = [toolkit.options for toolkit in toolkits.values()]
     config = ConfigFile(Settings, options, *tables, partial=partial)
     app = App(config=(_ENVIRONMENT, config), version_flags=(), **settings, **PARSING)
-    of_tools = [
-        _table(_keyword(name), toolkit.options)
-        for name, toolkit in toolkits.items()
-        if _fields(toolkit.options)
-    ]
 
     def call(*positional: Any, **given: Any) -> Any:
         return function(**defaults | dict(zip(defaults, positional, strict=False)) | given)
@@ -236,21 +243,11 @@ def _toolkits(chosen: Sequence[str]) -> dict[str, Toolkit]:
             found[name] = find(name)
         except ValueError as error:
             raise CycloptsError(msg=str(error)) from error
-    taken = set(_fields(Settings))
-    for name, toolkit in found.items():
-        options = _fields(toolkit.options)
-        if both := sorted(taken & options):
-            raise CycloptsError(msg=f"the tool {name} has an option --{_dashed(both[0])}, which others have.")
-        taken |= options
     return found
 
 
 def _fields(table: type) -> set[str]:
     return {each.name for each in fields(cast(Any, table))}
-
-
-def _dashed(option: str) -> str:
-    return option.replace("_", "-")
 
 
 def _positional(unused: Sequence[str]) -> str | None:

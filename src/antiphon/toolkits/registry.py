@@ -4,10 +4,8 @@ The name of a toolkit is that of its module: a package here without a prefix, a 
 full. There is no list of toolkits.
 """
 
-import importlib
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pkgutil import iter_modules
 
 from msgspec import Struct
@@ -16,6 +14,7 @@ from msgspec.inspect import StructType, type_info
 from antiphon import toolkits
 from antiphon.apis.messages.server_tools import ToolViews
 from antiphon.apis.responses.presenters.registry import Presenters
+from antiphon.core.modules import find_part
 from antiphon.toolkits.options import ToolOptions
 from antiphon.toolkits.toolkit import Toolkit
 
@@ -27,10 +26,12 @@ def names() -> Sequence[str]:
 
 def find(name: str) -> Toolkit:
     """The toolkit of this name. Raises ValueError, with a message for people, if there is none."""
-    for module in (f"{toolkits.__name__}.{name}", name):
-        toolkit = _imported(module)
-        if toolkit is not None:
-            return toolkit
+    try:
+        toolkit = find_part(toolkits.__name__, name, "TOOLKIT")
+    except ImportError as error:
+        raise ValueError(f"The tool {name} cannot be imported: {error}.") from error
+    if isinstance(toolkit, Toolkit):
+        return toolkit
     raise ValueError(f'There is no tool "{name}". Name the module of one, as in my_package.my_tool.')
 
 
@@ -71,17 +72,3 @@ def _tag_of(details: type[Struct]) -> str:
     if not isinstance(info, StructType) or info.tag_field != "type" or not isinstance(info.tag, str):
         raise ValueError(f"{details.__name__} has no tag. Declare it with tag='…'.")
     return info.tag
-
-
-def _imported(module: str) -> Toolkit | None:
-    """The toolkit of a module, None if there is none. Raises ValueError if it cannot be imported."""
-    try:
-        if find_spec(module) is None:
-            return None
-    except (ImportError, ValueError):  # a part of a dotted name is missing, or invalid
-        return None
-    try:
-        toolkit = getattr(importlib.import_module(module), "TOOLKIT", None)
-    except ImportError as error:
-        raise ValueError(f"The tool {module} cannot be imported: {error}.") from error
-    return toolkit if isinstance(toolkit, Toolkit) else None
