@@ -1,7 +1,7 @@
 """What a toolkit is: a tool that the server runs, with all that belongs to it.
 
 A toolkit is a package here, or a module of another package, that has a `TOOLKIT`: the tool and its options,
-how its calls are shown in each API, and what is stored of its results. Nothing else of Antiphon names it.
+how its calls are shown in each API, and what is stored of its results. There is no list to add it to.
 """
 
 from msgspec import Struct

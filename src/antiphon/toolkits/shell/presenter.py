@@ -16,7 +16,7 @@ from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item, object_in
 from antiphon.core.tool_result import ToolResult
-from antiphon.toolkits.shell import shell_commands
+from antiphon.toolkits.shell.commands import parse
 from antiphon.toolkits.shell.details import TYPE, CommandDetails
 from antiphon.tools.containers import container_id
 
@@ -173,7 +173,7 @@ class OpenShellOutput(OpenItem):
 
 def shell_action(arguments: str) -> ShellAction:
     """The command lines of a call, as they are run, and its limits."""
-    parsed = shell_commands.parse(object_in(arguments) or {})
+    parsed = parse(object_in(arguments) or {})
     commands = (*parsed.lines, *([_command_line(parsed.words)] if parsed.words else []))
     return ShellAction(commands, parsed.timeout_ms, parsed.max_output_length)
 
@@ -182,7 +182,7 @@ def shell_arguments(action: Mapping[str, Any], properties: Mapping[str, Any]) ->
     """The arguments of a call with this action, for a function with these properties."""
     if "cmd" not in properties:
         return {name: value for name, value in action.items() if value is not None}
-    parsed = shell_commands.parse(action)
+    parsed = parse(action)
     words = [*LOGIN_SHELL, "\n".join(parsed.lines)]
     return {"cmd": words} if parsed.timeout_ms is None else {"cmd": words, "timeout": parsed.timeout_ms}
 

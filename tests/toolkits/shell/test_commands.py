@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import ToolError
 from antiphon.toolkits.shell import commands
+from antiphon.toolkits.shell.commands import ShellCommands, parse
 from antiphon.toolkits.shell.presenter import shell_action
-from antiphon.toolkits.shell.shell_commands import ShellCommands, parse
 
 NAMES = (
     "commands", "cmd", "command", "workdir", "env", "timeout_ms", "timeout", "max_output_length", "user", "session_name",
