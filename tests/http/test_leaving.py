@@ -31,8 +31,8 @@ from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
 from antiphon.http.protocol import STREAM
 from antiphon.http.routes import ApiTable
-from antiphon.log import with_context
-from tests.http.test_observing import Line, line_of, timeless
+from antiphon.log import with_request
+from tests.http.test_observing import Line, line_of
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
 
@@ -58,7 +58,7 @@ async def server() -> AsyncIterator[Running]:
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[Line]]:
     """What is logged. Nothing of it is an error, or has a traceback."""
-    with capture_logs(processors=[with_context, timeless]) as lines, caplog.at_level(logging.WARNING):
+    with capture_logs(processors=[with_request]) as lines, caplog.at_level(logging.WARNING):
         yield lines
     assert caplog.get_records("call") == []
     assert [each for each in lines if each["log_level"] == "error" or "exc_info" in each] == []

@@ -25,7 +25,7 @@ from antiphon.core.observation import NoTracing, Observation
 from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
 from antiphon.http.routes import ApiTable
-from antiphon.log import configure, with_context
+from antiphon.log import configure, with_request
 from tests.acting import TakingTurns
 from tests.server import NO_TLS, Running, running
 from tests.toolkits.dice import Dice
@@ -65,15 +65,9 @@ async def http(server: Running) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-def timeless(_logger: object, _method: str, line: Line) -> Line:
-    """A line of the log without its time and its level."""
-    del line["timestamp"], line["level"]
-    return line
-
-
 @pytest.fixture
 def lines() -> Iterator[list[Line]]:
-    with capture_logs(processors=[with_context, timeless]) as lines:
+    with capture_logs(processors=[with_request]) as lines:
         yield lines
 
 
