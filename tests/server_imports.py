@@ -4,10 +4,6 @@ It stays, so that no server need look through it for garbage.
 """
 
 import gc
-import os
-
-if "ANTIPHON_TEST_COVERAGE" in os.environ:  # before anything of Antiphon
-    import tests.coverage  # noqa: F401
 
 import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
 import uvicorn.lifespan.off
