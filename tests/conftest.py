@@ -9,7 +9,7 @@ import structlog
 
 from tests import search  # noqa: F401 - loads the profile of hypothesis
 
-pytest_plugins = ["tests.migrating", "tests.postgresql", "tests.shallow_model"]
+pytest_plugins = ["tests.migrating", "tests.postgresql", "tests.rows", "tests.shallow_model"]
 
 TESTS = Path(__file__).parent
 FIRST = [

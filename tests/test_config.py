@@ -16,6 +16,7 @@ from antiphon.core.errors import EngineError
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
 from antiphon.option_sources import unread_variables
 from antiphon.toolkits.registry import default_options
+from tests.rows import every_row
 from tests.toolkits import dice
 
 Serve = Callable[..., Settings]
@@ -231,7 +232,11 @@ NAMES = [
 
 def test_every_option_of_an_engine_is_tested() -> None:
     options = {field.name for each in (llama_cpp, scripted, upstream, vllm) for field in fields(each.Options)}
-    assert options == ENGINE_SAMPLES.keys()
+    every_row(ENGINE_SAMPLES, options, f"ENGINE_SAMPLES in {__file__}")
+
+
+def test_every_option_of_the_server_is_tested() -> None:
+    every_row(SAMPLES, NAMES, f"SAMPLES in {__file__}")
 
 
 # All at once, each with a value of its own: to read the command line takes 50 ms.

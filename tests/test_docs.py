@@ -31,6 +31,7 @@ from antiphon.http.app import ROUTES
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.toolkits import registry as toolkits
 from antiphon.toolkits.registry import default_options
+from tests.rows import every_row
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[bf]*/README.md")]
@@ -136,7 +137,8 @@ def test_every_module_is_in_the_architecture(package: str) -> None:
     folder = ROOT / "src" / "antiphon" / package
     modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"}
 
-    assert {name for name in named(table[1]) if name.endswith(".py")} == modules
+    listed = {name for name in named(table[1]) if name.endswith(".py")}
+    every_row(listed, modules, f"the table of {package}/ in ARCHITECTURE.md")
 
 
 def test_the_glossary_is_in_order() -> None:
@@ -148,7 +150,8 @@ def test_the_glossary_is_in_order() -> None:
 
 
 def test_every_dialect_is_in_the_docs() -> None:
-    assert set(BY_NAME) <= set(named(page("dialects.md")))
+    missing = [name for name in BY_NAME if name not in named(page("dialects.md"))]
+    assert missing == [], "add them to the table in docs/dialects.md"
 
 
 def test_the_dialects_that_the_docs_list_reason_again_after_text() -> None:
@@ -204,7 +207,7 @@ def test_every_endpoint_is_in_the_docs() -> None:
 
     documented = [_nameless(endpoint) for endpoint in names("api.md", "The API")]
 
-    assert sorted(documented) == sorted(served)
+    every_row(documented, served, "the table of 'The API' in docs/api.md")
 
 
 def _nameless(path: str) -> str:
@@ -226,12 +229,14 @@ def _nameless(path: str) -> str:
 def test_every_parameter_is_in_the_docs(request_type: type[Any], headings: list[str]) -> None:
     documented = [name for heading in headings for name in names("parameters.md", heading)]
 
-    assert sorted(documented) == sorted(request_type.__struct_fields__)
+    every_row(documented, request_type.__struct_fields__, f"the tables of {headings} in docs/parameters.md")
 
 
 @pytest.mark.parametrize(("heading", "table"), [("Hints", HINTS), ("Refused", REFUSED)])
 def test_what_is_not_acted_on_is_in_the_docs(heading: str, table: dict[str, str]) -> None:
-    assert dict(rows("parameters.md", heading)) == table
+    documented = dict(rows("parameters.md", heading))
+    every_row(documented, table, f"the table of '{heading}' in docs/parameters.md")
+    assert documented == table
 
 
 def test_other_names_are_in_the_docs() -> None:
@@ -250,7 +255,8 @@ def test_what_engines_honour_is_in_the_docs() -> None:
 
 @pytest.mark.parametrize("engine", [llama_request, vllm_core, scripted])
 def test_what_an_engine_does_not_honour_has_a_reason(engine: ModuleType) -> None:
-    assert engine.REFUSED.keys() == {*Sampling.__struct_fields__} - engine.SUPPORTED
+    unsupported = {*Sampling.__struct_fields__} - engine.SUPPORTED
+    every_row(engine.REFUSED, unsupported, f"REFUSED in {engine.__file__}")
 
 
 def test_what_upstreams_honour_is_in_the_docs() -> None:
@@ -262,14 +268,16 @@ def test_what_upstreams_honour_is_in_the_docs() -> None:
     kinds[ollama.NAME] = ollama.SUPPORTED
     documented = {kind: set(named(cell)) for kind, cell in rows("engines.md", "Which upstream does what")}
     assert documented.pop(llama_server.NAME) == {"llama_cpp"}
+    every_row(documented, kinds, "the table of 'Which upstream does what' in docs/engines.md")
     assert documented == kinds
     providers = {provider.name: {*provider.sampling, "priority"} for provider in chat.PROVIDERS}
     providers[anthropic.NAME] = {*anthropic.SAMPLING, "priority"}
     of_providers = {
         kind: set(named(cell)) for kind, *_, cell in rows("engines.md", "Conversations only")[-8:]
     }
+    every_row(of_providers, providers, "the table of 'Conversations only' in docs/engines.md")
     assert of_providers == providers
-    assert {llama_server.NAME, *kinds, *providers} == upstream.KINDS.keys()
+    every_row({llama_server.NAME, *kinds, *providers}, upstream.KINDS, "the tables of docs/engines.md")
 
 
 # docs/structured-output.md
@@ -298,7 +306,7 @@ def test_the_keywords_that_are_enforced_are_in_the_docs() -> None:
 
 
 def test_the_formats_of_strings_are_in_the_docs() -> None:
-    assert listed("Formats:") == PATTERNS.keys()
+    every_row(listed("Formats:"), PATTERNS, "'Formats:' in docs/structured-output.md")
 
 
 def test_each_attack_is_stopped_by_limits_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,4 +336,5 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Connections",
     )
     found = {name: int(value) for heading in headings for name, value, *_ in rows("limits.md", heading)}
+    every_row(found, structs.asdict(DEFAULTS), "the tables of docs/limits.md")
     assert found == structs.asdict(DEFAULTS)

@@ -95,10 +95,22 @@ TOOLS: dict[str, Mapping[str, Any]] = {
 """The functions that every case offers."""
 
 
+class Answers(dict[str, dict[str, Any]]):
+    """The cases of a dialect by their names: of one that it lacks, the failure says where it belongs."""
+
+    def __init__(self, name: str) -> None:
+        self._file = FOLDER / f"{name}.toml"
+        assert self._file.exists(), f"write tests/cases/{name}.toml, with a table for each case of {__file__}"
+        super().__init__(tomllib.loads(self._file.read_text()))
+
+    def __missing__(self, case: str) -> dict[str, Any]:
+        raise AssertionError(f"add [{case}] to tests/cases/{self._file.name}: {CASES.get(case, 'unknown')}")
+
+
 @cache
-def answers(name: str) -> dict[str, dict[str, Any]]:
-    """The cases of a dialect. Raises FileNotFoundError."""
-    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+def answers(name: str) -> Answers:
+    """The cases of a dialect."""
+    return Answers(name)
 
 
 @cache

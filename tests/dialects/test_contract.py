@@ -15,6 +15,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS, find
 from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers, table_of
 from tests.laws import check, decode, fold
+from tests.rows import every_row
 
 MATRIX = [(dialect, case) for dialect in DIALECTS for case in CASES]
 NAMES = [f"{dialect.names[0]}-{case}" for dialect, case in MATRIX]
@@ -55,8 +56,8 @@ def with_special_tokens(table: Table, text: str, finish: Finish, **options: Any)
 
 @pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
 def test_answers_the_case(dialect: Dialect, case: str) -> None:
-    answer = answers(dialect.names[0]).get(case)
-    assert answer, f"{dialect.names[0]} does not answer the case {case!r}: {CASES[case]}"
+    answer = answers(dialect.names[0])[case]
+    assert answer, f"write the case [{case}] in tests/cases/{dialect.names[0]}.toml: {CASES[case]}"
     if reason := answer.get("not_applicable"):
         assert len(reason) > 10, "say why the case cannot occur"
         assert answer.keys() == {"not_applicable"}
@@ -126,9 +127,9 @@ def test_every_case_file_belongs_to_a_dialect_and_every_answer_to_a_case() -> No
     names = {dialect.names[0] for dialect in DIALECTS}
     files = {path.stem for path in FOLDER.glob("*.toml")}
 
-    assert files == names
+    every_row(files, names, "the files of tests/cases/")
     for name in names:
-        assert set(answers(name)) <= set(CASES)
+        every_row(answers(name), CASES, f"tests/cases/{name}.toml")
 
 
 def test_no_two_dialects_share_a_name() -> None:
