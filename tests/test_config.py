@@ -232,11 +232,11 @@ NAMES = [
 
 def test_every_option_of_an_engine_is_tested() -> None:
     options = {field.name for each in (llama_cpp, scripted, upstream, vllm) for field in fields(each.Options)}
-    every_row(ENGINE_SAMPLES, options, f"ENGINE_SAMPLES in {__file__}")
+    every_row(ENGINE_SAMPLES, options, "ENGINE_SAMPLES in tests/test_config.py")
 
 
 def test_every_option_of_the_server_is_tested() -> None:
-    every_row(SAMPLES, NAMES, f"SAMPLES in {__file__}")
+    every_row(SAMPLES, NAMES, "SAMPLES in tests/test_config.py")
 
 
 # All at once, each with a value of its own: to read the command line takes 50 ms.

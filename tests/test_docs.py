@@ -17,6 +17,7 @@ from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, HINTS, REFUSED
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.responses.schema import CreateResponse
+from antiphon.app.metrics import Metrics
 from antiphon.config import Settings
 from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.json_schema import compile_schema
@@ -318,6 +319,20 @@ def test_each_attack_is_stopped_by_limits_that_there_are(monkeypatch: pytest.Mon
     assert all(shown)
     assert {name for names in limits for name in names} <= structs.asdict(DEFAULTS).keys()
     assert sorted(name for names in shown for name in names) == sorted(attacks)
+
+
+def test_every_metric_is_in_the_docs() -> None:
+    """Those of the libraries are not: `python_…` and `process_…`."""
+    text, _ = Metrics().text("text/plain", {}, {}, 0)
+    families = [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE ")]
+    lines = section("observability.md", "Metrics").splitlines()
+    cells = " ".join(line.split(" | ")[0] for line in lines if line.startswith("| `"))
+    documented = [name.partition("{")[0] for name in named(cells) if "…" not in name]
+    every_row(
+        documented,
+        [name for name in families if not name.startswith(("python_", "process_"))],
+        "the table of 'Metrics' in docs/observability.md",
+    )
 
 
 def test_every_limit_is_in_the_docs_with_its_value() -> None:
