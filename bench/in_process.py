@@ -26,13 +26,14 @@ from antiphon.apis.messages.stream import MessageStream
 from antiphon.app.ids import random_id
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
+from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter
 from antiphon.core.turn import Turn
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
 from antiphon.dialects.hermes import HERMES
 from antiphon.engines.engine import Engine, GenerationRequest, ModelCard, Prompt, Receiver, Work
-from antiphon.run.drive import Client, DeltaEncoder, DeltaWriter, Driver, EncodedDeltas, Projection
+from antiphon.run.drive import Client, Driver, Projection
 from antiphon.run.generation import GenerationRun, Interceptors
 from bench.measure import Figure, take_turns
 from bench.scenario import CASES, PLAIN, Case
@@ -143,7 +144,7 @@ class _Client(Client):
         self.sent.append(b"".join(lines))
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
-        return EncodedDeltas(encode, self.sent.append)
+        return lambda text, tokens: self.sent.append(encode(text, tokens))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         if lines:

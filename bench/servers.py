@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -41,21 +41,28 @@ def both() -> Iterator[tuple[Server, Server]]:
 
 
 @contextmanager
-def antiphon() -> Iterator[tuple[str, ...]]:
-    """Python's arguments for Antiphon with the scripted engine; its script is there while the block runs."""
+def antiphon(lines: Iterable[bytes] = tuple(plan.line for plan in PLANS)) -> Iterator[tuple[str, ...]]:
+    """Python's arguments for Antiphon with these lines of a script, which is there while the block runs."""
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
         script = Path(folder) / "script.jsonl"
-        script.write_bytes(b"\n".join(plan.line for plan in PLANS))
+        script.write_bytes(b"\n".join(lines))
         serve = "import sys; from antiphon.cli import main; sys.exit(main(sys.argv[1:]))"
         options = ("--engine", "scripted", "--script", str(script), "--model-name", MODEL)
         yield ("-c", serve, "serve", *options, "--port", "0", "--store", "memory")
 
 
 @contextmanager
-def running(name: str, arguments: tuple[str, ...], under: tuple[str, ...] = ()) -> Iterator[Server]:
-    """A server in a process of its own, while the block runs: Python with these arguments, `under` a tool."""
+def running(
+    name: str, arguments: tuple[str, ...], under: tuple[str, ...] = (), tree: Path | None = None
+) -> Iterator[Server]:
+    """A server in a process of its own, while the block runs: Python with these arguments, `under` a tool.
+
+    Its packages are those of `tree`, if they are there.
+    """
     # The user's own settings must not change the results.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
+    if tree is not None:
+        environment["PYTHONPATH"] = str(tree)
     with TemporaryFile() as log:  # a line for each request, which is read only if the server fails
         process = subprocess.Popen(  # noqa: S603
             [*under, sys.executable, *arguments],

@@ -27,11 +27,12 @@ from antiphon.apis.wire import decode
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Candidate, Chunk, Token
 from antiphon.core.events import Event
+from antiphon.core.plain_tokens import DeltaEncoder
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
-from antiphon.run.drive import Client, DeltaEncoder, Driver, Journal, Projection
+from antiphon.run.drive import Client, Driver, Journal, Projection
 from antiphon.run.endings import Ending
 from antiphon.run.generation import GenerationRun, Interceptors
 from tests.run.support import PROMPT, STOP, Speaker, request

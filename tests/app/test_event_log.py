@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.apis.responses.output.item import Frame, SequenceNumbers
 from antiphon.app import event_log
 from antiphon.app.event_log import DeltaRun, EventBuffer, events_after, logged_events
+from antiphon.core.plain_tokens import NumberedFrame, SequenceNumbers
 from antiphon.run import drive
 from antiphon.store.records import LogEntry
 from tests.search import examples
 
 FRAMES = [
-    Frame(
+    NumberedFrame(
         b'{"type":"%b.delta","sequence_number":' % kind, b',"item_id":"\xc3\xa9","delta":', b',"logprobs":[]}'
     )
     for kind in (b"text", b"reasoning")

@@ -92,11 +92,11 @@ class Mixes:
         output.push(0, [TextStarted()])
         await until(lambda: not output.paused)
         for index, char in enumerate(self._text):
-            writer = output.delta_writer(0, TextDelta) if index % 2 else None
-            if writer is None:
+            write = output.delta_writer(0, TextDelta) if index % 2 else None
+            if write is None:
                 output.push(0, [TextDelta(char, char)])
             else:
-                writer.write(char, ())
+                write(char, ())
         output.push(0, [Finished(FinishReason.STOP, Usage())])
 
     def abandon(self) -> Sequence[tuple[int, Any]]:

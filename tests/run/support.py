@@ -10,12 +10,12 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import Event, ReasoningDelta, TextDelta
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.plain_tokens import DeltaWriter
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, Prompt, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import DeltaWriter
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
@@ -182,13 +182,6 @@ async def served(engine: Engine) -> TokenModel:
 # What keeps events
 
 
-class Deltas:
-    """Writes deltas by calling this."""
-
-    def __init__(self, write: Callable[[str, tuple[Token, ...]], None]) -> None:
-        self.write = write
-
-
 class Heard:
     """An output that keeps its events: `batches` in their order. `hold` and `resume` as a client does.
 
@@ -218,7 +211,7 @@ class Heard:
             self.enough.set()
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter:
-        return Deltas(lambda text, tokens: self.push(choice, [delta(text, text, tokens)]))
+        return lambda text, tokens: self.push(choice, [delta(text, text, tokens)])
 
     async def calls_begin(self, count: int) -> None:
         self.calls_begun = count

@@ -20,13 +20,13 @@ from antiphon.core.errors import (
     StoreError,
 )
 from antiphon.core.events import Event, Finished, TextDelta
+from antiphon.core.plain_tokens import DeltaEncoder
 from antiphon.core.turn import Sampling
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import (
     CLIENT,
     LARGE,
     Client,
-    DeltaEncoder,
     Driver,
     call_in_turn,
     pieces,

@@ -19,9 +19,9 @@ from msgspec import UNSET, UnsetType
 from antiphon.apis.completion_body import CompletionUsage, total
 from antiphon.apis.envelope import Envelope, PresentationOptions, RenderedPrompt, UsageReports
 from antiphon.apis.framing import untyped_event
-from antiphon.apis.text_frame import TextFrame
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event, ReasoningDelta, Usage
+from antiphon.core.plain_tokens import TextFrame
 
 Tokens = tuple[Token, ...]
 Piece = Callable[[str, Tokens], bytes]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from antiphon.apis.responses.output.item import Frame, SequenceNumbers
+from antiphon.core.plain_tokens import NumberedFrame, SequenceNumbers
 from antiphon.run.drive import pieces
 from antiphon.store.records import LogEntry
 
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 class DeltaRun:
     """Consecutive deltas of one item: their `texts` since the last line."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: NumberedFrame) -> None:
         self.frame = frame
         self.texts: list[str] = []
         self._parts = [part.decode() for part in frame]
@@ -97,7 +97,7 @@ def logged_events(entry: LogEntry) -> list[bytes]:
             events.append(line)
             continue
         head, middle, tail, *texts = _decode(line)
-        frame, numbers = Frame(head.encode(), middle.encode(), tail.encode()), SequenceNumbers()
+        frame, numbers = NumberedFrame(head.encode(), middle.encode(), tail.encode()), SequenceNumbers()
         numbers.next = entry.first + len(events)
         events += [numbers.delta(frame, text) for text in texts]
     return events

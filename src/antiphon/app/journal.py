@@ -13,15 +13,15 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.responses.output.item import Frame
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.event_log import DeltaRun, EventBuffer
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.errors import StoreError
+from antiphon.core.plain_tokens import DeltaEncoder, NumberedFrame
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import DeltaEncoder, Journal, Projection
+from antiphon.run.drive import Journal, Projection
 from antiphon.run.endings import Ending, LostError, Stored
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
@@ -44,7 +44,7 @@ class StoredProjection(Projection, Protocol):
     status: str
 
     @property
-    def frame(self) -> Frame | None:
+    def frame(self) -> NumberedFrame | None:
         """The frame of the deltas of the open item, if it has one."""
         ...
 

@@ -10,29 +10,17 @@ transport (see `protocol.py`); under any other ASGI server, by `send`.
 import asyncio
 from asyncio import WriteTransport
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from antiphon.apis.api import OPENAI, Api
-from antiphon.apis.text_frame import TextFrame
 from antiphon.app.app import Options
-from antiphon.core.chunks import Token
 from antiphon.core.eager import eager_task
-from antiphon.http.protocol import SIZE_LINES, STREAM, Listener, StreamProtocol
-from antiphon.run.drive import (
-    CLIENT,
-    LARGE,
-    Client,
-    DeltaEncoder,
-    DeltaWriter,
-    Driver,
-    EncodedDeltas,
-    wait_for_turn,
-)
+from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter, Outlet
+from antiphon.http.protocol import STREAM, Listener, StreamProtocol
+from antiphon.run.drive import CLIENT, LARGE, Client, Driver, wait_for_turn
 from antiphon.run.endings import ClientLeftError, ClientStalledError
 
 STREAM_HEADERS = [
@@ -43,9 +31,6 @@ JSON = [(b"content-type", b"application/json")]
 MAX_UNSENT = 64 * 1024
 """Bytes that wait for a client that does not read before its answer is held back; asyncio's transports
 have the same limit."""
-
-_encode = msgspec.json.Encoder().encode
-_CHUNK_END = b"\r\n"
 
 log = structlog.get_logger()
 
@@ -197,8 +182,6 @@ def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener
 class _Delivery(Client, Listener):
     """The common part of both: the driver, and a client that may disconnect."""
 
-    __slots__ = ("_connection", "_driver", "_options", "started")
-
     def __init__(self, driver: Driver, options: Options) -> None:
         self._driver = driver
         self._options = options
@@ -239,90 +222,15 @@ class FullAnswer(_Delivery):
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The body has what the projection makes of deltas, and nothing is sent before."""
-        return EncodedDeltas(encode, _discard)
+        return lambda text, tokens: _discard(encode(text, tokens))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
         self._body = body()
 
 
-class _ItemWriter:
-    """Writes the deltas of one item to a stream. Every token looks this up, so it is one small object.
-
-    `out` takes events, `transport`, if there is one, chunks. `silent`: nothing was written since the last
-    look.
-    """
-
-    __slots__ = ("out", "silent", "transport")
-
-    def __init__(self, out: Callable[[bytes], object], transport: WriteTransport | None) -> None:
-        self.out = out
-        self.transport = transport
-        self.silent = True
-
-
-class _TextWriter(_ItemWriter):
-    """Writes the texts of one item as chunks, in one step: most of most streams."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(
-        self, out: Callable[[bytes], object], transport: WriteTransport | None, frame: TextFrame
-    ) -> None:
-        super().__init__(out, transport)
-        *begin, end = frame.parts
-        self._parts = (*begin, _ended(end))
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
-        event = _encode(text).join(self._parts)
-        self.silent = False
-        size = len(event) - len(_CHUNK_END)
-        if (transport := self.transport) is not None and size < len(SIZE_LINES):
-            transport.write(SIZE_LINES[size] + event)
-        else:
-            out = self.out  # called as an attribute, it would be looked up as a method
-            out(event[:size])
-
-
-class _DeltaWriter(_ItemWriter):
-    """Writes deltas that have more than a text."""
-
-    __slots__ = ("_encode",)
-
-    def __init__(
-        self, out: Callable[[bytes], object], transport: WriteTransport | None, encode: DeltaEncoder
-    ) -> None:
-        super().__init__(out, transport)
-        self._encode = encode
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
-        self.silent = False
-        out, encode = self.out, self._encode  # called as attributes, they would be looked up as methods
-        out(encode(text, tokens))
-
-
 class EventStream(_Delivery):
     """The events of an API. `framing` makes them from wire events, `after` is sent after the last."""
-
-    # Slots, because every token looks up some of them.
-    __slots__ = (
-        "_after",
-        "_api",
-        "_early",
-        "_framing",
-        "_last",
-        "_loop",
-        "_opened",
-        "_opening",
-        "_out",
-        "_silent",
-        "_stall",
-        "_timer",
-        "_transport",
-        "_writers",
-    )
 
     def __init__(
         self,
@@ -337,10 +245,7 @@ class EventStream(_Delivery):
         self._framing = framing
         self._after = after
         self._early: list[bytes] = []  # before the response has begun
-        self._out: Callable[[bytes], object] = self._begin  # takes events
-        self._transport: WriteTransport | None = None  # takes chunks
-        self._silent = True  # nothing was written since the last look, but by writers
-        self._writers: dict[int, _ItemWriter] = {}  # by choice, those of its open item
+        self._outlet = Outlet(self._begin)
         self._opened = False  # the response has begun, or the task does it
         self._opening: asyncio.Task[None] | None = None
         self._last: bytes | None = None
@@ -369,25 +274,12 @@ class EventStream(_Delivery):
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
         self.started = True
-        self._silent = False
-        self._out(self._framing.frame_all(lines))
+        self._outlet.silent = False
+        self._outlet.write(self._framing.frame_all(lines))
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
         """See `Client`. The response has begun."""
-        framed = self._framing.deltas(encode)
-        writer: _TextWriter | _DeltaWriter
-        if isinstance(framed, TextFrame):
-            writer = _TextWriter(self._out, self._transport, framed)
-        else:
-            writer = _DeltaWriter(self._out, self._transport, framed)
-        self._writers[choice] = writer
-        return writer
-
-    def _lead(self, out: Callable[[bytes], object], transport: WriteTransport | None) -> None:
-        """From now on, what is written goes there."""
-        self._out, self._transport = out, transport
-        for writer in self._writers.values():
-            writer.out, writer.transport = out, transport
+        return self._outlet.delta_writer(self._framing.deltas(encode))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """See `Client`."""
@@ -409,29 +301,26 @@ class EventStream(_Delivery):
         out = await self._connection.open(start, first)
         if self._connection.disconnected:
             return
-        self._lead(out, self._connection.transport)
+        self._outlet.lead(out, self._connection.transport)
         if self._early:  # events came meanwhile
             out(b"".join(self._early))
 
     def _tick(self) -> None:
         """Send a comment, if nothing was sent since the last call."""
-        silent = self._silent and all(writer.silent for writer in self._writers.values())
         # A client that does not read needs no comments, and some APIs have none.
-        if silent and self._stall is None and self._api.keep_alive:
+        if self._outlet.silent and self._stall is None and self._api.keep_alive:
             self.started = True
             self._keep_alive()
-        self._silent = True
-        for writer in self._writers.values():
-            writer.silent = True
+        self._outlet.silent = True
         self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
 
     def _keep_alive(self) -> None:
         """Send something that says nothing."""
-        self._out(self._api.keep_alive)
+        self._outlet.write(self._api.keep_alive)
 
     def on_disconnect(self) -> None:
         """See `Listener`. The rest of the answer is for the journal only."""
-        self._lead(_discard, None)  # a closed transport raises when it is written to
+        self._outlet.lead(_discard)  # a closed transport raises when it is written to
         super().on_disconnect()
 
     def on_pause(self) -> None:
@@ -452,12 +341,6 @@ class EventStream(_Delivery):
         log.info("a client that does not read is cut off", seconds=self._options.stall)
         self._driver.stop(ClientStalledError())
         self._connection.cut_off()
-
-
-@lru_cache(256)
-def _ended(event: bytes) -> bytes:
-    """The end of events with that of their chunks: one object for all streams, which the processor caches."""
-    return event + _CHUNK_END
 
 
 def _discard(body: bytes) -> None:

@@ -14,7 +14,7 @@ the connection. An offer to go on in another protocol than WebSocket is ignored 
 
 import logging
 import re
-from asyncio import BaseTransport, Event, TimerHandle, WriteTransport
+from asyncio import BaseTransport, Event, TimerHandle
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +37,7 @@ from websockets.frames import CloseCode, Frame
 from antiphon.apis.errors import encode_error
 from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
+from antiphon.core.plain_tokens import ChunkedBody
 
 log = structlog.get_logger()
 
@@ -47,33 +48,10 @@ STALL = 60.0
 _REQUEST_SCOPE = ("http_version", "method", "path", "raw_path", "query_string", "headers", "state")
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
-SIZE_LINES = [b"%x\r\n" % size for size in range(4096)]
-"""The first lines of chunks of most sizes: to format one takes as long as the rest of a write."""
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 """A target of a request with an authority."""
 SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
-
-
-class _ChunkWriter:
-    """Writes parts of a body as chunks."""
-
-    __slots__ = ("_transport",)
-
-    def __init__(self, transport: WriteTransport) -> None:
-        self._transport = transport
-
-    def write(self, body: bytes) -> None:
-        """Write a part."""
-        if (size := len(body)) < len(SIZE_LINES):
-            self._transport.write(b"".join((SIZE_LINES[size], body, b"\r\n")))
-        else:  # not copied
-            self._transport.writelines(_chunk(body))
-
-
-def _chunk(body: bytes) -> tuple[bytes, ...]:
-    """A part of a body in chunked framing."""
-    return b"%x\r\n" % len(body), body, b"\r\n"
 
 
 class DateHeader:
@@ -95,8 +73,6 @@ class DateHeader:
 
 class Listener:
     """The writer of the current response."""
-
-    __slots__ = ()
 
     def on_disconnect(self) -> None:
         """The client has left."""
@@ -256,7 +232,7 @@ class _Cycle(RequestResponseCycle):
         """Write the head, and the first part of the body, if there is any yet."""
         self.chunked_encoding = True
         head = (*self._head(message), b"transfer-encoding: chunked\r\n\r\n")
-        self.transport.write(b"".join((*head, *_chunk(first)) if first else head))
+        self.transport.write(b"".join((*head, b"%x\r\n" % len(first), first, b"\r\n") if first else head))
 
     def _answer(self, message: Any, body: bytes) -> None:
         """Write a whole response."""
@@ -561,7 +537,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def writer(self) -> Callable[[bytes], None]:
         """A function that writes parts of the body of the current response."""
-        return _ChunkWriter(self.transport).write
+        return ChunkedBody(self.transport).write
 
     def abort(self) -> None:
         """Close the connection, with data unread."""

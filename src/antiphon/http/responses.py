@@ -12,8 +12,8 @@ from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.app.app import App, Options
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import as_kept, begin, response_id
-from antiphon.core.chunks import Token
 from antiphon.core.errors import RequestError
+from antiphon.core.plain_tokens import DeltaEncoder, NumberedDeltas
 from antiphon.http.delivery import EventStream, Framing, FullAnswer
 from antiphon.http.request import (
     app_of,
@@ -23,7 +23,7 @@ from antiphon.http.request import (
     read_request,
     request_id_of,
 )
-from antiphon.run.drive import DeltaEncoder, Driver
+from antiphon.run.drive import Driver
 
 Answer = FullAnswer | EventStream | Response
 
@@ -40,8 +40,6 @@ class ResponseEvents(EventStream):
     again that it is in progress.
     """
 
-    __slots__ = ("_projection",)
-
     def __init__(
         self, driver: Driver, projection: ResponseProjection, options: Options, framing: Framing
     ) -> None:
@@ -50,7 +48,7 @@ class ResponseEvents(EventStream):
 
     def _keep_alive(self) -> None:
         if lines := events_of_waiting(self._driver, self._projection):
-            self._out(self._framing.frame_all(lines))
+            self._outlet.write(self._framing.frame_all(lines))
         if self._driver.holding:
             super()._keep_alive()
 
@@ -68,8 +66,6 @@ def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[by
 class LogStream(EventStream):
     """The events of a stored response. It is known to exist, so the stream begins at once."""
 
-    __slots__ = ("_newest", "_state")
-
     def __init__(self, driver: Driver, options: Options, framing: Framing) -> None:
         super().__init__(driver, options, framing, after=DONE)
         self._state = b""
@@ -79,7 +75,7 @@ class LogStream(EventStream):
         """See `Client`."""
         super().attach(driver)
         self.started = True
-        self._out(self._api.keep_alive)
+        self._outlet.write(self._api.keep_alive)
 
     def write(self, lines: list[bytes]) -> None:
         """See `Client`."""
@@ -96,7 +92,7 @@ class LogStream(EventStream):
             return
         event = msgspec.json.decode(self._state)
         event["sequence_number"] = msgspec.json.decode(self._newest)["sequence_number"]
-        self._out(self._framing.frame_all([msgspec.json.encode(event)]))
+        self._outlet.write(self._framing.frame_all([msgspec.json.encode(event)]))
 
 
 async def create(request: Request) -> Answer:
@@ -154,30 +150,19 @@ def _framing(obfuscated: bool) -> Framing:
     return _PADDED if obfuscated else _TYPED
 
 
-class _TypedDeltas:
-    """Encodes the deltas of one item as server-sent events: they have one type, which is looked up once."""
-
-    __slots__ = ("_encode", "_head")
-
-    def __init__(self, encode: DeltaEncoder) -> None:
-        self._encode = encode
-        self._head = b""
-
-    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
-        """See `DeltaEncoder`."""
-        encode = self._encode
-        payload = encode(text, tokens)
-        if not self._head:
-            self._head = event_head(payload)
-        return b"".join((self._head, payload, b"\n\n"))
+def _typed(encode: DeltaEncoder) -> DeltaEncoder:
+    """The encoder of server-sent events: deltas of one item have one type."""
+    if isinstance(encode, NumberedDeltas):
+        return encode.between(event_head(encode.frame.head), b"\n\n")
+    return lambda text, tokens: frame([encode(text, tokens)])
 
 
-def _padded_deltas(encode: DeltaEncoder) -> DeltaEncoder:
+def _padded(encode: DeltaEncoder) -> DeltaEncoder:
     return lambda text, tokens: frame(obfuscate([encode(text, tokens)]))
 
 
-_TYPED = Framing(frame, lambda encode: _TypedDeltas(encode).encode)
-_PADDED = Framing(lambda payloads: frame(obfuscate(payloads)), _padded_deltas)
+_TYPED = Framing(frame, _typed)
+_PADDED = Framing(lambda payloads: frame(obfuscate(payloads)), _padded)
 
 
 def _target(request: Request) -> tuple[App, str, str]:

@@ -22,10 +22,10 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from antiphon.core.chunks import Token
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
 from antiphon.core.events import ReasoningDelta, TextDelta
 from antiphon.core.observation import observed
+from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter
 from antiphon.engines.engine import Prompt
 from antiphon.log import log_failure
 from antiphon.run.endings import FINISHED, ClientResult, DeadlineError, Ending, Stored, ending_of
@@ -35,8 +35,6 @@ T = TypeVar("T")
 JOURNAL = "journal"
 CLIENT = "client"
 """The reasons for a pause: a journal that is not open yet, or a client that does not read."""
-DeltaEncoder = Callable[[str, tuple[Token, ...]], bytes]
-"""Text and its tokens → the wire event."""
 LARGE = 1024 * 1024
 """Wire events of at least this number of bytes are processed in a separate turn of the event loop."""
 
@@ -194,29 +192,6 @@ class Journal:
         """Write no more; the stored answer is not changed."""
 
 
-class DeltaWriter(Protocol):
-    """Writes the deltas of one item."""
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """Write the text of a delta, and its tokens."""
-        ...
-
-
-class EncodedDeltas:
-    """Encodes each delta, and passes it to `out`."""
-
-    __slots__ = ("_encode", "_out")
-
-    def __init__(self, encode: DeltaEncoder, out: Callable[[bytes], object]) -> None:
-        self._encode = encode
-        self._out = out
-
-    def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
-        out, encode = self._out, self._encode  # called as attributes, they would be looked up as methods
-        out(encode(text, tokens))
-
-
 class Client:
     """The client of an answer; this base class does nothing, for answers that are only stored."""
 
@@ -236,7 +211,7 @@ class Client:
 
         The writer of an item before it is not used any more.
         """
-        return EncodedDeltas(encode, lambda line: self.write([line]))
+        return lambda text, tokens: self.write([encode(text, tokens)])
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
         """Send the last wire events, or the body: the answer is over."""
@@ -247,27 +222,6 @@ _NO_CLIENT = Client()
 
 class Driver:
     """Drives one answer; sources push to it. A driver is used once."""
-
-    # Slots, because every token looks up some of them.
-    __slots__ = (
-        "_begun",
-        "_cancelled",
-        "_client",
-        "_deadline",
-        "_early",
-        "_journal",
-        "_observation",
-        "_on_pause",
-        "_opening",
-        "_pauses",
-        "_projection",
-        "_reason",
-        "_source",
-        "_task",
-        "_unopened",
-        "_waiting",
-        "paused",
-    )
 
     def __init__(
         self,

@@ -20,12 +20,13 @@ from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
+from antiphon.core.plain_tokens import PlainTokens
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.call_filter import CallFilter
 from antiphon.run.check import OutputCheck
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import DeltaWriter, Driver, call_in_turn, wait_for_turn
+from antiphon.run.drive import Driver, call_in_turn, wait_for_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, request_after, split_unfinished
@@ -127,63 +128,11 @@ class Interceptors(Struct, frozen=True):
     content: Callable[[Sequence[Item]], list[Event]] | None = None
 
 
-class _PlainChunks:
-    """What every plain chunk looks up: slots of a base come first, so these are in one line of the cache."""
-
-    __slots__ = ("_pieces", "_plain", "_plain_writer")
-
-    _pieces: list[str]
-    _plain: Mapping[str, bool]  # the texts that are plain: see `AnswerDecoder`
-    _plain_writer: DeltaWriter | None  # for the open item, if it needs no events
-
-
-class GenerationRun(_PlainChunks):
+class GenerationRun:
     """Generates once; a `Receiver` of an engine. Not for reuse.
 
     `items` numbers and builds the items of the answer that this generation is part of.
     """
-
-    # Every token looks up some of them; and with more than 30 attributes Python would make a dictionary.
-    __slots__ = (
-        "__weakref__",
-        "_before",
-        "_begins",
-        "_broken",
-        "_calls",
-        "_check",
-        "_choice",
-        "_closings",
-        "_content",
-        "_counted",
-        "_decoder",
-        "_direct",
-        "_emit",
-        "_ended",
-        "_engine",
-        "_failure",
-        "_finished",
-        "_first",
-        "_held",
-        "_hosted",
-        "_intercepted",
-        "_items",
-        "_later",
-        "_limit",
-        "_lost",
-        "_observation",
-        "_on_ended",
-        "_output",
-        "_plan",
-        "_pool",
-        "_repetition",
-        "_replay",
-        "_request",
-        "_started",
-        "_unfinished",
-        "_unread",
-        "_verdict",
-        "_work",
-    )
 
     def __init__(
         self,
@@ -214,7 +163,7 @@ class GenerationRun(_PlainChunks):
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
         self._intercepted = self._replay is not None or self._repetition is not None
         self._items = items
-        self._pieces = items.pieces
+        self._plain = PlainTokens(items.pieces, decoder.count_plain)
         self._before = 0  # tokens that were written before the engine began its part
         self._work: Work
         self._ended: asyncio.Future[None]  # done when the engine's part is over
@@ -222,10 +171,7 @@ class GenerationRun(_PlainChunks):
         self._choice: int
         self._emit: Emit
         self._direct = False  # no interceptor between engine and driver
-        self._plain_writer = None
-        self._plain = {}
-        self._counted = 0  # pieces that the decoder has counted: others were written directly
-        self._begins = False  # another item may be open: its writer is not known yet
+        self._begins = False  # another item may be open: how its deltas are written is not known yet
         self._held: list[Chunk] = []  # while the client does not read
         self._unread = 0  # how many those are, each with every alternative to its tokens
         self._failure: AntiphonError | None = None  # reported after them
@@ -240,7 +186,7 @@ class GenerationRun(_PlainChunks):
     @property
     def tokens(self) -> int:
         """Tokens so far."""
-        self._count_plain()
+        self._plain.count()
         return self._decoder.completion_tokens
 
     async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
@@ -311,14 +257,8 @@ class GenerationRun(_PlainChunks):
     def push(self, chunks: list[Chunk]) -> None:
         """See `Receiver`."""
         try:
-            writer = self._plain_writer
-            if writer is not None and len(chunks) == 1:
-                chunk = chunks[0]  # the same as `_pass`, inlined for most tokens of most answers
-                text = chunk.text
-                if len(chunk.tokens) == 1 and chunk.finish is None and self._plain[text]:
-                    self._pieces.append(text)
-                    writer.write(text, chunk.tokens)
-                    return
+            if self._plain.take(chunks):  # as most of most answers
+                return
             if self._output.paused or self._held:
                 self._hold(chunks)
             else:
@@ -333,8 +273,7 @@ class GenerationRun(_PlainChunks):
             self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
-        if self._plain_writer is not None:
-            self._count_plain()
+        self._plain.count()
         if self._limit is None:
             self._decode(self._taken(chunks) if self._intercepted else chunks)
             over = self._finished
@@ -343,27 +282,20 @@ class GenerationRun(_PlainChunks):
         ready = self._begins and not over and not self._held and not self._output.paused
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
-            self._plain_writer = self._output.delta_writer(self._choice, delta)
-            self._counted = len(self._pieces)
-            if self._plain_writer is not None:
-                self._output.on_pause(self._drop_writer)
-        self._plain = self._decoder.plain
+            self._plain.begin(self._output.delta_writer(self._choice, delta))
+            if self._plain.write is not None:
+                self._output.on_pause(self._make_events)
+        self._plain.texts = self._decoder.plain
         if over and not self._ended.done():
             self._held.clear()
             self._unread = 0
             self._work.cancel()
             self._ended.set_result(None)
 
-    def _drop_writer(self) -> None:
+    def _make_events(self) -> None:
         """Write nothing more without looking whether the answer is held back."""
-        self._count_plain()
-        self._plain_writer, self._begins = None, self._direct
-
-    def _count_plain(self) -> None:
-        """Have the decoder count the plain chunks that were written directly."""
-        if self._plain_writer is not None:
-            self._decoder.count_plain(self._pieces[self._counted :])
-            self._counted = len(self._pieces)
+        self._plain.end()
+        self._begins = self._direct
 
     def fail(self, error: AntiphonError) -> None:
         """See `Receiver`. Chunks that were pushed before are processed first."""
@@ -411,7 +343,7 @@ class GenerationRun(_PlainChunks):
             later, self._later = self._later, []
             return later if self._check is None else later + self._check.end()
         self._finished = True
-        self._count_plain()
+        self._plain.count()
         decoder, held = self._decoder, list[Event]()
         self._held, self._unfinished = self._unfinished + self._held, []
         while self._held:
@@ -456,11 +388,10 @@ class GenerationRun(_PlainChunks):
         for chunk in chunks:
             events = decoder.feed(chunk)
             if len(events) == 1 and type(events[0]) in DELTAS and self._calls is None:
-                self._pieces.append(events[0].text)  # type: ignore[union-attr]
-                self._counted += 1
+                self._plain.add(events[0].text)  # type: ignore[union-attr]
             elif events:
                 events = self._visible(events)
-                self._plain_writer, self._begins = None, self._direct
+                self._plain.write, self._begins = None, self._direct
             finish = chunk.finish
             if finish is None and (
                 decoder.stopped or (self._calls is not None and self._calls.limit_reached)

@@ -20,7 +20,6 @@ from antiphon.apis.chat.resource import (
 )
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.envelope import PresentationOptions, UsageReports
-from antiphon.apis.text_frame import MARK
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import EngineError
@@ -36,6 +35,7 @@ from antiphon.core.events import (
     TextStarted,
     Usage,
 )
+from antiphon.core.plain_tokens import MARK
 from antiphon.core.turn import CallMode, ToolChoice
 from antiphon.dialects.registry import DIALECTS
 from antiphon.run.call_filter import CallFilter

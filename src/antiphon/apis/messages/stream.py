@@ -42,7 +42,6 @@ from antiphon.apis.messages.resource import (
 )
 from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import StreamProjection
-from antiphon.apis.text_frame import TextFrame
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
@@ -57,6 +56,7 @@ from antiphon.core.events import (
     TextStarted,
     ToolResultReceived,
 )
+from antiphon.core.plain_tokens import TextFrame
 
 _encode = msgspec.json.Encoder().encode
 

@@ -13,12 +13,13 @@ from msgspec import Struct
 
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.kinds import KINDS
-from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
+from antiphon.apis.responses.output.item import ItemPosition, OpenItem
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.apis.sealing import Signer
 from antiphon.core import items
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.turn import Function, Hosted
 
 REQUEST = "mcp_approval_request"

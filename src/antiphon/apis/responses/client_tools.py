@@ -16,16 +16,11 @@ from antiphon.apis.media import at_url, stored
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.added_tools import SEARCH_FUNCTION
 from antiphon.apis.responses.events import CommandAdded, CommandDelta, CommandDone
-from antiphon.apis.responses.output.item import (
-    IN_PROGRESS,
-    INCOMPLETE,
-    ItemPosition,
-    OpenItem,
-    SequenceNumbers,
-)
+from antiphon.apis.responses.output.item import IN_PROGRESS, INCOMPLETE, ItemPosition, OpenItem
 from antiphon.apis.tool_schemas import check_schema
 from antiphon.core.hosts import Note, unread
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, MediaKind, TextPart, object_in
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.turn import Function
 
 # Arguments of models

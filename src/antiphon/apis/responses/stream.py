@@ -29,10 +29,8 @@ from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCal
 from antiphon.apis.responses.output.item import (
     COMPLETED,
     INCOMPLETE,
-    Frame,
     ItemPosition,
     OpenItem,
-    SequenceNumbers,
     encode,
 )
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
@@ -76,6 +74,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.hosts import Listing
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.plain_tokens import NumberedDeltas, NumberedFrame, SequenceNumbers
 from antiphon.core.turn import UNKNOWN, unknown_function
 
 
@@ -118,7 +117,7 @@ class ResponseProjection:
         self._tokens: list[list[tuple[Token, ...]]] = []  # that it was written with
         # The current item of the model
         self._open: OpenItem | None = None  # None also for hidden ones
-        self.frame: Frame | None = None
+        self.frame: NumberedFrame | None = None
         """The frame of the deltas of the open item, if it has one."""
         self._ended = False  # it is complete; whether it was cut is not known yet
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
@@ -200,17 +199,13 @@ class ResponseProjection:
                 self._push_rare(event, out)
         return out
 
-    def delta_encoder(
-        self, choice: int, delta: type[Event]
-    ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+    def delta_encoder(self, choice: int, delta: type[Event]) -> NumberedDeltas | None:
         """See `Projection`."""
-        return None if self.frame is None else _Deltas(self._numbers, self.frame, self._written).encode
+        return None if self.frame is None else NumberedDeltas(self._numbers, self.frame, self._written)
 
-    def recording_encoder(self, texts: list[str]) -> Callable[[str, tuple[Token, ...]], bytes] | None:
+    def recording_encoder(self, texts: list[str]) -> NumberedDeltas | None:
         """The same; the text of each delta is also appended to `texts`."""
-        if self.frame is None:
-            return None
-        return _RecordedDeltas(self._numbers, self.frame, self._written, texts).encode
+        return None if self.frame is None else NumberedDeltas(self._numbers, self.frame, self._written, texts)
 
     def _push_rare(self, event: Event, out: list[bytes]) -> None:
         if self._ended:
@@ -481,39 +476,3 @@ def _status(after: Event) -> str:
     """The status of an item with this event after its end."""
     cut = isinstance(after, Finished) and after.reason is not FinishReason.STOP
     return INCOMPLETE if cut else COMPLETED
-
-
-class _Deltas:
-    """Encodes the deltas of one item. `written` gets the tokens of each."""
-
-    __slots__ = ("_frame", "_line", "_written")
-
-    def __init__(self, numbers: SequenceNumbers, frame: Frame, written: list[tuple[Token, ...]]) -> None:
-        self._line = numbers.delta
-        self._frame = frame
-        self._written = written
-
-    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
-        """The next event, a delta with this text."""
-        self._written.append(tokens)
-        line = self._line  # see `_DeltaWriter` for such names
-        return line(self._frame, text)
-
-
-class _RecordedDeltas(_Deltas):
-    """The same. `texts` gets the text of each: a call less for each token than an encoder around it."""
-
-    __slots__ = ("_texts",)
-
-    def __init__(
-        self, numbers: SequenceNumbers, frame: Frame, written: list[tuple[Token, ...]], texts: list[str]
-    ) -> None:
-        super().__init__(numbers, frame, written)
-        self._texts = texts
-
-    def encode(self, text: str, tokens: tuple[Token, ...]) -> bytes:
-        """See `_Deltas`."""
-        self._texts.append(text)
-        self._written.append(tokens)
-        line = self._line  # see `_DeltaWriter` for such names
-        return line(self._frame, text)

@@ -12,12 +12,13 @@ from msgspec import Struct
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CALL, event
-from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
+from antiphon.apis.responses.output.item import ItemPosition, frame
 from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter, output_item, rest
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.events import Delta
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
 from antiphon.tools.containers import container_id

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.client_tools import command_events
 from antiphon.apis.responses.events import CALL, event
-from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers
+from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem
 from antiphon.apis.responses.presenters.presenter import Presenter, output_item, rest
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item, object_in
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.shell.commands import parse
 from antiphon.toolkits.shell.details import TYPE, CommandDetails

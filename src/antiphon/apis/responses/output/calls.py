@@ -2,11 +2,12 @@
 
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.responses.events import ArgumentsDelta, ArgumentsDone, InputDelta, InputDone
-from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers, frame
+from antiphon.apis.responses.output.item import ItemPosition, OpenItem, frame
 from antiphon.apis.responses.resource import CustomCallItem, FunctionCallItem
 from antiphon.apis.responses.tools import Tool
 from antiphon.core.events import Delta
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.plain_tokens import SequenceNumbers
 
 
 class OpenFunctionCall(OpenItem):

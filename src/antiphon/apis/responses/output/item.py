@@ -13,9 +13,9 @@ from msgspec import Raw, Struct
 
 from antiphon.apis.responses.events import Event, ItemAdded, ItemDone
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.text_frame import parts_around
 from antiphon.core import items
 from antiphon.core.events import Delta
+from antiphon.core.plain_tokens import NumberedFrame, SequenceNumbers, parts_around
 
 IN_PROGRESS = "in_progress"
 COMPLETED = "completed"
@@ -25,41 +25,11 @@ _NUMBER = b'"sequence_number":'
 encode = msgspec.json.Encoder().encode
 
 
-class Frame(NamedTuple):
-    """The bytes before the number, between number and text, and after the text of a delta."""
-
-    head: bytes
-    middle: bytes
-    tail: bytes
-
-
-class SequenceNumbers:
-    """The sequence numbers of one response."""
-
-    __slots__ = ("next",)
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def encode(self, event: Event, *fields: object) -> bytes:
-        """The next event of the stream, with these fields."""
-        payload = encode(event(self.next, *fields))
-        self.next += 1
-        return payload
-
-    def delta(self, frame: Frame, text: str) -> bytes:
-        """The next event of the stream, a delta with this text."""
-        head, middle, tail = frame
-        number = self.next
-        self.next = number + 1
-        return b"".join((head, encode(number), middle, encode(text), tail))
-
-
-def frame(event: Event, *fields: object) -> Frame:
+def frame(event: Event, *fields: object) -> NumberedFrame:
     """The frame of events like this one, whose text follows these fields."""
     before, tail = parts_around(lambda text: encode(event(0, *fields, text)))
     head, number, middle = before.partition(_NUMBER)
-    return Frame(head + number, middle[1:], tail)
+    return NumberedFrame(head + number, middle[1:], tail)
 
 
 class ItemPosition(NamedTuple):
@@ -76,7 +46,7 @@ class OpenItem(ABC):
     unchanged; without one, `add` makes them.
     """
 
-    frame: Frame | None = None
+    frame: NumberedFrame | None = None
 
     def __init__(self, numbers: SequenceNumbers, position: ItemPosition) -> None:
         self.numbers = numbers

@@ -14,18 +14,12 @@ from antiphon.apis.responses.events import (
     TextDelta,
     TextDone,
 )
-from antiphon.apis.responses.output.item import (
-    IN_PROGRESS,
-    ItemPosition,
-    OpenItem,
-    SequenceNumbers,
-    encode,
-    frame,
-)
+from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, encode, frame
 from antiphon.apis.responses.resource import LogProb, OutputMessage, OutputText, TopLogProb
 from antiphon.core.chunks import Token
 from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
+from antiphon.core.plain_tokens import SequenceNumbers
 
 Cite = Callable[[str], Sequence[FoundCitation]]
 """The citations in a text."""

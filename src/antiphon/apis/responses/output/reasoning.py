@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antiphon.apis.responses import events as wire
-from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, SequenceNumbers, frame
+from antiphon.apis.responses.output.item import IN_PROGRESS, ItemPosition, OpenItem, frame
 from antiphon.apis.responses.resource import ReasoningItem, ReasoningText, SummaryText
 from antiphon.core.items import Item, Reasoning
+from antiphon.core.plain_tokens import SequenceNumbers
 
 Seal = Callable[[str], str]
 """Encrypts a text, so that only this server can read it."""

@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CALL, event
-from antiphon.apis.responses.output.item import ItemPosition, SequenceNumbers, frame
+from antiphon.apis.responses.output.item import ItemPosition, frame
 from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter, output_item
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.tool_result import RemoteFailure
 
 McpArgumentsDelta = event("response.mcp_call_arguments.delta", *CALL, "delta")

@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.events import StageEvent
-from antiphon.apis.responses.output.item import ItemPosition, OpenItem, SequenceNumbers
+from antiphon.apis.responses.output.item import ItemPosition, OpenItem
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core import items
 from antiphon.core.items import FunctionCall, FunctionOutput, TextPart
+from antiphon.core.plain_tokens import SequenceNumbers
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Hosted
 
