@@ -66,8 +66,6 @@ def to_input(arguments: str, name: str = "input") -> str:
 class InputReader:
     """Reads the string of this name in the arguments of one call, in any pieces."""
 
-    __slots__ = ("_gaps", "_half", "_held", "_matched", "_opening", "_read")
-
     def __init__(self, name: str = "input") -> None:
         self._opening = f'{{"{name}":"'
         colon = len(self._opening) - 2

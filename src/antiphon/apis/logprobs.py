@@ -46,8 +46,6 @@ class EncodedList:
     The result of `raw` may be used until the next addition.
     """
 
-    __slots__ = ("_encoded",)
-
     def __init__(self) -> None:
         self._encoded = bytearray(b"[]")
 

@@ -129,8 +129,6 @@ class ChoiceResult(Generic[C]):
     None. `results` are those of server tools, each with the number of texts before it.
     """
 
-    __slots__ = ("_end", "_shown", "calls", "ids", "reasonings", "results", "texts", "tokens")
-
     def __init__(self, shown: Callable[[Sequence[Token]], Iterable[Any]] | None, tokens: C) -> None:
         self._shown = shown
         self._end: Finished | None = None

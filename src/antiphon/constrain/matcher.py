@@ -30,8 +30,6 @@ MAX_REMEMBERED = 20_000
 class Stack:
     """An expression, the position in it, and what follows it."""
 
-    __slots__ = ("at", "expr", "rest")
-
     def __init__(self, expr: Expr, at: int, rest: "Stack | None") -> None:
         self.expr = expr
         self.at = at

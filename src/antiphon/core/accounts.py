@@ -50,8 +50,6 @@ class Permissions(Struct, frozen=True):
 class Bucket:
     """A limit per minute. Times are those of `monotonic`."""
 
-    __slots__ = ("_at", "_left", "limit")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._left = float(limit)

@@ -75,8 +75,6 @@ class Accumulator:
     text of deltas to it instead of calling `push` for them.
     """
 
-    __slots__ = ("_finished", "_opened", "items", "pieces")
-
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.pieces: list[str] = []

@@ -254,8 +254,6 @@ def public_error(error: BaseException | None) -> AntiphonError:
 class naming:  # noqa: N801 - it is used as a function
     """While a block runs, `rename` the parameters of errors. `Turn.parameters` maps them."""
 
-    __slots__ = ("_parameters",)
-
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters
 

@@ -73,8 +73,6 @@ class JsonScanner:
     it, or by `finish`.
     """
 
-    __slots__ = ("_escape", "_expect", "_high", "_in_key", "_left", "_number", "_stack", "broken")
-
     def __init__(self, *, only_object: bool = False) -> None:
         self._expect = _Expect.OBJECT if only_object else _Expect.VALUE
         self._stack: list[str] = []
@@ -88,9 +86,7 @@ class JsonScanner:
     def __copy__(self) -> Self:
         """A scanner in the same state, to try what may follow."""
         copied = type(self)()
-        for name in self.__slots__:
-            setattr(copied, name, getattr(self, name))
-        copied._stack = self._stack[:]
+        copied.__dict__.update(self.__dict__, _stack=self._stack[:])
         return copied
 
     @property

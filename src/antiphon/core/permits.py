@@ -24,8 +24,6 @@ T = TypeVar("T")
 class Permit:
     """A permit, or a place among those who wait for one. `leave` gives it up, once."""
 
-    __slots__ = ("_permits", "given", "left", "owner", "priority", "start")
-
     def __init__(self, permits: "Permits", start: Callable[[], object], owner: str, priority: int) -> None:
         self._permits = permits
         self.start: Callable[[], object] | None = start

@@ -47,27 +47,27 @@ class PlainTokens:
     several at once.
     """
 
-    texts: Mapping[str, bool] = {}
-    """Text → whether it is plain now."""
-    write: DeltaWriter | None = None
-    """Writes the deltas of the open item; None if they need events."""
-
     def __init__(self, pieces: list[str], count_plain: Callable[[Sequence[str]], None]) -> None:
+        self.texts: Mapping[str, bool] = {}
+        """Text → whether it is plain now."""
+        self.write: DeltaWriter | None = None
+        """Writes the deltas of the open item; None if they need events."""
         self._pieces = pieces
         self._count_plain = count_plain
         self._counted = 0  # of the pieces: the others were taken since
 
     def take(self, chunks: Sequence[Chunk]) -> bool:
-        """Write these chunks, if they are one plain token; returns whether they are."""
-        if self.write is None or len(chunks) != 1:
+        """Write these chunks, if they are one plain token. Otherwise, have those counted that came before."""
+        if self.write is None:
             return False
         chunk = chunks[0]
         text = chunk.text
-        if len(chunk.tokens) != 1 or chunk.finish is not None or not self.texts[text]:
-            return False
-        self._pieces.append(text)
-        self.write(text, chunk.tokens)
-        return True
+        if len(chunks) == len(chunk.tokens) == 1 and chunk.finish is None and self.texts[text]:
+            self._pieces.append(text)
+            self.write(text, chunk.tokens)
+            return True
+        self.count()
+        return False
 
     def begin(self, write: DeltaWriter | None) -> None:
         """From now on, write deltas so."""

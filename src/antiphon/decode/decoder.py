@@ -89,28 +89,6 @@ class Decoder:
     prompt: events report the whole calls, with the raw text of the answer only.
     """
 
-    # Every token looks up some of them.
-    __slots__ = (
-        "_builder",
-        "_delta",
-        "_doubled",
-        "_origin",
-        "_plain_length",
-        "_plain_texts",
-        "_plain_tokens",
-        "_prefix_left",
-        "_reader",
-        "_space",
-        "_spaces",
-        "_table",
-        "_token_map",
-        "around_calls",
-        "calls_start",
-        "plain",
-        "state",
-        "stopped",
-    )
-
     def __init__(  # noqa: PLR0913 - all but the table may be left out
         self,
         table: Table,

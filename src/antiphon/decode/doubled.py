@@ -13,8 +13,6 @@ LEAST = 3
 class DoubledMarker:
     """Takes the double of the last marker out of the text after it."""
 
-    __slots__ = ("_held", "expected")
-
     def __init__(self) -> None:
         self._held = ""
         self.expected = ""

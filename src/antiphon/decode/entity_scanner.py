@@ -20,8 +20,6 @@ _UNDECIDED = re.compile(r"\s*(?:,\s*(?:&(?:q(?:u(?:o(?:t)?)?)?)?)?)?")
 class EntityScanner(JsonScanner):
     """Reads exactly one JSON value. See `JsonScanner`."""
 
-    __slots__ = ("_held",)
-
     def __init__(self) -> None:
         super().__init__()
         self._held = ""

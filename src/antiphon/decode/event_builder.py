@@ -50,34 +50,6 @@ class EventBuilder:
     their arguments.
     """
 
-    # Every token looks up some of them.
-    __slots__ = (
-        "_broken",
-        "_call_ids",
-        "_calls",
-        "_events",
-        "_held",
-        "_ids",
-        "_kind",
-        "_named",
-        "_open",
-        "_phase",
-        "_provisional",
-        "_provisional_size",
-        "_skipped",
-        "_stop",
-        "_token_map",
-        "_tools",
-        "_writer",
-        "cached_tokens",
-        "completion_tokens",
-        "marker",
-        "media_tokens",
-        "reasoned",
-        "reasoning_tokens",
-        "stopped",
-    )
-
     def __init__(
         self, token_map: TokenMap, ids: CallIds, stop: StopMatcher | None, tools: Mapping[str, Schema]
     ) -> None:

@@ -63,8 +63,6 @@ class Lexer:
     because it is space.
     """
 
-    __slots__ = ("_search", "_search_final", "markers", "plain", "space")
-
     def __init__(self, markers: Iterable[str]) -> None:
         self.markers = frozenset(markers)
         longest_first = sorted(self.markers, key=lambda marker: (-len(marker), marker))

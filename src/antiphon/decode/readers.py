@@ -56,20 +56,6 @@ class SpanTable:
     name. `quoting` finds the markers after one that was text: what is hidden elsewhere belongs to it there.
     """
 
-    __slots__ = (
-        "begin",
-        "closes",
-        "hidden",
-        "kind",
-        "lexer",
-        "names",
-        "otherwise",
-        "peek",
-        "quotes",
-        "quoting",
-        "to",
-    )
-
     def __init__(self, span: Span, name: str, reasoned: bool = False) -> None:
         only_space = span.kind in (SpanKind.MARKUP, SpanKind.OPENING) or span.otherwise is not None
         habits, closes = span.habits, span.closes if reasoned else ()
@@ -89,8 +75,6 @@ class SpanTable:
 
 class SpanReader:
     """Reads text of one kind, after a marker, up to the next marker."""
-
-    __slots__ = ("_builder", "_final", "_held", "_lexer", "_quoted", "_table", "at_start")
 
     def __init__(self, table: SpanTable, builder: EventBuilder) -> None:
         self._table = table

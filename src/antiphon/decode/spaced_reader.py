@@ -7,8 +7,6 @@ from antiphon.decode.readers import RETRACT, SpanReader, Step
 class SpacedSpanReader(SpanReader):
     """Reads text of one kind, up to the next marker. Space at its start is held until text follows."""
 
-    __slots__ = ()
-
     def _read(self, text: str, found: MarkerMatch) -> Step | None:
         body, rest = text[: found.start], text[found.start :]
         if self.at_start and not body.strip():

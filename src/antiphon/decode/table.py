@@ -56,8 +56,6 @@ from antiphon.decode.value_reader import (
 class CompiledState:
     """A compiled state: its type, and a factory of readers for it."""
 
-    __slots__ = ("delta", "make", "outside_calls", "starts_call", "state", "visible", "visible_kind")
-
     def __init__(self, state: State, make: Callable[[EventBuilder], StateReader]) -> None:
         span = state if isinstance(state, Span) else None
         kind = None if span is None else span.kind

@@ -19,8 +19,6 @@ class TokenMap:
     of the tokens ends that `expect` was told of: infinite until they have arrived.
     """
 
-    __slots__ = ("_missing", "_tokens", "least_end", "position", "written")
-
     def __init__(self) -> None:
         self._tokens: deque[tuple[int, int, Token]] = deque()  # where each begins and ends
         self._missing = 0  # of the expected tokens

@@ -314,9 +314,6 @@ def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
 class _Generation:
     """One generation: its remaining chunks, and its receiver."""
 
-    # Slots, because every token looks up some of them.
-    __slots__ = ("_chunks", "_engine", "_pause", "_receiver", "over", "permit")
-
     def __init__(
         self, engine: ScriptedEngine, chunks: Iterator[Chunk], receiver: Receiver, pause: float
     ) -> None:

@@ -37,18 +37,6 @@ class _Content(Struct, frozen=True):
 class PromptTicket:
     """The prompt of one request. It waits for that of its `leader`, if it has one."""
 
-    __slots__ = (
-        "_context",
-        "_prompts",
-        "_seconds",
-        "_since",
-        "_start",
-        "_timer",
-        "_until",
-        "content",
-        "leader",
-    )
-
     def __init__(self, prompts: "SharedPrompts", content: _Content, start: Callable[[], None]) -> None:
         self._prompts = prompts
         self._timer: asyncio.TimerHandle | None = None

@@ -411,9 +411,6 @@ class _Generation:
     `over`: the receiver is not called any more. `ended`: vLLM knows that.
     """
 
-    # Slots, because every token looks up some of them.
-    __slots__ = ("_chunks", "_engine", "_receiver", "ended", "id", "over", "permit", "reader")
-
     def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
         self._engine = engine
         self._receiver = receiver

@@ -178,8 +178,6 @@ def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
 class _Counter:
     """Counts the bytes of a body."""
 
-    __slots__ = ("_left", "_limit", "_most")
-
     def __init__(self, limit: str, most: int) -> None:
         self._limit = limit
         self._most = self._left = most

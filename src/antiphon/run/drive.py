@@ -195,8 +195,6 @@ class Journal:
 class Client:
     """The client of an answer; this base class does nothing, for answers that are only stored."""
 
-    __slots__ = ()
-
     started = False
     """Something was sent: a failure can no longer become the status of the response."""
 

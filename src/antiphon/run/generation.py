@@ -143,6 +143,7 @@ class GenerationRun:
         items: Accumulator,
     ) -> None:
         self._engine = engine
+        self._interceptors = interceptors
         self._decoder = decoder
         # For the rest of the answer: after a failed replica, or after closed reasoning.
         recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
@@ -150,18 +151,10 @@ class GenerationRun:
         self._request = request if self._replay is None else replace(request, resumable=True)
         self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
         self._lost = 0  # replicas that failed
-        self._calls = interceptors.calls
-        self._limit = interceptors.reasoning
         self._closings = 0
-        self._check = interceptors.check
-        self._hosted = interceptors.hosted
-        self._plan = interceptors.plan
         self._pool = interceptors.pool or BoundedPool()
-        self._on_ended = interceptors.ended
-        self._content = interceptors.content
         times = self._pool.limits.repetitions  # this many characters are never examined: off
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
-        self._intercepted = self._replay is not None or self._repetition is not None
         self._items = items
         self._plain = PlainTokens(items.pieces, decoder.count_plain)
         self._before = 0  # tokens that were written before the engine began its part
@@ -197,7 +190,9 @@ class GenerationRun:
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
-        self._direct = not (self._calls or self._check or self._limit or self._intercepted)
+        parts = self._interceptors
+        between = (parts.calls, parts.check, parts.reasoning, self._replay, self._repetition)
+        self._direct = all(part is None for part in between)
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
@@ -210,7 +205,7 @@ class GenerationRun:
                 await self._generate_rest(self._replay)
         if self._later:
             await self._emit_later()
-        if self._check is not None and (events := await self._check.verdict()):
+        if parts.check is not None and (events := await parts.check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]
             self._observation.unmet += [why for end in ends for why in end.unmet]
             self._emit(choice, events)
@@ -221,7 +216,7 @@ class GenerationRun:
             request = self._request
             if replay.chunks:
                 request, self._before = await request_after(
-                    replay.chunks, self._engine, request, self._plan, self._pool
+                    replay.chunks, self._engine, request, self._interceptors.plan, self._pool
                 )
             await self._generate(request)
         except ReplicaLostError as lost:
@@ -273,9 +268,8 @@ class GenerationRun:
             self._ended.set_exception(error)
 
     def _pass(self, chunks: list[Chunk]) -> None:
-        self._plain.count()
-        if self._limit is None:
-            self._decode(self._taken(chunks) if self._intercepted else chunks)
+        if self._interceptors.reasoning is None:
+            self._decode(chunks if self._direct else self._taken(chunks))
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
@@ -331,7 +325,7 @@ class GenerationRun:
         if self._held:
             call_in_turn(self._release)
         try:
-            self._pass(piece if self._limit is not None else [merge_chunks(piece)])
+            self._pass(piece if self._interceptors.reasoning is not None else [merge_chunks(piece)])
         except Exception as error:
             self._break_off(error)
         if self._failure is not None and not self._held:
@@ -341,7 +335,8 @@ class GenerationRun:
         """The last events of a generation that failed: its items so far are kept."""
         if self._finished:
             later, self._later = self._later, []
-            return later if self._check is None else later + self._check.end()
+            check = self._interceptors.check
+            return later if check is None else later + check.end()
         self._finished = True
         self._plain.count()
         decoder, held = self._decoder, list[Event]()
@@ -384,18 +379,21 @@ class GenerationRun:
 
     def _decode(self, chunks: list[Chunk]) -> None:
         """Emit the events of these chunks, up to the end."""
-        decoder, emitted = self._decoder, None
+        decoder, calls, check, emitted = (
+            self._decoder,
+            self._interceptors.calls,
+            self._interceptors.check,
+            None,
+        )
         for chunk in chunks:
             events = decoder.feed(chunk)
-            if len(events) == 1 and type(events[0]) in DELTAS and self._calls is None:
+            if len(events) == 1 and type(events[0]) in DELTAS and calls is None:
                 self._plain.add(events[0].text)  # type: ignore[union-attr]
             elif events:
                 events = self._visible(events)
                 self._plain.write, self._begins = None, self._direct
             finish = chunk.finish
-            if finish is None and (
-                decoder.stopped or (self._calls is not None and self._calls.limit_reached)
-            ):
+            if finish is None and (decoder.stopped or (calls is not None and calls.limit_reached)):
                 finish = Finish(FinishReason.STOP)  # there is no need for the engine to continue
             if finish is not None:
                 self._finished = True
@@ -403,8 +401,8 @@ class GenerationRun:
             emitted = events if emitted is None else emitted + events
             if finish is not None:
                 break
-        if emitted and self._check is not None:
-            emitted = self._check.push(emitted)
+        if emitted and check is not None:
+            emitted = check.push(emitted)
         if emitted and self._finished and self._is_large():
             self._later = emitted
         elif emitted:
@@ -430,13 +428,13 @@ class GenerationRun:
         """Those of the events that the client may see, numbered, with their items."""
         if self._first is None:
             self._first = perf_counter()
-        if self._calls is not None:
-            events = self._calls.filter(events)
+        if self._interceptors.calls is not None:
+            events = self._interceptors.calls.filter(events)
         push = self._items.push
         return [push(self._marked(event) if type(event) in _MARKED else event) for event in events]
 
     def _marked(self, event: Event) -> Event:
-        if isinstance(event, CallStarted) and event.name in self._hosted:
+        if isinstance(event, CallStarted) and event.name in self._interceptors.hosted:
             return replace(event, hosted=True)
         if isinstance(event, Malformed):
             self._broken += 1
@@ -446,11 +444,12 @@ class GenerationRun:
     def _last(self, events: list[Event]) -> list[Event]:
         """The last events, visible. Malformed markup is logged once for the whole generation."""
         visible = self._visible(events[:-1])
-        if self._content is not None and self._finishes(events[-1]):
-            visible += self._visible(self._content(self._items.items))
+        parts = self._interceptors
+        if parts.content is not None and self._finishes(events[-1]):
+            visible += self._visible(parts.content(self._items.items))
         visible += self._visible(events[-1:])
-        if self._on_ended is not None:
-            self._on_ended(self._items.items)
+        if parts.ended is not None:
+            parts.ended(self._items.items)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:
@@ -478,14 +477,15 @@ class GenerationRun:
         return isinstance(event, Finished) and event.reason is not FinishReason.ERROR
 
     def _exceeds_reasoning_limit(self) -> bool:
-        limit, decoder = self._limit, self._decoder
+        limit, decoder = self._interceptors.reasoning, self._decoder
         return limit is not None and decoder.in_reasoning and decoder.reasoning_tokens >= limit.tokens
 
     def _close_reasoning(self) -> None:
         """End the reasoning, recorded as if the model had written it; or the answer, if that did not help."""
         assert self._replay is not None
-        assert self._limit is not None
-        closing, written = self._limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
+        limit = self._interceptors.reasoning
+        assert limit is not None
+        closing, written = limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
         self._closings += 1
         if self._closings > MAX_CLOSINGS or written + len(closing.tokens) > self._request.max_tokens:
             closing = Chunk("", finish=Finish(FinishReason.LENGTH))

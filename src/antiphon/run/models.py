@@ -428,8 +428,6 @@ def _not_loaded(served: ServedModel) -> EngineError:
 class _Hold:
     """Holds a model while a block runs. See `Models.hold`."""
 
-    __slots__ = ("_models", "_served", "_token")
-
     def __init__(self, models: Models, served: ServedModel) -> None:
         self._models = models
         self._served = served

@@ -34,8 +34,6 @@ _NO_TOKENS = EncodedList()
 class Annotations:
     """Finds the citations in the content of one choice; `before` is the length of the echo before it."""
 
-    __slots__ = ("_citations", "_start")
-
     def __init__(self, before: int) -> None:
         self._citations: Citations | None = None  # None without server tools
         self._start = before  # of the next message

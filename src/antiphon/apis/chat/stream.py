@@ -45,19 +45,6 @@ from antiphon.core.events import (
 class _ChoiceState:
     """The state of one choice, and the encoder of its next pieces."""
 
-    __slots__ = (
-        "annotations",
-        "arguments",
-        "calls",
-        "content",
-        "index",
-        "messages",
-        "read",
-        "reasoning",
-        "reasonings",
-        "usage",
-    )
-
     def __init__(self, index: int, content: Piece, reasoning: Piece | None, annotations: Annotations) -> None:
         self.index = index
         self.annotations = annotations

@@ -27,8 +27,6 @@ ITEM = "item"
 class Element:
     """An element: its name, text and nested elements."""
 
-    __slots__ = ("elements", "name", "text")
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.text: list[str] = []
