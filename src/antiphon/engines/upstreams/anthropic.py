@@ -253,7 +253,7 @@ def _thinking(turn: Turn) -> dict[str, Any]:
 # What is received
 
 
-class _Block(Struct, frozen=True, gc=False):
+class _Block(Struct, frozen=True):
     type: str = ""
     id: str = ""
     name: str = ""
@@ -262,7 +262,7 @@ class _Block(Struct, frozen=True, gc=False):
     data: str | None = None
 
 
-class _Delta(Struct, frozen=True, gc=False):
+class _Delta(Struct, frozen=True):
     text: str | None = None
     thinking: str | None = None
     signature: str | None = None
@@ -270,11 +270,11 @@ class _Delta(Struct, frozen=True, gc=False):
     stop_reason: str | None = None
 
 
-class _Details(Struct, frozen=True, gc=False):
+class _Details(Struct, frozen=True):
     thinking_tokens: TokenCount | None = None
 
 
-class _ReportedUsage(Struct, frozen=True, gc=False):
+class _ReportedUsage(Struct, frozen=True):
     input_tokens: TokenCount | None = None
     output_tokens: TokenCount | None = None
     cache_read_input_tokens: TokenCount | None = None
@@ -282,11 +282,11 @@ class _ReportedUsage(Struct, frozen=True, gc=False):
     output_tokens_details: _Details | None = None
 
 
-class _Message(Struct, frozen=True, gc=False):
+class _Message(Struct, frozen=True):
     usage: Any = None
 
 
-class _Event(Struct, frozen=True, gc=False):
+class _Event(Struct, frozen=True):
     type: str = ""
     index: int = 0
     message: _Message | None = None

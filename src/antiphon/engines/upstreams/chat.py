@@ -366,36 +366,36 @@ def _shown(fields: Mapping[str, Any]) -> str:
 # What is received
 
 
-class _Candidate(Struct, frozen=True, gc=False):
+class _Candidate(Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[ByteValue] | None = None
 
 
-class _Scored(_Candidate, frozen=True, gc=False):
+class _Scored(_Candidate, frozen=True):
     top_logprobs: list[_Candidate] | None = None
 
 
-class Logprobs(Struct, frozen=True, gc=False):
+class Logprobs(Struct, frozen=True):
     """Log probabilities of tokens, which are identified by their texts."""
 
     content: list[_Scored] | None = None
     refusal: list[_Scored] | None = None
 
 
-class _Function(Struct, frozen=True, gc=False):
+class _Function(Struct, frozen=True):
     name: str | None = None
     arguments: Any = None
 
 
-class _Call(Struct, frozen=True, gc=False):
+class _Call(Struct, frozen=True):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
     extra_content: Any = None
 
 
-class _Delta(Struct, frozen=True, gc=False):
+class _Delta(Struct, frozen=True):
     content: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -405,7 +405,7 @@ class _Delta(Struct, frozen=True, gc=False):
     function_call: _Function | None = None
 
 
-class _Choice(Struct, frozen=True, gc=False):
+class _Choice(Struct, frozen=True):
     index: Any = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
@@ -413,19 +413,19 @@ class _Choice(Struct, frozen=True, gc=False):
     error: Any = None
 
 
-class _Details(Struct, frozen=True, gc=False):
+class _Details(Struct, frozen=True):
     cached_tokens: TokenCount | None = None
     reasoning_tokens: TokenCount | None = None
 
 
-class _ReportedUsage(Struct, frozen=True, gc=False):
+class _ReportedUsage(Struct, frozen=True):
     prompt_tokens: TokenCount = 0
     completion_tokens: TokenCount = 0
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
 
-class _Event(Struct, frozen=True, gc=False):
+class _Event(Struct, frozen=True):
     choices: list[_Choice] | None = None
     usage: Any = None
     error: Any = None

@@ -159,13 +159,13 @@ _REASONS = {
 }
 
 
-class _Logprobs(Struct, frozen=True, gc=False):
+class _Logprobs(Struct, frozen=True):
     tokens: tuple[str, ...] = ()
     token_logprobs: tuple[float | None, ...] = ()
     top_logprobs: tuple[dict[str, float] | None, ...] | None = None
 
 
-class _Choice(Struct, frozen=True, gc=False):
+class _Choice(Struct, frozen=True):
     index: Any = 0
     text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
@@ -174,20 +174,20 @@ class _Choice(Struct, frozen=True, gc=False):
     logprobs: _Logprobs | None = None
 
 
-class Details(Struct, frozen=True, gc=False):
+class Details(Struct, frozen=True):
     """The tokens of a prompt by origin."""
 
     cached_tokens: TokenCount | None = None
 
 
-class ReportedUsage(Struct, frozen=True, gc=False):
+class ReportedUsage(Struct, frozen=True):
     """The token usage of an answer."""
 
     completion_tokens: TokenCount = 0
     prompt_tokens_details: Details | None = None
 
 
-class _Event(Struct, frozen=True, gc=False):
+class _Event(Struct, frozen=True):
     choices: tuple[_Choice, ...] | None = ()
     usage: Any = None
     error: Any = None
@@ -201,7 +201,7 @@ _STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _PromptLogprob(Struct, frozen=True, gc=False):
+class _PromptLogprob(Struct, frozen=True):
     """A candidate at a position of the prompt; the most likely one has the rank 1."""
 
     logprob: float
@@ -209,15 +209,15 @@ class _PromptLogprob(Struct, frozen=True, gc=False):
     decoded_token: str
 
 
-class _ScoredChoice(Struct, frozen=True, gc=False):
+class _ScoredChoice(Struct, frozen=True):
     prompt_logprobs: list[Raw]
 
 
-class _ScoredAnswer(Struct, frozen=True, gc=False):
+class _ScoredAnswer(Struct, frozen=True):
     choices: list[_ScoredChoice]
 
 
-class _SearchedAnswer(Struct, frozen=True, gc=False):
+class _SearchedAnswer(Struct, frozen=True):
     """The beams. They are decoded one by one, because each may be large."""
 
     choices: list[Raw]

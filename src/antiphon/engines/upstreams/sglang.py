@@ -83,14 +83,14 @@ _NO_TOKEN = 2**31 - 1
 _Score = tuple[float | None, TokenId, Any]
 
 
-class _End(Struct, frozen=True, gc=False):
+class _End(Struct, frozen=True):
     type: str
     matched: Any = None
     status_code: int = 500
     message: str = ""
 
 
-class _Meta(Struct, frozen=True, gc=False):
+class _Meta(Struct, frozen=True):
     finish_reason: _End | None = None
     prompt_tokens: TokenCount = 0
     completion_tokens: TokenCount = 0
@@ -99,14 +99,14 @@ class _Meta(Struct, frozen=True, gc=False):
     output_top_logprobs: list[list[_Score] | None] = []
 
 
-class _ScoredPrompt(Struct, frozen=True, gc=False):
+class _ScoredPrompt(Struct, frozen=True):
     """For each token of a prompt: log probability (except the first), id and text; and the candidates."""
 
     input_token_logprobs: list[Raw]
     input_top_logprobs: list[Raw] | None = None
 
 
-class _ScoredAnswer(Struct, frozen=True, gc=False):
+class _ScoredAnswer(Struct, frozen=True):
     meta_info: _ScoredPrompt
 
 
@@ -133,7 +133,7 @@ def _scored_token(
     return PromptToken(token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top))
 
 
-class _Event(Struct, frozen=True, gc=False):
+class _Event(Struct, frozen=True):
     text: str = ""
     output_ids: tuple[TokenId, ...] = ()
     meta_info: _Meta = _Meta()

@@ -110,7 +110,7 @@ def _check_text(request: GenerationRequest, param: str) -> None:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
-class _Choice(Struct, frozen=True, gc=False):
+class _Choice(Struct, frozen=True):
     index: Any = 0
     text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
@@ -119,7 +119,7 @@ class _Choice(Struct, frozen=True, gc=False):
     logprobs: Logprobs | None = None
 
 
-class _Event(Struct, frozen=True, gc=False):
+class _Event(Struct, frozen=True):
     choices: tuple[_Choice, ...] | None = ()
     usage: Any = None
     error: Any = None
