@@ -95,18 +95,6 @@ def shared_presentation(
     """The presentation for a request, from the server's default."""
     options = request.stream_options
     by_id = request.return_tokens_as_token_ids
-    if (
-        logprobs is None
-        and defaults.logprobs is None
-        and options is None
-        and request.usage is None
-        and by_id is None
-        and request.return_token_ids is None
-        and request.return_prompt_text is None
-        and request.prompt_logprobs is None
-        and request.service_tier is None
-    ):
-        return defaults
     return replace(
         defaults,
         logprobs=logprobs,

@@ -24,7 +24,6 @@ from cyclopts.types import PositiveInt
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.eager import eager_task
 from antiphon.core.errors import AntiphonError, EngineDiedError, EngineError, EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
@@ -231,9 +230,7 @@ class VllmEngine:
         self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]
     ) -> None:
         """A slot is free."""
-        task = eager_task(self._begin(core, generation, request, trace))
-        if task is not None:
-            self._keep(task)
+        self._spawn(self._begin(core, generation, request, trace))
 
     async def _begin(
         self, core: VllmCore, generation: "_Generation", request: GenerationRequest, trace: Mapping[str, str]

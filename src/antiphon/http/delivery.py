@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.apis.api import OPENAI, Api
 from antiphon.app.app import Options
-from antiphon.core.eager import eager_task
 from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter, Outlet
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
 from antiphon.run.drive import CLIENT, LARGE, Client, Driver, wait_for_turn
@@ -291,7 +290,7 @@ class EventStream(_Delivery):
         self._early.append(events)
         if not self._opened:
             self._opened = True
-            self._opening = eager_task(self._open())  # usually there is nothing to wait for
+            self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
         """Begin the response."""

@@ -34,8 +34,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 REQUEST_ID = b"x-request-id"
 """The header with the id of a request."""
-_BY_NAME = "antiphon.headers"
-"""Where the headers of a request are kept by name: clients send many, and some of them are read."""
 MOST_ON_PAGE = 100
 """The most entries on a page of a list, as in OpenAI's API."""
 LONG_BODY = 64 * 1024
@@ -70,10 +68,7 @@ def account_of(request: HTTPConnection) -> Account:
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
     """The header of this name, which is in lower case; the first, if there are several."""
-    headers: dict[bytes, bytes] | None = scope.get(_BY_NAME)
-    if headers is None:
-        headers = scope[_BY_NAME] = dict(reversed(scope["headers"]))
-    return headers.get(name)
+    return next((value for header, value in scope["headers"] if header == name), None)
 
 
 def request_id_of(request: HTTPConnection) -> str | None:

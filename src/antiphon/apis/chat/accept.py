@@ -14,7 +14,7 @@ from antiphon.apis.chat.schema import (
     RequestMessage,
     ThinkingSwitch,
 )
-from antiphon.apis.chat.tools import NO_TOOLS, Tools, added_tools, tools_of
+from antiphon.apis.chat.tools import Tools, added_tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
 from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit, variables
@@ -24,16 +24,7 @@ from antiphon.core.items import WITH_PARTS, Item, Message, Role, text_in
 from antiphon.core.turn import PromptEnding, Turn
 
 _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
-_RARE = {
-    "tool_limit": "max_tool_calls",
-    "template": "chat_template",
-    "prompt_limit": "truncate_prompt_tokens",
-    "reasoning_limit": "thinking_token_budget",
-    "media_fallback": "media_fallback",
-}
-"""Fields of a turn that few requests set: their parameters. A call with more than 15 arguments is slow."""
 _SWITCHES = {"enabled": True, "disabled": False}
-_ANSWER, _TRANSCRIPT, _CONTINUED = PromptEnding.ANSWER, PromptEnding.TRANSCRIPT, PromptEnding.CONTINUED
 
 
 class Accepted(Struct, frozen=True):
@@ -85,12 +76,12 @@ def accept_messages(
     logprobs = _logprobs(options)
     tools, ending = tools_of(options, defaults.hosts, added_tools(messages, where)), _ending(options)
     history = History(messages, where, tools.announced)
-    if ending is _CONTINUED and not _is_answer_with_text(history.items[-1]):
+    if ending is PromptEnding.CONTINUED and not _is_answer_with_text(history.items[-1]):
         message = "'continue_final_message' needs a last message of the assistant that has text."
         raise RequestError(message, param=f"{where}[{len(messages) - 1}]")
     format_source, format_ = answer_format(options)
     prefix, repairs = options.response_prefix or "", history.repairs
-    if prefix and ending is _TRANSCRIPT:
+    if prefix and ending is PromptEnding.TRANSCRIPT:
         prefix, repairs = "", [*repairs, "response_prefix left out: no answer begins here"]
     max_tokens, parameters = options.max_tokens, PARAMETERS
     if format_ is not None or where != PARAMETERS["conversation"]:
@@ -100,6 +91,10 @@ def accept_messages(
     if options.max_completion_tokens is not None:
         max_tokens = options.max_completion_tokens
         parameters = {**parameters, "max_tokens": "max_completion_tokens"}
+    reasoning_limit, switch = options.thinking_token_budget, options.thinking
+    if reasoning_limit is None and isinstance(switch, ThinkingSwitch) and switch.budget_tokens is not None:
+        reasoning_limit = switch.budget_tokens
+        parameters = {**parameters, "reasoning_limit": "thinking.budget_tokens"}
     turn = Turn(
         model=options.model,
         items=tuple(history.items),
@@ -117,17 +112,14 @@ def accept_messages(
         prefix=prefix,
         owner=owner,
         parameters=parameters,
+        tool_limit=options.max_tool_calls,
+        template=options.chat_template,
+        prompt_limit=options.truncate_prompt_tokens,
+        reasoning_limit=reasoning_limit,
+        media_fallback=options.media_fallback,
     )
-    rare = {field: value for field, name in _RARE.items() if (value := getattr(options, name)) is not None}
-    switch = options.thinking
-    budget = switch.budget_tokens if isinstance(switch, ThinkingSwitch) else None
-    if budget is not None and "reasoning_limit" not in rare:
-        parameters = {**parameters, "reasoning_limit": "thinking.budget_tokens"}
-        rare |= {"reasoning_limit": budget, "parameters": parameters}
-    if rare:
-        turn = replace(turn, **rare)
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
-    if ending is _TRANSCRIPT:
+    if ending is PromptEnding.TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
     return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
@@ -168,8 +160,8 @@ def _ending(options: ChatOptions) -> PromptEnding:
         if options.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other. Use one."
             raise RequestError(message, param="continue_final_message")
-        return _CONTINUED
-    return _TRANSCRIPT if options.add_generation_prompt is False else _ANSWER
+        return PromptEnding.CONTINUED
+    return PromptEnding.TRANSCRIPT if options.add_generation_prompt is False else PromptEnding.ANSWER
 
 
 def _variables(options: ChatOptions) -> dict[str, Any]:
@@ -199,9 +191,6 @@ def _presentation(
     options: ChatOptions, defaults: PresentationOptions, logprobs: int | None, tools: Tools, turn: Turn
 ) -> PresentationOptions:
     presentation = shared_presentation(options, defaults, logprobs)
-    said = options.include_reasoning is not None or options.echo is not None or options.metadata is not None
-    if tools is NO_TOOLS and not said:
-        return presentation
     return replace(
         presentation,
         reasoning=() if options.include_reasoning is False else defaults.reasoning,
@@ -220,6 +209,6 @@ def _is_answer_with_text(last: Item) -> bool:
 def _echo(turn: Turn) -> str:
     """The text of the message that the answer has the role of, as the prompt has it, and the prefix."""
     last = turn.items[-1]
-    same_role = turn.ending is _TRANSCRIPT or _is_answer_with_text(last)
+    same_role = turn.ending is PromptEnding.TRANSCRIPT or _is_answer_with_text(last)
     text = text_in(last.parts, "\n") if same_role and isinstance(last, WITH_PARTS) else ""
     return text + turn.prefix

@@ -87,22 +87,6 @@ class Tools(Struct, frozen=True):
     announced: Mapping[int, tuple[Function, ...]] = NOTHING_ANNOUNCED
 
 
-NO_TOOLS = Tools((), ToolChoice())
-"""Without tools."""
-
-
-def _says_nothing(request: ChatOptions) -> bool:
-    """The request has no word on tools."""
-    return (
-        request.tools is None
-        and request.tool_choice is None
-        and request.parallel_tool_calls is None
-        and request.web_search_options is None
-        and request.functions is None
-        and request.function_call is None
-    )
-
-
 class AddedTools(NamedTuple):
     """The tools of a message, which count from there on. `leading`: nothing but instructions comes before."""
 
@@ -128,8 +112,6 @@ def added_tools(messages: Sequence[RequestMessage], where: str) -> list[AddedToo
 
 def tools_of(request: ChatOptions, hosts: Hosts, added: Sequence[AddedTools] = ()) -> Tools:
     """The request's tools and its tool choice; `hosts` are the tools of the server. Raises RequestError."""
-    if _says_nothing(request) and not hosts.functions and not added:
-        return Tools((), ToolChoice(), notes=hosts.notes) if hosts.notes else NO_TOOLS
     if request.functions or (request.function_call is not None and not request.tools):
         return _legacy(request)
     given = [_read(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
