@@ -12,7 +12,6 @@ A client of HTTP/1.0 knows no chunks: its responses go through `send`, and a bod
 the connection. An offer to go on in another protocol than WebSocket is ignored (RFC 9110, 7.8).
 """
 
-import logging
 import re
 from asyncio import BaseTransport, Event, TimerHandle
 from collections import Counter
@@ -159,51 +158,6 @@ class _RefusedError(Exception):
 
 class _Cycle(RequestResponseCycle):
     """One request and its response. The start of a response may contain its body: see `STREAM`."""
-
-    logger = logging.getLogger("uvicorn.error")
-    access_log = False
-    message_event = Event()  # for all that nobody waits for
-    more_body = True
-    disconnected = response_started = response_complete = False
-    chunked_encoding = None
-    expected_content_length = 0
-    unreceived = False
-    """There is a part of the body, or its end, that was not received."""
-
-    def __init__(self, connection: "StreamProtocol", keep_alive: bool) -> None:
-        # uvicorn's sets all of the above for each request.
-        self.scope = connection.scope
-        self.transport = connection.transport
-        self.flow = connection.flow
-        self.default_headers = connection.server_state.default_headers
-        self.on_response = connection.on_response_complete
-        self.keep_alive = keep_alive
-        self.waiting_for_100_continue = connection.expect_100_continue
-        self.body = bytearray()
-
-    def notify(self) -> None:
-        """Continue `receive`."""
-        if not self.unreceived:
-            self.unreceived = True
-            self.message_event.set()
-
-    async def receive(self) -> Any:
-        """See ASGI."""
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.waiting_for_100_continue = False
-        if self.flow.read_paused:
-            self.flow.resume_reading()
-        while not (self.unreceived or self.disconnected or self.response_complete):
-            if self.message_event is _Cycle.message_event:
-                self.message_event = Event()
-            await self.message_event.wait()
-            self.message_event.clear()
-        if self.disconnected or self.response_complete:
-            return {"type": "http.disconnect"}
-        self.unreceived = False
-        body, self.body = bytes(self.body), bytearray()
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Any) -> None:
         """See ASGI."""
@@ -461,10 +415,20 @@ class StreamProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         self.date.update(self.server_state, self.config)
-        if version == "1.0":
-            cycle: _Cycle = _OldCycle(self, keep_alive=False)
-        else:
-            cycle = _Cycle(self, parser.should_keep_alive())
+        kind = _OldCycle if version == "1.0" else _Cycle
+        cycle = kind(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
         waits, self.cycle = self.answering, cycle
         if waits:
             self.flow.pause_reading()
@@ -500,7 +464,7 @@ class StreamProtocol(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        cycle.notify()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """Wait for the answer, or for the next request."""
@@ -511,7 +475,7 @@ class StreamProtocol(HttpToolsProtocol):
             self._awaited = "idle_seconds"
             return
         cycle.more_body = False
-        cycle.notify()
+        cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """Serve the next request. Read no more of them before those that wait are answered."""
