@@ -171,7 +171,7 @@ class EngineLaws:
         else:
             stored = len(history.text)
             law(
-                len(request.begun) >= stored,
+                len(request.answer_start) >= stored,
                 f"number {number} is started again, though {stored} characters are stored",
             )
 

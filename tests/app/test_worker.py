@@ -725,7 +725,7 @@ async def test_a_response_whose_engine_died_goes_on_where_it_stopped(store: Outa
     assert engine.deaths == 0
     assert timeless(await log_of(store)) == await uninterrupted("slow")
     assert len(engine.seen) == ENGINE_DEATHS
-    assert all(TEXT.startswith(request.begun) for request in engine.seen)
+    assert all(TEXT.startswith(request.answer_start) for request in engine.seen)
 
 
 async def test_a_response_of_which_engines_die_fails_in_the_end(store: Outage) -> None:

@@ -472,7 +472,7 @@ class EngineContract:
         begun = text_of(chunks[:3])
         ids = [token.id for token in tokens_of(chunks[:3])] or await engine.tokenize([begun])
         prompt = Prompt(request.prompt.text + begun, (*request.prompt.ids, *ids))
-        rest = GenerationRequest(prompt, 9, request.sampling, begun=begun)
+        rest = GenerationRequest(prompt, 9, request.sampling, answer_start=begun)
         assert text_of(await generated(engine, rest)).startswith(text_of(chunks[3:6]))
 
     async def test_who_came_first_is_served_first(self, engine: Engine) -> None:

@@ -245,7 +245,7 @@ class ModelContract:
         context = ReplayContext(ReplayLog(entries[:2]))
         if self.goes_on:
             await answered(turn("hello"), here.model, context)
-            assert here.engine.seen[-1].begun
+            assert here.engine.seen[-1].answer_start
         else:
             with pytest.raises(EngineError) as error:
                 await answered(turn("hello"), here.model, context)

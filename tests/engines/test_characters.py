@@ -19,7 +19,7 @@ async def answered(written, rest, *, begun="", text=None, sizes=(), preserve=fro
     prompt = Prompt(decode(ids) if text is None else text, ids)
     engine = upstream(Vllm(ByteModel([*written, *rest]), sizes))
     await engine.start()
-    chunks = await generated(engine, GenerationRequest(prompt, 100, begun=begun, preserve=preserve))
+    chunks = await generated(engine, GenerationRequest(prompt, 100, answer_start=begun, preserve=preserve))
     return text_of(chunks), [token.id for token in tokens_of(chunks)][:-1]
 
 
@@ -49,7 +49,7 @@ async def test_a_server_that_repeats_the_prompt_is_lost():
     pool = PoolEngine([(str(number), upstream(Vllm(ByteModel([*first, *second])))) for number in range(2)])
     await pool.start()
     with pytest.raises(EngineError):
-        await generated(pool, GenerationRequest(Prompt(f"{RULES}a", ids), 100, begun="a"))
+        await generated(pool, GenerationRequest(Prompt(f"{RULES}a", ids), 100, answer_start="a"))
     await pool.stop()
 
 

@@ -122,7 +122,7 @@ def scored(token, text, logprob, *top, raw=None):
 
 class TestScoredReader:
     def tokens(self, raw, most=2, pieces=PARTY):
-        return tokens_of(read(ScoredReader(Tokenizer(*pieces), most=most), raw))
+        return tokens_of(read(ScoredReader(Tokenizer(*pieces), candidate_count=most), raw))
 
     def test_a_token_and_the_likeliest_beside_it(self):
         top = (listed(6, "b", -0.1), listed(5, "a", -2.5))
@@ -162,7 +162,7 @@ class TestScoredReader:
         assert [(token.id, token.raw) for token in tokens] == [(-1, None), (-1, None), (9, broken)]
 
     def test_the_end_and_progress_are_read_as_without(self):
-        reader = ScoredReader(Tokenizer(), frozenset({5}), most=1)
+        reader = ScoredReader(Tokenizer(), frozenset({5}), candidate_count=1)
         assert reader.read(message("", [0], 0, prompt_progress={"total": 3, "cache": 2})) is None
         chunk = reader.read(message("a", [5], 1, scored(5, "a", -1)))
         assert (chunk.text, chunk.cached_tokens, chunk.finish.stop) == ("", 2, 5)

@@ -216,7 +216,7 @@ async def test_a_character_that_was_begun_is_written_again() -> None:
     first.receivers[0].push([_token("a", 1), _token("", 2), _token("", 3)])
     first.receivers[0].fail(EngineError())
     await until(lambda: len(second.receivers) == 1)
-    assert second.asked[0].begun == "a"
+    assert second.asked[0].answer_start == "a"
     assert second.asked[0].prompt.ids == (*first.asked[0].prompt.ids, 1)
     second.receivers[0].push([_token("", 2), _token("", 3), _token("é", 4, end=True)])
     output = await running

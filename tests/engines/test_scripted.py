@@ -160,7 +160,7 @@ OUTPUT = "<think>Hm, an 🎉?</think>\n\nYes."
 @given(st.integers(0, len(OUTPUT)), st.sampled_from([None, "whole", "chars", 5]))
 async def test_an_answer_goes_on_after_what_has_begun(cut, split):
     engine = await started({"output": OUTPUT, "split": split})
-    chunks = await chunks_of(engine, "hi", 99, begun=OUTPUT[:cut])
+    chunks = await chunks_of(engine, "hi", 99, answer_start=OUTPUT[:cut])
     assert text_of(chunks) == OUTPUT[cut:]
     for chunk in chunks:
         assert chunk.tokens == () or [token.text for token in chunk.tokens] == [chunk.text]
@@ -169,15 +169,17 @@ async def test_an_answer_goes_on_after_what_has_begun(cut, split):
 async def test_going_on_counts_anew():
     line = {"output": "a b c d e f", "fail_after": 2}
     with pytest.raises(EngineError):
-        await chunks_of(await started(line), "hi", 9, begun="a b")
-    assert text_of(await chunks_of(await started(line), "hi", 1, begun="a b")) == " c"
+        await chunks_of(await started(line), "hi", 9, answer_start="a b")
+    assert text_of(await chunks_of(await started(line), "hi", 1, answer_start="a b")) == " c"
     circle = await started({"output": "a b", "tokens": 5})
-    assert text_of(await chunks_of(circle, "hi", 9, begun="a ba b")) == "a"
+    assert text_of(await chunks_of(circle, "hi", 9, answer_start="a ba b")) == "a"
 
 
 @pytest.mark.parametrize("begun", ["x", "a x", "a b c and more", "b"])
 async def test_what_is_no_beginning_of_the_line_is_no_beginning(begun):
-    assert text_of(await chunks_of(await started({"output": "a b c"}), "hi", 9, begun=begun)) == "a b c"
+    assert (
+        text_of(await chunks_of(await started({"output": "a b c"}), "hi", 9, answer_start=begun)) == "a b c"
+    )
 
 
 async def test_probabilities_depend_on_the_text_alone():

@@ -38,7 +38,7 @@ class Engine:
         def start():
             self.begun.append((name, CLIENT.get()))
             if not self.busy:
-                ticket.begun()
+                ticket.mark_in_slot()
 
         ticket = self.prompts.ticket(request, start)
         ticket.enter()
@@ -65,11 +65,11 @@ async def test_it_waits_as_long_as_computing_would_take_and_others_then_wait_for
     one = engine.enter(1, request_of(1))
     two, three = (engine.enter(name, request_of(name)) for name in (2, 3))
     await asyncio.sleep(LONG)
-    one.computed()
+    one.mark_computed()
     assert engine.names == [1]
     await until(lambda: len(engine.names) > 1)
     assert (engine.names, engine.prompts.waiting) == ([1, 2], 1)
-    two.computed()
+    two.mark_computed()
     two.leave()
     assert engine.names == [1, 2, 3]
     for ticket in (one, three):
@@ -78,7 +78,7 @@ async def test_it_waits_as_long_as_computing_would_take_and_others_then_wait_for
 
 async def test_one_that_comes_when_the_wait_is_not_worth_it_begins():
     engine = Engine()
-    engine.enter(1, request_of(1)).computed()  # in no time
+    engine.enter(1, request_of(1)).mark_computed()  # in no time
     engine.enter(2, request_of(2))
     await until(lambda: engine.names == [1, 2])
 
@@ -86,10 +86,10 @@ async def test_one_that_comes_when_the_wait_is_not_worth_it_begins():
 async def test_it_does_not_wait_if_an_idle_slot_has_as_much_of_it():
     engine = Engine()
     one = engine.enter(1, request_of(1))
-    one.computed()
+    one.mark_computed()
     two = engine.enter(2, request_of(2))
     await until(lambda: engine.names == [1, 2])
-    two.computed()
+    two.mark_computed()
     one.leave()
     two.leave()  # both slots have the beginning
     for name in (3, 4, 5):

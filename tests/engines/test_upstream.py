@@ -87,7 +87,7 @@ class OverAntiphon(EngineContract):
         request = await request_of(engine, self.prompt, 9)
         begun = await engine.tokenize(["Once upon"])
         rest = Prompt(request.prompt.text + "Once upon", (*request.prompt.ids, *begun))
-        await generated(engine, GenerationRequest(rest, 9, begun="Once upon"))
+        await generated(engine, GenerationRequest(rest, 9, answer_start="Once upon"))
         assert server.engine.seen[-1].prompt.text == rest.text
 
 

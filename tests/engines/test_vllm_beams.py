@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.chunks import Finish, FinishReason
-from antiphon.engines.vllm_beams import WantedBeams, search
+from antiphon.engines.vllm_beams import BeamParameters, search
 
 TOKENS = 3
 END = TOKENS - 1
@@ -54,7 +54,7 @@ tables = st.lists(
 
 @given(tables, st.integers(1, 4), st.integers(0, 5), st.sampled_from([0.0, 1.0, 2.0]))
 async def test_a_search_that_is_wide_enough_finds_the_best_of_all(table, most, prompt, penalty):
-    wanted = WantedBeams(TOKENS**most, most, prompt, {END}, penalty=penalty)
+    wanted = BeamParameters(TOKENS**most, most, prompt, {END}, penalty=penalty)
     found = await search(wanted, rows_of(table))
 
     def score(ids):
@@ -72,7 +72,7 @@ async def test_a_search_that_is_wide_enough_finds_the_best_of_all(table, most, p
 
 @given(tables, st.integers(1, 5))
 async def test_one_beam_takes_the_likeliest_that_goes_on(table, most):
-    [beam] = await search(WantedBeams(1, most, 0, ()), rows_of(table))
+    [beam] = await search(BeamParameters(1, most, 0, ()), rows_of(table))
     before = 0
     for token in beam.ids:
         assert table[before][token] == max(table[before])
@@ -83,5 +83,5 @@ async def test_one_beam_takes_the_likeliest_that_goes_on(table, most):
 @pytest.mark.parametrize(("stops", "stop"), [((), None), ((END,), END)])
 async def test_an_answer_that_ends_says_whose_end_it_was(stops, stop):
     table = [[-inf, -9.0, -0.1]] * TOKENS
-    [beam] = await search(WantedBeams(1, 5, 0, {END}, stops), rows_of(table))
+    [beam] = await search(BeamParameters(1, 5, 0, {END}, stops), rows_of(table))
     assert (beam.ids, beam.finish) == ((END,), Finish(FinishReason.STOP, stop))

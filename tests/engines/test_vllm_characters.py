@@ -54,13 +54,13 @@ async def begun(engine, text, dropped=0):
 async def test_a_prompt_is_never_repeated(engine, dropped):
     """The tokens so far end inside a character, which they never should: vLLM returns the whole prompt."""
     prompt = await begun(engine, PARTY, dropped)
-    request = GenerationRequest(prompt, 8, Sampling(temperature=0), SHOWN, begun=PARTY)
+    request = GenerationRequest(prompt, 8, Sampling(temperature=0), SHOWN, answer_start=PARTY)
     with pytest.raises(EngineError) as raised:
         await generated(engine, request)
     assert "repeats the prompt" in str(raised.value.__cause__)
     # A client that gives such tokens itself gets what follows them.
     own = Prompt(await engine.detokenize(prompt.ids), prompt.ids)
-    text = text_of(await generated(engine, replace(request, prompt=own, begun="")))
+    text = text_of(await generated(engine, replace(request, prompt=own, answer_start="")))
     assert text
     assert "Party" not in text
 
@@ -70,6 +70,8 @@ async def test_what_follows_a_replacement_character(engine, continued):
     prompt = await begun(engine, "Party \ufffd")
     bias = {(await engine.tokenize(["\ufffd"]))[0]: -100.0}  # it would write it again
     sampling = Sampling(temperature=0, logit_bias=bias)
-    text = text_of(await generated(engine, GenerationRequest(prompt, 8, sampling, SHOWN, begun=continued)))
+    text = text_of(
+        await generated(engine, GenerationRequest(prompt, 8, sampling, SHOWN, answer_start=continued))
+    )
     assert text
     assert "Party" not in text

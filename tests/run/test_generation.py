@@ -166,7 +166,7 @@ async def test_reasoning_that_is_too_long_is_closed_and_the_answer_goes_on() -> 
     assert output.usage.completion_tokens == 1 + 3 + 2 + 3
     assert engine.over == 2
     _, second = engine.asked
-    assert second.begun == "<think>Hmm</think>"
+    assert second.answer_start == "<think>Hmm</think>"
     assert second.prompt.ids[-2:] == (900, 901)
     assert second.max_tokens == request().max_tokens - 6
 
@@ -275,7 +275,7 @@ async def test_reasoning_that_was_closed_stays_closed() -> None:
         replay = ReplayLog(log.chunks[:kept])
         after = await said(generation(engine, reasoning=limited(4), replay=replay))
         assert merge(after) == merge(before)
-        assert engine.asked[0].begun.startswith("<think>Hmm</think>")
+        assert engine.asked[0].answer_start.startswith("<think>Hmm</think>")
 
 
 async def test_a_log_with_the_end_asks_no_engine() -> None:

@@ -174,7 +174,7 @@ async def test_the_engine_is_asked_for_the_rest() -> None:
     [asked] = engine.asked
     assert asked.prompt.text == PROMPT.text + "abc"
     assert asked.prompt.ids == (*PROMPT.ids, 11, 12, 13)
-    assert (asked.begun, asked.max_tokens) == ("abc", 7)
+    assert (asked.answer_start, asked.max_tokens) == ("abc", 7)
     assert asked.sampling == Sampling(min_tokens=2, temperature=0)
     assert asked.preserve == {"<x>"}
     assert engine.over == 1

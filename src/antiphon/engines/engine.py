@@ -188,7 +188,7 @@ class Conversation(Struct, frozen=True):
 class GenerationRequest(Struct, frozen=True):
     """A request to an engine for one generation.
 
-    `begun` is the part of the answer that the prompt already ends with: the answer continues after an
+    `answer_start` is the part of the answer that the prompt already ends with: the answer continues after an
     interruption. One that is `resumable` may have to be continued after any of its chunks.
     `max_tokens` is the rest of the context if the client set no limit. `preserve` holds the
     special tokens whose text the decoder must get. Of `sampling` only fields that the engine's capabilities
@@ -201,7 +201,7 @@ class GenerationRequest(Struct, frozen=True):
     sampling: Sampling = Sampling()
     preserve: frozenset[str] = frozenset()
     constraint: Constraint | None = None
-    begun: str = ""
+    answer_start: str = ""
     resumable: bool = False
     conversation: Conversation | None = None
     adapter: str | None = None

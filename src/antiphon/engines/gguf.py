@@ -77,11 +77,11 @@ SAMPLING = {
 
 def sampling_of(facts: Mapping[str, Value]) -> dict[str, float]:
     """The sampling that the makers of the model recommend."""
-    found = {name: facts.get(f"general.sampling.{key}") for key, name in SAMPLING.items()}
+    values = {name: facts.get(f"general.sampling.{key}") for key, name in SAMPLING.items()}
     # They have 32 bits: 0.8 is 0.800000011920929.
     return {
         name: round(value, 6) if isinstance(value, float) else value
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, int | float)
     }
 
@@ -154,5 +154,5 @@ _POOLING = {1: "MEAN", 2: "CLS", 3: "LAST", 4: "RANK"}
 
 def task_of(facts: Mapping[str, Value]) -> tuple[Task, str | None]:
     """The task of a model according to its file, and its pooling type."""
-    said = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
-    return Task.GENERATE if said is None else Task.RANK if said == "RANK" else Task.EMBED, said
+    pooling = _POOLING.get(int(facts.get(f"{facts.get('general.architecture')}.pooling_type", 0)))
+    return Task.GENERATE if pooling is None else Task.RANK if pooling == "RANK" else Task.EMBED, pooling

@@ -367,10 +367,11 @@ class _Connection(asyncio.Protocol):
 
     def _check_idle(self) -> None:
         """Close the connection to a server that was silent for too long."""
-        now, most = self._loop.time(), self._client.idle_seconds
-        end = (now if self._paused else self._last_read_at) + most  # while it is paused, it may not be silent
+        now, limit = self._loop.time(), self._client.idle_seconds
+        # While the connection is paused, the server is not silent.
+        end = (now if self._paused else self._last_read_at) + limit
         if now >= end:
-            self.fail(f"it was silent for {most:g} seconds")
+            self.fail(f"it was silent for {limit:g} seconds")
         else:
             self._timer = self._loop.call_at(end, self._check_idle)
 

@@ -219,13 +219,13 @@ class LlamaCppEngine:
 
     def _task(self, facts: Mapping[str, Value]) -> tuple[Task, str | None]:
         """The task of the model, and its pooling type."""
-        found, said = task_of(facts)
-        task = self._options.task or found
+        file_task, pooling = task_of(facts)
+        task = self._options.task or file_task
         if task is Task.TRANSCRIBE:
             raise EngineError("llama.cpp cannot transcribe here. Give the URL of a server that can.")
         if task is Task.GENERATE:
             return task, None
-        return task, "RANK" if task is Task.RANK else said if found is Task.EMBED else "MEAN"
+        return task, "RANK" if task is Task.RANK else pooling if file_task is Task.EMBED else "MEAN"
 
     async def start(self) -> None:
         """Load the model. Raises EngineError, with llama.cpp's words, if that fails."""
@@ -243,7 +243,7 @@ class LlamaCppEngine:
     async def _instance(self, adapters: Mapping[str, str]) -> _Instance:
         """A process with the model and these adapters."""
         facts = await asyncio.to_thread(read_metadata, self._path)
-        context, begun = self._context(facts), time.monotonic()
+        context, started_at = self._context(facts), time.monotonic()
         log.info("loading", model=self._path.name, context=context, slots=self._options.parallel)
 
         def report(stage: str, seconds: float) -> None:
@@ -253,7 +253,7 @@ class LlamaCppEngine:
             settings = self._settings(context, adapters, self._task(facts)[1])
             process = await LlamaProcess.start(settings, report)
         except LoadError as error:
-            files = " with ".join(each.name for each in (self._path, self._draft, self._encoder) if each)
+            files = " with ".join(path.name for path in (self._path, self._draft, self._encoder) if path)
             message = f"llama.cpp cannot load {files}: {str(error).rstrip('.')}."
             raise EngineError(message) from error
         client = UpstreamEngine(
@@ -284,7 +284,7 @@ class LlamaCppEngine:
             slots=self._options.parallel,
             memory_mib=round(process.memory / 1024**2),
             adapters=[*adapters],
-            seconds=round(time.monotonic() - begun, 1),
+            seconds=round(time.monotonic() - started_at, 1),
         )
         return instance
 
@@ -397,7 +397,7 @@ class LlamaCppEngine:
 
     async def unload_adapter(self, name: str) -> None:
         """See `Adapters`."""
-        await self._change({each: path for each, path in self._adapters.items() if each != name})
+        await self._change({other: path for other, path in self._adapters.items() if other != name})
 
     async def _change(self, adapters: Mapping[str, str]) -> None:
         """Have these adapters from now on."""
@@ -459,7 +459,7 @@ async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[
     for spelling in _FILL_IN:
         ids = [facts.get(f"tokenizer.ggml.{name}_token_id") for name in spelling]
         if None not in ids:
-            before, behind, between = await engine.token_texts([int(each or 0) for each in ids])
+            before, behind, between = await engine.token_texts([int(token_id or 0) for token_id in ids])
             return before, behind, between
     return None
 

@@ -146,8 +146,8 @@ def main() -> None:
     for path, value in json.loads(sys.stdin.readline()).items():
         *outer, name = path.split(".")
         holder = params
-        for each in outer:
-            holder = getattr(holder, each)
+        for part in outer:
+            holder = getattr(holder, part)
         setattr(holder, name, _value(xllamacpp, name, value))
     try:
         server = xllamacpp.Server(params)
@@ -170,7 +170,7 @@ def _value(xllamacpp: Any, name: str, value: Any) -> Any:
         case "pooling_type":
             return xllamacpp.llama_pooling_type[f"LLAMA_POOLING_TYPE_{value}"]
         case "types":
-            return [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{each}"] for each in value]
+            return [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{kind}"] for kind in value]
         case _:
             return value
 

@@ -103,7 +103,7 @@ def request_of(request: GenerationRequest) -> bytes:
     Stop strings are not sent: the decoder above finds them, and llama.cpp would
     cut text that it must see.
     """
-    wanted: dict[str, Any] = {
+    body: dict[str, Any] = {
         "prompt": request.prompt.ids,
         "n_predict": request.max_tokens,
         "preserved_tokens": sorted(request.preserve) or None,
@@ -114,18 +114,18 @@ def request_of(request: GenerationRequest) -> bytes:
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
         "return_tokens": True,
     }
-    return msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+    return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
 
 
-def _sampling(sampling: Sampling, most: int) -> Mapping[str, Any]:
-    """The parameters of sampling; there will be `most` tokens, with those of the prompt."""
+def _sampling(sampling: Sampling, token_count: int) -> Mapping[str, Any]:
+    """The parameters of sampling; there will be `token_count` tokens, with those of the prompt."""
     seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
     return {
         **{name: getattr(sampling, name) for name in _SAME_NAMES},
         "top_k": None if sampling.top_k is None else max(sampling.top_k, 0),  # off is 0 here
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": _last(sampling.repeat_last_n, most),
-        "dry_penalty_last_n": _last(sampling.dry_penalty_last_n, most),
+        "repeat_last_n": _last(sampling.repeat_last_n, token_count),
+        "dry_penalty_last_n": _last(sampling.dry_penalty_last_n, token_count),
         "dry_sequence_breakers": sampling.dry_sequence_breakers or None,
         "logit_bias": [*sampling.logit_bias.items(), *((token, False) for token in sampling.banned_tokens)]
         or None,
@@ -139,9 +139,9 @@ def _sampling(sampling: Sampling, most: int) -> Mapping[str, Any]:
     }
 
 
-def _last(wanted: int | None, most: int) -> int | None:
+def _last(last_n: int | None, token_count: int) -> int | None:
     """The number of the last tokens to consider: llama.cpp has no number for all, and reserves memory."""
-    return most if wanted == -1 else wanted if wanted is None else min(wanted, most)
+    return token_count if last_n == -1 else last_n if last_n is None else min(last_n, token_count)
 
 
 def _grammar(constraint: object) -> Mapping[str, Any]:

@@ -137,22 +137,22 @@ class ChunkReader:
             return Chunk(text, (Token(ids[0], text),), None, self._cached)
         return Chunk(text, tuple(self._recovered(text, new, ids)), None, self._cached)
 
-    def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
-        """`count` tokens, of which the last are `known`. All text belongs to the last, which completed it."""
-        if count - len(known) > MAX_UNNAMED:
+    def _recovered(self, text: str, count: int, last_ids: tuple[int, ...]) -> list[Token]:
+        """`count` tokens, which end with `last_ids`. All text belongs to the last, which completed it."""
+        if count - len(last_ids) > MAX_UNNAMED:
             raise EngineError from ReportedError(f"{count} tokens for a text of {len(text)} characters")
         pieces = self._tokenizer.pieces(text)
         ids = [piece.id for piece in pieces]
-        if len(ids) != count or tuple(ids[-len(known) :]) != known:
-            ids = [UNKNOWN_ID] * (count - len(known)) + list(known)
-        return [*(Token(begun, "") for begun in ids[:-1]), Token(ids[-1], text)]
+        if len(ids) != count or tuple(ids[-len(last_ids) :]) != last_ids:
+            ids = [UNKNOWN_ID] * (count - len(last_ids)) + list(last_ids)
+        return [*(Token(token_id, "") for token_id in ids[:-1]), Token(ids[-1], text)]
 
     def _stopped(self, chunk: Chunk) -> Chunk:
         """The chunk up to the first of the stops, if it has one, and then with `finish`."""
         for count, token in enumerate(chunk.tokens, 1):
             if token.id in self._stops:
-                left = len(chunk.tokens) - count
-                finish = Finish(FinishReason.STOP, token.id, self._counted - left)
+                rest = len(chunk.tokens) - count
+                finish = Finish(FinishReason.STOP, token.id, self._counted - rest)
                 return Chunk("", (*chunk.tokens[: count - 1], _hidden(token)), finish, chunk.cached_tokens)
         return chunk
 
@@ -163,38 +163,40 @@ class ChunkReader:
 
 
 class ScoredReader(ChunkReader):
-    """A reader for completions with log probabilities: `most` tokens are listed at each position."""
+    """A reader for completions with log probabilities: each position has `candidate_count` candidates."""
 
-    def __init__(self, tokenizer: TokenReader, stops: frozenset[int] = frozenset(), *, most: int) -> None:
+    def __init__(
+        self, tokenizer: TokenReader, stops: frozenset[int] = frozenset(), *, candidate_count: int
+    ) -> None:
         super().__init__(tokenizer, stops)
-        self._most = most
+        self._candidate_count = candidate_count
 
     def _next(self, message: _Message) -> Chunk:
         chunk, scores = super()._next(message), message.completion_probabilities
         if not scores:
             return chunk
         score = scores[-1]
-        *begun, last = chunk.tokens
-        top = tuple(map(self._candidate, score.top_logprobs[: self._most]))
+        *prefix, last = chunk.tokens
+        top = tuple(map(self._candidate, score.top_logprobs[: self._candidate_count]))
         raw = _raw(score.bytes, last.text) if last.raw is None else last.raw
         scored = Token(last.id, last.text, score.logprob, top, raw)
-        return Chunk(chunk.text, (*begun, scored), None, chunk.cached_tokens)
+        return Chunk(chunk.text, (*prefix, scored), None, chunk.cached_tokens)
 
-    def _recovered(self, text: str, count: int, known: tuple[int, ...]) -> list[Token]:
-        tokens = super()._recovered(text, count, known)
+    def _recovered(self, text: str, count: int, last_ids: tuple[int, ...]) -> list[Token]:
+        tokens = super()._recovered(text, count, last_ids)
         if tokens[0].id == UNKNOWN_ID:
             return tokens
         raws = (piece.raw for piece in self._tokenizer.pieces(text))
         return [Token(token.id, token.text, None, (), raw) for token, raw in zip(tokens, raws, strict=True)]
 
-    def _candidate(self, listed: _TopLogprob) -> Candidate:
-        text = listed.token
-        if text.isascii() and len(text) == len(listed.bytes) and text:
-            return Candidate(listed.id, text, listed.logprob)
-        if not listed.bytes:  # special: llama.cpp does not send its text
-            return Candidate(listed.id, self._tokenizer.text(listed.id), listed.logprob)
-        whole = bytes(listed.bytes).decode("utf-8", "replace")
-        return Candidate(listed.id, whole, listed.logprob, _raw(listed.bytes, whole))
+    def _candidate(self, entry: _TopLogprob) -> Candidate:
+        text = entry.token
+        if text.isascii() and len(text) == len(entry.bytes) and text:
+            return Candidate(entry.id, text, entry.logprob)
+        if not entry.bytes:  # special: llama.cpp does not send its text
+            return Candidate(entry.id, self._tokenizer.text(entry.id), entry.logprob)
+        whole = bytes(entry.bytes).decode("utf-8", "replace")
+        return Candidate(entry.id, whole, entry.logprob, _raw(entry.bytes, whole))
 
 
 def _raw(values: list[int], text: str) -> bytes | None:
@@ -253,7 +255,7 @@ def reader_of(sampling: Sampling, tokenizer: TokenReader) -> MessageReader:
     if sampling.logprobs is None:
         reader = ChunkReader(tokenizer, stops)
     else:
-        reader = ScoredReader(tokenizer, stops, most=sampling.logprobs)
+        reader = ScoredReader(tokenizer, stops, candidate_count=sampling.logprobs)
     return SpecialReader(reader, tokenizer) if sampling.skip_special_tokens is False else reader
 
 

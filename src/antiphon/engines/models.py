@@ -54,12 +54,12 @@ def _from_path(model: str) -> Path:
     try:
         if path.is_dir():
             return path / choose((file.name for file in path.glob("*.gguf")), model)
-        found = path.is_file()
+        exists = path.is_file()
     except PermissionError as error:
         raise EngineError(
             f"The model {model} cannot be read: {error.strerror}. Let the server's user read it."
         ) from error
-    if not found:
+    if not exists:
         raise EngineError(
             f"There is no model file {model}. Give the path of a GGUF file, or `hf:org/repo` to fetch one."
         )
@@ -101,8 +101,8 @@ def _from_hub(name: str) -> Path:
     if repo.count("/") != 1:
         raise EngineError(f"`hf:{name}` names no repository: write `hf:org/repo` or `hf:org/repo:file.gguf`.")
     hub = _import_hub()
-    chosen = file or choose(_list_files(hub, repo), repo)
-    first, *_ = [_fetch(hub, repo, part) for part in parts(chosen)]
+    first_file = file or choose(_list_files(hub, repo), repo)
+    first, *_ = [_fetch(hub, repo, part) for part in parts(first_file)]
     return first
 
 
@@ -119,7 +119,7 @@ def _import_hub() -> ModuleType:
 
 def find_encoder(path: Path) -> Path | None:
     """The file that encodes images or audio for a model, if it is in its folder, without other models."""
-    files = {each.name for each in path.parent.glob("*.gguf")} - {path.name}
+    files = {file.name for file in path.parent.glob("*.gguf")} - {path.name}
     encoders = {name for name in files if "mmproj" in name.lower()}
     others = {name for name in files - encoders if not _same_model(name, path.name)}
     return path.parent / encoders.pop() if len(encoders) == 1 and not others else None
@@ -136,8 +136,8 @@ def response_template(path: Path) -> str | None:
         config = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    found = config.get("response_template") if isinstance(config, dict) else None
-    return json.dumps(found) if found else None
+    template = config.get("response_template") if isinstance(config, dict) else None
+    return json.dumps(template) if template else None
 
 
 _GENERATION_CONFIG = {
@@ -156,10 +156,10 @@ def generation_config(folder: Path) -> dict[str, float]:
         return {}
     if config.get("do_sample") is False:
         return {"temperature": 0.0}
-    found = {name: config.get(key) for key, name in _GENERATION_CONFIG.items()}
+    values = {name: config.get(key) for key, name in _GENERATION_CONFIG.items()}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
@@ -188,12 +188,12 @@ def tokenizer_folder(name: str, *, download: bool = True) -> Path | None:
 
 def _snapshot(hub: ModuleType, repo: str, *, download: bool) -> Path:
     try:
-        found = hub.snapshot_download(repo, allow_patterns=TOKENIZER_FILES, local_files_only=not download)
+        folder = hub.snapshot_download(repo, allow_patterns=TOKENIZER_FILES, local_files_only=not download)
     except (hub.errors.RepositoryNotFoundError, hub.errors.HFValidationError) as error:
         raise _no_repository(repo) from error
     except (hub.errors.HTTPError, OSError) as error:
         raise _unreachable(repo) from error
-    return Path(found)
+    return Path(folder)
 
 
 def choose(files: Iterable[str], repo: str) -> str:

@@ -55,7 +55,7 @@ REST_SECONDS = 1.0
 """Seconds for which a replica that has too many requests gets no more, if there are others."""
 BLOCK = 32
 """Tokens in a block of a prompt."""
-MOST_BLOCKS = 1024
+MAX_BLOCKS = 1024
 """Blocks of a prompt that are compared; what follows them is new in any case."""
 REMEMBERED_BLOCKS = 65_536
 """Blocks that are remembered of each replica, the last read; with blocks of 32 tokens, 2 million tokens."""
@@ -151,7 +151,7 @@ Choose = Callable[[Sequence[Replica], Sequence[int]], Replica]
 
 def cheapest(replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
     """The replica where it costs least."""
-    return min(replicas, key=lambda each: each.cost(blocks))
+    return min(replicas, key=lambda replica: replica.cost(blocks))
 
 
 class PoolEngine:
@@ -179,7 +179,7 @@ class PoolEngine:
     def load(self) -> Load:
         """That of all replicas."""
         loads = [replica.engine.load for replica in self._replicas if replica.started]
-        return Load(*(sum(getattr(load, each) for load in loads) for each in Load.__struct_fields__))
+        return Load(*(sum(getattr(load, field) for load in loads) for field in Load.__struct_fields__))
 
     @property
     def memory(self) -> int:
@@ -196,11 +196,11 @@ class PoolEngine:
 
         Its running answers continue.
         """
-        found = [replica for replica in self._replicas if replica.name == name]
-        for replica in found:
+        replicas = [replica for replica in self._replicas if replica.name == name]
+        for replica in replicas:
             replica.drained = drained
             log.info("a replica is drained" if drained else "a replica is used again", replica=name)
-        return bool(found)
+        return bool(replicas)
 
     @property
     def up(self) -> bool:
@@ -305,30 +305,30 @@ class PoolEngine:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `Embedder`."""
 
-        async def embedded(engine: Engine) -> Embeddings:
+        async def embed(engine: Engine) -> Embeddings:
             assert isinstance(engine, Embedder)
             return await engine.embed(request)
 
-        return await self._first(embedded)
+        return await self._first(embed)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See `Reranker`."""
 
-        async def scored(engine: Engine) -> Scores:
+        async def score(engine: Engine) -> Scores:
             assert isinstance(engine, Reranker)
             return await engine.score(pairs)
 
-        return await self._first(scored)
+        return await self._first(score)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """See `Transcriber`: by the first replica that returns a first piece."""
 
-        async def begun(engine: Engine) -> tuple[bytes, AsyncGenerator[bytes, None]]:
+        async def first_piece(engine: Engine) -> tuple[bytes, AsyncGenerator[bytes, None]]:
             assert isinstance(engine, Transcriber)
             pieces = engine.transcribe(audio)
             return await anext(pieces), pieces
 
-        first, rest = await self._first(begun)
+        first, rest = await self._first(first_piece)
         async with aclosing(rest):
             yield first
             async for piece in rest:
@@ -337,25 +337,25 @@ class PoolEngine:
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScorer`."""
 
-        async def scored(engine: Engine) -> tuple[PromptToken, ...]:
+        async def score(engine: Engine) -> tuple[PromptToken, ...]:
             assert isinstance(engine, PromptScorer)
             return await engine.score_prompt(request)
 
-        return await self._first(scored)
+        return await self._first(score)
 
     async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
         """See `BeamSearcher`."""
 
-        async def searched(engine: Engine) -> Sequence[Sequence[Chunk]]:
+        async def search(engine: Engine) -> Sequence[Sequence[Chunk]]:
             assert isinstance(engine, BeamSearcher)
             return await engine.search(request)
 
-        return await self._first(searched)
+        return await self._first(search)
 
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """The result of the first replica that returns one. Raises AntiphonError."""
         failure: EngineError = EngineNotReadyError()
-        for replica in sorted(self._available(), key=lambda each: each.engine.load.running):
+        for replica in sorted(self._available(), key=lambda replica: replica.engine.load.running):
             try:
                 return await do(replica.engine)
             except EngineError as error:
@@ -383,7 +383,7 @@ class PoolEngine:
             replica.mark_overloaded()
         else:
             self._failed(replica, error)
-        if not any(each.usable and not each.is_overloaded for each in self._replicas):
+        if not any(other.usable and not other.is_overloaded for other in self._replicas):
             return error
         lost = ReplicaLostError()
         lost.__cause__ = error
@@ -407,33 +407,33 @@ def _blocks(request: GenerationRequest) -> Iterator[int]:
     """The hashes of the blocks of a prompt, each including all text before it, and the cache salt."""
     ids = request.prompt.ids
     before = hash(request.sampling.cache_salt)
-    for start in range(0, min(len(ids), BLOCK * MOST_BLOCKS) - BLOCK + 1, BLOCK):
+    for start in range(0, min(len(ids), BLOCK * MAX_BLOCKS) - BLOCK + 1, BLOCK):
         before = hash((before, ids[start : start + BLOCK]))
         yield before
 
 
-def _common(known: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
+def _common(pool_card: ModelCard | None, card: ModelCard, name: str) -> ModelCard:
     """The card of a pool with one more replica. Raises EngineError if that runs another model."""
-    if known is None:
+    if pool_card is None:
         return replace(card, capabilities=replace(card.capabilities, replicas=True))
     for field in ("chat_template", "bos", "eos", "opening"):
-        if getattr(known, field) != getattr(card, field):
+        if getattr(pool_card, field) != getattr(card, field):
             raise EngineError(
                 f"{name} does not run the same model as the other replicas: its {field} is another."
             )
-    ours, its = known.capabilities, card.capabilities
-    if ours.chat != its.chat:
+    pool, replica = pool_card.capabilities, card.capabilities
+    if pool.chat != replica.chat:
         raise EngineError(f"{name} takes conversations, and the other replicas prompts, or the reverse.")
     common = replace(
-        ours,
-        token_ids=ours.token_ids and its.token_ids,
-        text_prompts=ours.text_prompts or its.text_prompts,
-        sampling=ours.sampling & its.sampling,
-        alternatives=min(ours.alternatives, its.alternatives),
-        constraints=tuple(kind for kind in ours.constraints if kind in its.constraints),
-        media=ours.media & its.media,
-        media_remedy=ours.media_remedy or its.media_remedy,
-        tasks=ours.tasks & its.tasks,
-        embedding=ours.embedding & its.embedding,
+        pool,
+        token_ids=pool.token_ids and replica.token_ids,
+        text_prompts=pool.text_prompts or replica.text_prompts,
+        sampling=pool.sampling & replica.sampling,
+        alternatives=min(pool.alternatives, replica.alternatives),
+        constraints=tuple(kind for kind in pool.constraints if kind in replica.constraints),
+        media=pool.media & replica.media,
+        media_remedy=pool.media_remedy or replica.media_remedy,
+        tasks=pool.tasks & replica.tasks,
+        embedding=pool.embedding & replica.embedding,
     )
-    return replace(known, context=min(known.context, card.context), capabilities=common)
+    return replace(pool_card, context=min(pool_card.context, card.context), capabilities=common)

@@ -83,11 +83,11 @@ def without_known(text: str) -> str:
     return text
 
 
-def _hide(found: re.Match[str]) -> str:
-    if (long := found["long"]) is not None:
+def _hide(match: re.Match[str]) -> str:
+    if (long := match["long"]) is not None:
         return HIDDEN if any(map(_is_random, _PARTS.split(long.rstrip("=")))) else long
-    begun = next((found[name] for name in ("name", "cookie", "scheme", "user", "query") if found[name]), "")
-    return f"{begun}{found['quote'] or ''}{HIDDEN}{'@' if found['user'] else ''}"
+    prefix = next((match[name] for name in ("name", "cookie", "scheme", "user", "query") if match[name]), "")
+    return f"{prefix}{match['quote'] or ''}{HIDDEN}{'@' if match['user'] else ''}"
 
 
 def _is_random(word: str) -> bool:

@@ -73,25 +73,28 @@ class ScriptedAnswer(Struct, frozen=True):
     def play(self, request: GenerationRequest) -> Iterator[Chunk]:
         """The chunks for this request. Raises EngineError after them if the line is to fail.
 
-        If the line starts with `begun`, only the rest of it is returned; otherwise the whole line.
+        If the line starts with the `answer_start` of the request, only the rest of it is returned; otherwise
+        the whole line.
         """
         sampling, line = request.sampling, self.line
-        chunks, length = self._after(request.begun) if request.begun else (cycle(self.chunks), self.length)
+        chunks, length = (
+            self._after(request.answer_start) if request.answer_start else (cycle(self.chunks), self.length)
+        )
         if length and sampling.ignore_eos:
             length = request.max_tokens + 1
         elif length:
             length = max(length, sampling.min_tokens or 0)
         played = self._cut(chunks, length, request.max_tokens)
         if sampling.logprobs is not None:
-            played = map(partial(_scored, most=sampling.logprobs), played)
+            played = map(partial(_scored, count=sampling.logprobs), played)
         if sampling.stop_token_ids:
             played = _until(frozenset(sampling.stop_token_ids), sampling.min_tokens or 0, played)
         return played if line.fail_after is None else _then_fail(line.fail_after, played)
 
-    def _cut(self, chunks: Iterator[Chunk], wanted: int, limit: int) -> Iterator[Chunk]:
+    def _cut(self, chunks: Iterator[Chunk], count: int, limit: int) -> Iterator[Chunk]:
         """The requested number of chunks, at most `limit`, the last one with `finish`."""
-        reason = FinishReason.LENGTH if limit < wanted else self.line.finish
-        length = min(limit, wanted)
+        reason = FinishReason.LENGTH if limit < count else self.line.finish
+        length = min(limit, count)
         if length < 1:
             return iter((Chunk("", finish=Finish(reason)),))
         if length > SHORT:
@@ -101,20 +104,20 @@ class ScriptedAnswer(Struct, frozen=True):
         played[-1] = _ended(reason, played[-1])
         return iter(played)
 
-    def _after(self, begun: str) -> tuple[Iterator[Chunk], int]:
+    def _after(self, start: str) -> tuple[Iterator[Chunk], int]:
         """The chunks after a beginning, repeated, and their number until the end."""
-        left = self.length
+        remaining = self.length
         chunks, position = cycle(self.chunks), 0
-        while position < len(begun) and left:
+        while position < len(start) and remaining:
             chunk = next(chunks)
-            rest = begun[position : position + len(chunk.text)]
+            rest = start[position : position + len(chunk.text)]
             if not chunk.text.startswith(rest):
                 return cycle(self.chunks), self.length
             position += len(rest)
-            left -= 1
+            remaining -= 1
             if rest != chunk.text:
-                return chain((chunk_of(chunk.text[len(rest) :]),), chunks), left + 1
-        return (chunks, left) if position == len(begun) else (cycle(self.chunks), self.length)
+                return chain((chunk_of(chunk.text[len(rest) :]),), chunks), remaining + 1
+        return (chunks, remaining) if position == len(start) else (cycle(self.chunks), self.length)
 
 
 def answer_of(line: Line) -> ScriptedAnswer:
@@ -134,7 +137,7 @@ def pieces_of(text: str) -> list[str]:
     return _PIECES.findall(text)
 
 
-def each_piece(text: str) -> Iterator[str]:
+def iter_pieces(text: str) -> Iterator[str]:
     """The same, one by one: a long text has a million, and other threads run between them."""
     return map(itemgetter(0), _PIECES.finditer(text))
 
@@ -170,20 +173,20 @@ def _then_fail(after: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     raise EngineError(f"The script says to fail after {after} chunks.")
 
 
-def _scored(chunk: Chunk, most: int) -> Chunk:
-    """The chunk with log probabilities, with `most` alternatives for each token."""
-    return Chunk(chunk.text, tuple(_scored_token(token.text, most) for token in chunk.tokens), chunk.finish)
+def _scored(chunk: Chunk, count: int) -> Chunk:
+    """The chunk with log probabilities, with `count` alternatives for each token."""
+    return Chunk(chunk.text, tuple(_scored_token(token.text, count) for token in chunk.tokens), chunk.finish)
 
 
 @lru_cache(SCORED)
-def _scored_token(piece: str, most: int) -> Token:
+def _scored_token(piece: str, count: int) -> Token:
     """A token always has the same probability, between exp(-2) and exp(-1), which depends on its id.
 
     It is first in the list. The others are the same text with a number, each e times less probable.
     """
     logprob = -1 - token_id(piece) % 1000 / 1000
-    others = (f"{piece}{number}" for number in range(1, most))
-    listed = islice(chain((piece,), others), most)
+    others = (f"{piece}{number}" for number in range(1, count))
+    listed = islice(chain((piece,), others), count)
     top = tuple(Candidate(token_id(text), text, logprob - rank) for rank, text in enumerate(listed))
     return Token(token_id(piece), piece, logprob, top)
 

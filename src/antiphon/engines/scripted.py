@@ -45,7 +45,7 @@ from antiphon.engines.script import (
     ScriptedAnswer,
     answer_of,
     check_lines,
-    each_piece,
+    iter_pieces,
     pieces_of,
     read_script,
     token_id,
@@ -198,7 +198,7 @@ class ScriptedEngine:
         size = sum(map(len, pieces))
         if size < LONG:
             return self._pieces.ids(pieces, pieces_of)
-        return await asyncio.to_thread(self._pieces.ids, pieces, each_piece)
+        return await asyncio.to_thread(self._pieces.ids, pieces, iter_pieces)
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The pieces with these ids."""
@@ -239,8 +239,8 @@ class ScriptedEngine:
         if dimensions > DIMENSIONS:
             raise RequestError(f"A vector has at most {DIMENSIONS} dimensions.", param="dimensions")
         vectors, tokens = [], 0
-        for place, each in enumerate(request.inputs):
-            ids = await self._input(each, request)
+        for place, text in enumerate(request.inputs):
+            ids = await self._input(text, request)
             vectors.append(_vector(ids, dimensions))
             tokens += len(ids)
             if place % PAUSE == 0:
@@ -250,11 +250,11 @@ class ScriptedEngine:
 
     async def _input(self, text: str | tuple[int, ...], request: EmbeddingRequest) -> Sequence[int]:
         ids = await self.tokenize([text]) if isinstance(text, str) else text
-        most = self.card.context if request.truncate in (None, -1) else request.truncate or 0
-        if len(ids) > most and request.truncate is None:
-            message = f"An input has {len(ids)} tokens, but the context of this model is {most} tokens."
+        limit = self.card.context if request.truncate in (None, -1) else request.truncate or 0
+        if len(ids) > limit and request.truncate is None:
+            message = f"An input has {len(ids)} tokens, but the context of this model is {limit} tokens."
             raise RequestError(message, param="input", code="context_length_exceeded")
-        return ids[-most:] if request.keep_end else ids[:most]
+        return ids[-limit:] if request.keep_end else ids[:limit]
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """The share of the words of the query that the document has."""
@@ -265,23 +265,25 @@ class ScriptedEngine:
             if place % PAUSE == 0:
                 await asyncio.sleep(0)
         async with self._slot():
-            return Scores(tuple(len(query & found) / (len(query) or 1) for query, found in words), tokens)
+            return Scores(
+                tuple(len(query & document) / (len(query) or 1) for query, document in words), tokens
+            )
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """The name and size of the file, and the prompt, as text, as JSON or as a stream."""
-        given = dict(audio.fields)
-        said = f"{audio.name}: {len(audio.data)} bytes, {given.get('prompt', 'no prompt')}"
+        fields = dict(audio.fields)
+        text = f"{audio.name}: {len(audio.data)} bytes, {fields.get('prompt', 'no prompt')}"
         async with self._slot():
-            if given.get("stream") == "true":
+            if fields.get("stream") == "true":
                 events: list[dict[str, str]] = [
-                    {"type": "transcript.text.delta", "delta": word} for word in said.split(" ")
+                    {"type": "transcript.text.delta", "delta": word} for word in text.split(" ")
                 ]
-                for event in (*events, {"type": "transcript.text.done", "text": said}):
+                for event in (*events, {"type": "transcript.text.done", "text": text}):
                     yield b"data: " + msgspec.json.encode(event) + b"\n\n"
-            elif given.get("response_format") in ("text", "srt", "vtt"):
-                yield said.encode()
+            elif fields.get("response_format") in ("text", "srt", "vtt"):
+                yield text.encode()
             else:
-                yield msgspec.json.encode({"text": said})
+                yield msgspec.json.encode({"text": text})
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -380,7 +382,7 @@ class _Clock:
                 if not generation.over:
                     generation.step()
         finally:  # a receiver that raises, which is a bug, must not stop the others
-            self._playing = [each for each in self._playing if not each.over]
+            self._playing = [generation for generation in self._playing if not generation.over]
             if self._playing:
                 self._wait()
 
@@ -424,15 +426,15 @@ class _Pieces:
 
     def ids(self, texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> list[int]:
         """The ids of the pieces that `cut` makes of each text."""
-        known = self._ids
+        cache = self._ids
         ids: list[int] = []
         for text in texts:
             pieces = iter(cut(text))
-            while part := [*map(known.__getitem__, islice(pieces, PART))]:  # other threads run between them
+            while part := [*map(cache.__getitem__, islice(pieces, PART))]:  # other threads run between them
                 ids += part
-            while len(known) > REMEMBERED_PIECES:
-                piece = next(iter(known))
-                self._others.pop(known.pop(piece), None)
+            while len(cache) > REMEMBERED_PIECES:
+                piece = next(iter(cache))
+                self._others.pop(cache.pop(piece), None)
         return ids
 
     def text(self, token: int) -> str:

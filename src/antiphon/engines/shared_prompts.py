@@ -62,11 +62,11 @@ class PromptTicket:
         """A slot contains it."""
         return self._seconds is not None
 
-    def begun(self) -> None:
+    def mark_in_slot(self) -> None:
         """The engine has it now."""
         self._since = asyncio.get_running_loop().time()
 
-    def computed(self) -> None:
+    def mark_computed(self) -> None:
         """The engine has computed the prompt."""
         assert self._since is not None
         self._seconds = asyncio.get_running_loop().time() - self._since
@@ -113,7 +113,7 @@ class SharedPrompts:
     @property
     def waiting(self) -> int:
         """How many wait for another."""
-        return sum(each.leader is not None for each in self._tickets)
+        return sum(ticket.leader is not None for ticket in self._tickets)
 
     def ticket(self, request: GenerationRequest, start: Callable[[], None]) -> PromptTicket:
         """One that calls `start` when the prompt of this request should be computed."""
@@ -134,16 +134,16 @@ class SharedPrompts:
         """The request to wait for: mostly for the common part of both prompts."""
         if self.waiting >= self._slots:
             return None
-        found = max((content.shared(each) for each in self._idle), default=0)
-        for each in self._tickets:
-            shared = content.shared(each.content)
-            if each.in_slot and shared > found and 2 * shared >= len(each.content.ids):
-                return each
+        cached = max((content.shared(idle) for idle in self._idle), default=0)
+        for ticket in self._tickets:
+            shared = content.shared(ticket.content)
+            if ticket.in_slot and shared > cached and 2 * shared >= len(ticket.content.ids):
+                return ticket
         return None
 
     def waiting_for(self, leader: PromptTicket) -> list[PromptTicket]:
         """Those that wait for this one."""
-        return [each for each in self._tickets if each.leader is leader]
+        return [ticket for ticket in self._tickets if ticket.leader is leader]
 
     def begin(self, ticket: PromptTicket) -> None:
         """Compute this one, which gets the slot that has most of it. The others that waited wait for it.
@@ -155,11 +155,11 @@ class SharedPrompts:
         if best is not None and ticket.content.shared(best):
             self._idle.remove(best)
         ticket.start()
-        for each in others:
-            if each is not ticket and ticket.in_slot:
-                each.follow(ticket)
-            elif each is not ticket:
-                each.start()
+        for other in others:
+            if other is not ticket and ticket.in_slot:
+                other.follow(ticket)
+            elif other is not ticket:
+                other.start()
 
     def leave(self, ticket: PromptTicket) -> None:
         """It is over: the first that waits for it gets its slot."""

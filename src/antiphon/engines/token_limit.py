@@ -16,10 +16,10 @@ CHARACTERS = 8
 
 
 class TokenLimit:
-    """Counts the tokens of one answer, which may have `most` of them."""
+    """Counts the tokens of one answer, which may have `max_tokens` of them."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
         self._tokens = 0
         self._texts = 0
         self._characters = 0
@@ -28,20 +28,23 @@ class TokenLimit:
         """The chunk, or as much of it as the answer may have, with the end."""
         if chunk.tokens:
             self._tokens += len(chunk.tokens)
-            return chunk if self._tokens <= self._most else self._cut_tokens(chunk)
+            return chunk if self._tokens <= self._max_tokens else self._cut_tokens(chunk)
         characters = _characters(chunk)
         if not characters:
             return chunk
         self._texts += 1
         self._characters += characters
-        if self._characters <= CHARACTERS * self._most or chunk.finish is not None:
+        if self._characters <= CHARACTERS * self._max_tokens or chunk.finish is not None:
             return chunk
-        if self._texts <= self._most and self._characters <= MAX_CHARACTERS_PER_TOKEN * self._most:
+        if (
+            self._texts <= self._max_tokens
+            and self._characters <= MAX_CHARACTERS_PER_TOKEN * self._max_tokens
+        ):
             return chunk
-        return self._cut_text(chunk, max(0, CHARACTERS * self._most - (self._characters - characters)))
+        return self._cut_text(chunk, max(0, CHARACTERS * self._max_tokens - (self._characters - characters)))
 
     def _cut_tokens(self, chunk: Chunk) -> Chunk:
-        tokens = chunk.tokens[: max(0, len(chunk.tokens) - (self._tokens - self._most))]
+        tokens = chunk.tokens[: max(0, len(chunk.tokens) - (self._tokens - self._max_tokens))]
         text = "".join(token.text for token in tokens)
         if tokens and not text:  # of several tokens, one has the text of all
             text = chunk.text[: CHARACTERS * len(tokens)]
@@ -49,16 +52,16 @@ class TokenLimit:
         return replace(chunk, text=text, tokens=tokens, finish=Finish(FinishReason.LENGTH))
 
     def _cut_text(self, chunk: Chunk, room: int) -> Chunk:
-        end = Finish(FinishReason.LENGTH, completion_tokens=self._most)
+        end = Finish(FinishReason.LENGTH, completion_tokens=self._max_tokens)
         if not isinstance(chunk, ChatChunk):
             return replace(chunk, text=chunk.text[:room], finish=end)
-        kept: list[Piece] = []
+        pieces: list[Piece] = []
         for piece in chunk.pieces:
             if room > 0:
                 whole = len(piece.text) <= room
-                kept.append(piece if whole else replace(piece, text=piece.text[:room], tokens=()))
+                pieces.append(piece if whole else replace(piece, text=piece.text[:room], tokens=()))
             room -= len(piece.text)
-        return replace(chunk, pieces=(*kept,), finish=end)
+        return replace(chunk, pieces=(*pieces,), finish=end)
 
 
 def _characters(chunk: Chunk) -> int:

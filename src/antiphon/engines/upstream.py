@@ -64,7 +64,7 @@ from antiphon.engines.upstreams.kind import (
     PromptSharingServer,
     Recognise,
     UpstreamServer,
-    WantedUpstream,
+    UpstreamSettings,
     ask,
     broken,
     refusal,
@@ -166,7 +166,7 @@ class Options:
         if not self.replica:
             return UpstreamEngine(self, limits)
         servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
-        return PoolEngine([(each.model, UpstreamEngine(each, limits)) for each in servers])
+        return PoolEngine([(options.model, UpstreamEngine(options, limits)) for options in servers])
 
 
 def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
@@ -272,9 +272,9 @@ class UpstreamEngine:
         server, texts = self._running(), dict.fromkeys(ids, "")
         tokens = [*texts]
         for start in range(0, len(tokens), LOOKUPS):
-            asked = tokens[start : start + LOOKUPS]
+            batch = tokens[start : start + LOOKUPS]
             texts |= zip(
-                asked, await asyncio.gather(*(server.detokenize((token,)) for token in asked)), strict=True
+                batch, await asyncio.gather(*(server.detokenize((token,)) for token in batch)), strict=True
             )
         return [texts[token] for token in ids]
 
@@ -299,22 +299,22 @@ class UpstreamEngine:
             body, media_type = vectors.form_of(server.card, audio)
             path = "/v1/audio/translations" if audio.translated else "/v1/audio/transcriptions"
             encoded = self._client.encode("POST", path, body, observed().trace, media_type)
-            passing = StreamedExchange(encoded, self._limits)
-            self._client.send(passing)
-            refused = b""
+            exchange = StreamedExchange(encoded, self._limits)
+            self._client.send(exchange)
+            error_body = b""
             try:
-                async with aclosing(passing.pieces()) as pieces:
+                async with aclosing(exchange.pieces()) as pieces:
                     async for piece in pieces:
-                        if passing.status == 200:
+                        if exchange.status == 200:
                             yield piece
                         else:
-                            refused = (refused + piece)[:MAX_REFUSAL]
+                            error_body = (error_body + piece)[:MAX_REFUSAL]
             except HttpError as error:
-                raise unreachable(error) if not passing.status else broken(error) from error
-            if passing.status in MISSING_STATUSES:
+                raise unreachable(error) if not exchange.status else broken(error) from error
+            if exchange.status in MISSING_STATUSES:
                 raise self._unsupported_task()
-            if passing.status != 200:
-                raise _without_key(refusal(passing.status, refused, passing.retry_after))
+            if exchange.status != 200:
+                raise _without_key(refusal(exchange.status, error_body, exchange.retry_after))
 
     @staticmethod
     def _unsupported_task() -> RequestError:
@@ -380,7 +380,7 @@ class UpstreamEngine:
             asyncio.get_running_loop().call_soon(generation.fail, error)
 
     def _begin(self, generation: "_Generation") -> None:
-        generation.began()
+        generation.mark_sent()
         self._client.send(generation)
 
 
@@ -405,7 +405,7 @@ class _Generation(Exchange):
         self._generations = running
         self._limit = limit
         self._lines = LineSplitter(limits, reader.line_limit)
-        self._refused = b""
+        self._error_body = b""
         self._turn: asyncio.Handle | None = None  # in which more lines are read
         self._request_task: asyncio.Task[None] | None = None
         self._ended: list[HttpError | None] = []  # the end of the response, once it has arrived
@@ -413,10 +413,10 @@ class _Generation(Exchange):
         self._answered = False
         self._late = 0  # lines after the end of the answer
 
-    def began(self) -> None:
+    def mark_sent(self) -> None:
         """It is sent now."""
         if self.prompt is not None:
-            self.prompt.begun()
+            self.prompt.mark_in_slot()
 
     def cancel(self) -> None:
         """See `Work`."""
@@ -433,9 +433,9 @@ class _Generation(Exchange):
     def _release_slot(self) -> None:
         self._over = True
         self._generations.pop(self, None)
-        for each in (self.prompt, self.permit):
-            if each is not None:
-                each.leave()
+        for claim in (self.prompt, self.permit):
+            if claim is not None:
+                claim.leave()
         if self._request_task is not None:
             self._request_task.cancel()
         if self._turn is not None:
@@ -454,7 +454,7 @@ class _Generation(Exchange):
             self.abort()
             return
         if self.status != 200:
-            self._refused = (self._refused + data)[:MAX_REFUSAL]
+            self._error_body = (self._error_body + data)[:MAX_REFUSAL]
             return
         self._lines.feed(data)
         if not self._behind:
@@ -473,7 +473,7 @@ class _Generation(Exchange):
         if self._behind:
             self._ended.append(error)
         elif self.status not in (0, 200):
-            self.fail(refusal(self.status, self._refused, self.retry_after))
+            self.fail(refusal(self.status, self._error_body, self.retry_after))
         elif not self.status and error is not None:
             self.fail(unreachable(error))
         else:
@@ -518,8 +518,8 @@ class _Generation(Exchange):
 
     def _take(self, chunks: list[Chunk]) -> bool:
         """Append the chunks of the next lines; whether there may be more. Raises what a reader does."""
-        left, size = PIECE_LINES, PIECE_BYTES
-        while left and size > 0:
+        lines_left, bytes_left = PIECE_LINES, PIECE_BYTES
+        while lines_left and bytes_left > 0:
             line = self._lines.take()
             if line is None:
                 return False
@@ -528,8 +528,8 @@ class _Generation(Exchange):
             except NotFetched:
                 self._lines.put_back(line)
                 raise
-            left -= 1
-            size -= len(line)
+            lines_left -= 1
+            bytes_left -= len(line)
             if chunk is None and self._reader.ended:
                 self._late += 1
                 chunk = self._reader.end() if self._late > MAX_AFTER_END else None
@@ -553,7 +553,7 @@ class _Generation(Exchange):
         if not self._answered:
             self._answered = True
             if self.prompt is not None:
-                self.prompt.computed()
+                self.prompt.mark_computed()
         if chunks[-1].finish is not None:
             self._release_slot()  # the slot must be free before the receiver gets the end
             if not self._reader.complete:
@@ -601,17 +601,17 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
     """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
     answers = await _probe(options, client)
     kind = options.upstream_kind
-    wanted = WantedUpstream(
+    settings = UpstreamSettings(
         kind, options.upstream_model, options.context, options.parallel, options.tokenizer
     )
-    for each in [kind] if kind else KINDS:
+    for name in [kind] if kind else KINDS:
         try:
-            server = await KINDS[each](client, answers, wanted)
+            server = await KINDS[name](client, answers, settings)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise _missing_features_error(options, each) from error
+            raise _missing_features_error(options, name) from error
         except AntiphonError as error:
             if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
-                raise _missing_features_error(options, each) from error
+                raise _missing_features_error(options, name) from error
             raise
         if server is not None:
             return server
@@ -638,11 +638,11 @@ def _missing_features_error(options: Options, kind: str) -> EngineError:
 async def _probe(options: Options, client: HttpClient) -> Answers:
     try:
         responses = await asyncio.gather(*(client.request("GET", path) for path in PROBES))
-        found = {path: response.json() for path, response in zip(PROBES, responses, strict=True)}
-        if found[MODELS] is None and client.mounted:  # the version may be in the URL, under another name
+        bodies = {path: response.json() for path, response in zip(PROBES, responses, strict=True)}
+        if bodies[MODELS] is None and client.mounted:  # the version may be in the URL, under another name
             client.version = ""
-            found[MODELS] = (await client.request("GET", MODELS)).json()
-            client.version = "/v1" if found[MODELS] is None else ""
+            bodies[MODELS] = (await client.request("GET", MODELS)).json()
+            client.version = "/v1" if bodies[MODELS] is None else ""
     except HttpError as error:
         raise EngineError(f"No server can be reached at {options.model}: {error}. Check the URL.") from error
     # Proxies forbid paths that they do not forward, which says nothing about the key.
@@ -650,4 +650,4 @@ async def _probe(options: Options, client: HttpClient) -> Answers:
         raise EngineError(
             f"The server at {options.model} asks for a key, or for another one: set ANTIPHON_UPSTREAM_KEY."
         )
-    return {path: answer for path, answer in found.items() if answer is not None}
+    return {path: answer for path, answer in bodies.items() if answer is not None}

@@ -249,7 +249,7 @@ class VllmEngine:
                 return
             self._waiting.pop(generation, None)
             generation.id = made.request_id
-            self._begun(generation)
+            self._register(generation)
             await core.add(made)
         except Exception as error:
             generation.fail(failure_of(error))
@@ -271,9 +271,9 @@ class VllmEngine:
                 made = [core.step(request, beam.ids, around) for beam in beams]
                 return [next_row(output) for output in await self._outputs(core, made)]
 
-            wanted = core.searched(request, core.step(request, (), around))
-            found = await search(wanted, rows)
-            return [OutputReader(core.vocabulary, request).whole(beam) for beam in found]
+            parameters = core.beam_parameters(request, core.step(request, (), around))
+            beams = await search(parameters, rows)
+            return [OutputReader(core.vocabulary, request).whole(beam) for beam in beams]
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `Embedder`. Each input takes one slot; vLLM forms the batches."""
@@ -300,38 +300,38 @@ class VllmEngine:
         return Scores(tuple(score for [score] in scores), tokens)
 
     async def _pooled(
-        self, core: VllmCore, requests: Callable[[], Sequence[Any]]
+        self, core: VllmCore, make_requests: Callable[[], Sequence[Any]]
     ) -> tuple[list[Sequence[float]], int]:
         """The model's outputs for the inputs of requests, each of which takes one slot; and their tokens.
 
         Making requests takes time, because texts are tokenized.
         """
-        made = await asyncio.to_thread(requests)
+        requests = await asyncio.to_thread(make_requests)
 
         async def pooled(request: Any) -> Sequence[float]:
             async with self._admission.hold():
                 [output] = await self._outputs(core, [request])
-                found: Sequence[float] = output.pooling_output.tolist()
-                return found
+                vector: Sequence[float] = output.pooling_output.tolist()
+                return vector
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(pooled(each)) for each in made]
+                tasks = [group.create_task(pooled(request)) for request in requests]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        return [task.result() for task in tasks], sum(len(each.prompt_token_ids) for each in made)
+        return [task.result() for task in tasks], sum(len(request.prompt_token_ids) for request in requests)
 
     def _around(self, request: GenerationRequest) -> RequestExtras:
         return RequestExtras(self._adapter(request.adapter), observed().trace)
 
-    async def _outputs(self, core: VllmCore, made: Sequence[Any]) -> list[Any]:
+    async def _outputs(self, core: VllmCore, requests: Sequence[Any]) -> list[Any]:
         """The outputs to requests for one token. Raises EngineError."""
-        waiting = [_SingleOutput(each.request_id) for each in made]
-        self._begun(*waiting)
+        waiting = [_SingleOutput(request.request_id) for request in requests]
+        self._register(*waiting)
         try:
-            for each in made:
-                await core.add(each)
-            outputs = [await each.output for each in waiting]
+            for request in requests:
+                await core.add(request)
+            outputs = [await single.output for single in waiting]
         except Exception as error:
             raise EngineError from error
         finally:
@@ -341,12 +341,12 @@ class VllmEngine:
             raise EngineError
         return outputs
 
-    def _begun(self, *works: "_Generation | _SingleOutput") -> None:
+    def _register(self, *works: "_Generation | _SingleOutput") -> None:
         """From now on vLLM has these to do."""
         if not self._running:
             self._silence.postpone()
             self._silences = 0
-        self._running |= {each.id: each for each in works}
+        self._running |= {work.id: work for work in works}
 
     def _check_core(self) -> None:
         """Check whether vLLM's processes run, if requests run: there were no outputs for some time."""

@@ -31,7 +31,7 @@ class Beam(Struct, frozen=True):
         return self.total / math.pow(length, penalty)
 
 
-class WantedBeams(Struct, frozen=True):
+class BeamParameters(Struct, frozen=True):
     """The size of a search: the number of beams, the most tokens of each, and the tokens of the prompt.
 
     `ends` are the tokens that end an answer, `stops` those of them that the client named. `penalty` is the
@@ -47,30 +47,32 @@ class WantedBeams(Struct, frozen=True):
 
 
 async def search(
-    wanted: WantedBeams, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]
+    parameters: BeamParameters, rows: Callable[[Sequence[Beam]], Awaitable[Sequence[Row]]]
 ) -> list[Beam]:
     """The most likely answers, the best first; `rows` has the candidates for the next token of each beam."""
     beams, ended = [Beam()], list[Beam]()
-    for _ in range(wanted.tokens):
+    for _ in range(parameters.tokens):
         following = await rows(beams)
-        found = [
-            _after(beam, row, token, logprob, wanted)
+        successors = [
+            _after(beam, row, token, logprob, parameters)
             for beam, row in zip(beams, following, strict=True)
             for token, logprob in dict(zip(*row, strict=True)).items()
         ]
-        ended += [beam for beam in found if beam.finish is not None]
-        going_on = (beam for beam in found if beam.finish is None)
-        beams = nlargest(wanted.width, going_on, key=lambda beam: beam.total)
+        ended += [beam for beam in successors if beam.finish is not None]
+        going_on = (beam for beam in successors if beam.finish is None)
+        beams = nlargest(parameters.width, going_on, key=lambda beam: beam.total)
         if not beams:
             break
-    return nlargest(wanted.width, ended + beams, key=lambda beam: beam.score(wanted.prompt, wanted.penalty))
+    return nlargest(
+        parameters.width, ended + beams, key=lambda beam: beam.score(parameters.prompt, parameters.penalty)
+    )
 
 
-def _after(beam: Beam, row: Row, token: int, logprob: float, wanted: WantedBeams) -> Beam:
+def _after(beam: Beam, row: Row, token: int, logprob: float, parameters: BeamParameters) -> Beam:
     """The beam followed by this token, which may end it."""
     ids, logprobs = row
     row = [token, *ids[1:]], [logprob, *logprobs[1:]]
     finish = None
-    if token in wanted.ends:
-        finish = Finish(FinishReason.STOP, token if token in wanted.stops else None)
+    if token in parameters.ends:
+        finish = Finish(FinishReason.STOP, token if token in parameters.stops else None)
     return Beam((*beam.ids, token), (*beam.rows, row), beam.total + logprob, finish)

@@ -30,7 +30,7 @@ from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
-from antiphon.engines.vllm_beams import WantedBeams
+from antiphon.engines.vllm_beams import BeamParameters
 from antiphon.engines.vllm_stream import Vocabulary
 
 log = structlog.get_logger()
@@ -140,8 +140,8 @@ def imported(name: str) -> Any:
         raise EngineError(f"vLLM cannot be imported: {error}.") from error
 
 
-def engine_args(model: str, given: Sequence[str], own: Mapping[str, int | None]) -> Any:
-    """The `AsyncEngineArgs` for a model, of arguments that are written KEY=VALUE, and of our `own`.
+def engine_args(model: str, assignments: Sequence[str], options: Mapping[str, int | None]) -> Any:
+    """The `AsyncEngineArgs` for a model, of arguments that are written KEY=VALUE, and of our own `options`.
 
     Raises EngineError, with the remedy, for an argument that vLLM does not have or cannot read.
     """
@@ -149,14 +149,14 @@ def engine_args(model: str, given: Sequence[str], own: Mapping[str, int | None])
     parser = _parser(arguments)
     actions = {action.dest: action for action in parser._actions}
     words = [f"--model={model}", "--disable-log-stats"]
-    for each in given:
-        key, _, value = each.partition("=")
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
         key = key.removeprefix("--").replace("-", "_")
         _check_key(key, actions)
-        if own.get(key) is not None:
+        if options.get(key) is not None:
             raise EngineError(f"'{key}' is given by an option of Antiphon and by --vllm. Give one of them.")
         words += _words(actions[key], value)
-    words += [f"--{key.replace('_', '-')}={number}" for key, number in own.items() if number is not None]
+    words += [f"--{key.replace('_', '-')}={number}" for key, number in options.items() if number is not None]
     try:
         args = arguments.from_cli_args(parser.parse_args(words))
     except (ValueError, OSError) as error:  # it looks for the model on the hub
@@ -229,7 +229,7 @@ def workers_of(process: int) -> list[int]:
     with suppress(OSError):
         threads = Path(f"/proc/{process}/task").glob("*/children")
         children = [int(child) for thread in threads for child in thread.read_text().split()]
-        return [each for each in children if Path(f"/proc/{each}/comm").read_text().startswith(_WORKER)]
+        return [child for child in children if Path(f"/proc/{child}/comm").read_text().startswith(_WORKER)]
     return []
 
 
@@ -410,20 +410,20 @@ class VllmCore:
     @property
     def context(self) -> int:
         """The most tokens that a prompt and its answer may have together."""
-        most: int = self._config.max_model_len
-        return most
+        limit: int = self._config.max_model_len
+        return limit
 
     @property
     def slots(self) -> int:
         """How many requests are worked on at a time."""
-        most: int = self._llm.vllm_config.scheduler_config.max_num_seqs
-        return most
+        limit: int = self._llm.vllm_config.scheduler_config.max_num_seqs
+        return limit
 
     @property
     def alternatives(self) -> int:
         """The largest number of log probabilities that it returns for a token."""
-        most: int = self._config.max_logprobs
-        return self.vocabulary.size if most < 0 else most
+        limit: int = self._config.max_logprobs
+        return self.vocabulary.size if limit < 0 else limit
 
     @property
     def names(self) -> Sequence[str]:
@@ -439,7 +439,7 @@ class VllmCore:
     @property
     def opening(self) -> int | None:
         """The token that the model needs before any text (BOS); None if it needs none."""
-        bare, full = ([*self.tokenizer.encode("a", add_special_tokens=each)] for each in (False, True))
+        bare, full = ([*self.tokenizer.encode("a", add_special_tokens=special)] for special in (False, True))
         return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
 
     @property
@@ -462,14 +462,14 @@ class VllmCore:
         """
         reader = imported("vllm.multimodal.media").ImageMediaIO()
         try:
-            given = {
+            inputs = {
                 "prompt_token_ids": [*prompt.ids],
                 "multi_modal_data": {
                     "image": [await asyncio.to_thread(reader.load_bytes, part.data) for part in prompt.media]
                 },
                 "multi_modal_uuids": {"image": [part.digest or None for part in prompt.media]},
             }
-            [made] = await self._llm.renderer.render_cmpl_async([given])
+            [made] = await self._llm.renderer.render_cmpl_async([inputs])
         except (self._refusal, ValueError, RuntimeError) as error:
             raise _refused(error, "messages") from error
         return made
@@ -519,17 +519,17 @@ class VllmCore:
         whole = body
         if isinstance(text, str):
             whole = [*self.tokenizer.encode(text, add_special_tokens=True)]
-        most = self.context if request.truncate in (None, -1) else min(request.truncate or 0, self.context)
-        if len(whole) <= most:
+        limit = self.context if request.truncate in (None, -1) else min(request.truncate or 0, self.context)
+        if len(whole) <= limit:
             return whole
         if request.truncate is None:
-            message = f"An input has {len(whole)} tokens, but the context of this model is {most} tokens."
+            message = f"An input has {len(whole)} tokens, but the context of this model is {limit} tokens."
             raise RequestError(message, param="input", code="context_length_exceeded")
         added = len(whole) - len(body)
         before = next((at for at in range(added + 1) if whole[at : at + len(body)] == body), added)
-        room = max(most - added, 0)
-        kept = body[len(body) - room :] if request.keep_end else body[:room]
-        return [*whole[:before], *kept, *whole[before + len(body) :]]
+        room = max(limit - added, 0)
+        middle = body[len(body) - room :] if request.keep_end else body[:room]
+        return [*whole[:before], *middle, *whole[before + len(body) :]]
 
     def embedding(self, ids: Sequence[int], dimensions: int | None, around: RequestExtras) -> Any:
         """The request for the vector of these tokens, of length 1. Raises RequestError."""
@@ -575,10 +575,10 @@ class VllmCore:
         params = {"max_tokens": 1, "logprobs": 2 * width}
         return self._made(request, (*request.prompt.ids, *written), params, around)
 
-    def searched(self, request: GenerationRequest, step: Any) -> WantedBeams:
+    def beam_parameters(self, request: GenerationRequest, step: Any) -> BeamParameters:
         """The settings of a beam search; `step` is one of its requests, which has the model's end tokens."""
         sampling, own = request.sampling, step.sampling_params.all_stop_token_ids
-        return WantedBeams(
+        return BeamParameters(
             sampling.beam_width or 1,
             request.max_tokens,
             len(request.prompt.ids),

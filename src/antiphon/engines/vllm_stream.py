@@ -144,8 +144,8 @@ class Vocabulary:
         name: str | None = self._tokenizer.convert_ids_to_tokens([token])[0]
         if name is None:
             return None
-        if found := _BYTE.fullmatch(name):
-            return bytes.fromhex(found[1])
+        if match := _BYTE.fullmatch(name):
+            return bytes.fromhex(match[1])
         values = [_BYTES.get(letter) for letter in name]
         return None if None in values else bytes(value for value in values if value is not None)
 
@@ -223,6 +223,21 @@ class PlainStream:
 class OutputReader:
     """Turns the outputs for one request into chunks. The first has the number of tokens of the media."""
 
+    # Slots, because every token looks up some of them.
+    __slots__ = (
+        "_before",
+        "_candidate_count",
+        "_chunks",
+        "_pending",
+        "_scored",
+        "_shown",
+        "_shown_at_end",
+        "_stops",
+        "_stream",
+        "_vocabulary",
+        "media_tokens",
+    )
+
     def __init__(self, vocabulary: Vocabulary, request: GenerationRequest) -> None:
         sampling: Sampling = request.sampling
         self.media_tokens = 0
@@ -235,8 +250,8 @@ class OutputReader:
         self._stream: Stream | None = None  # made for the first token whose text is not looked up
         self._stops = frozenset(sampling.stop_token_ids)
         self._scored = sampling.logprobs is not None
-        self._most = sampling.logprobs or 0
-        self._begun: list[Token] = []  # tokens of an incomplete character
+        self._candidate_count = sampling.logprobs or 0
+        self._pending: list[Token] = []  # tokens of an incomplete character
 
     def _step(self, token: int) -> str | None:
         """The text that this token completes, decoded with the ones before it."""
@@ -247,7 +262,7 @@ class OutputReader:
     @property
     def known(self) -> Mapping[int, Chunk | None]:
         """The chunk of each token that need not be read if it is next, alone and not the last."""
-        return NO_CHUNKS if self._begun or self._scored else self._chunks
+        return NO_CHUNKS if self._pending or self._scored else self._chunks
 
     def read(self, output: Any) -> Chunk | None:
         """The chunk in an output, if there is one. Raises EngineError if vLLM gave up."""
@@ -256,14 +271,14 @@ class OutputReader:
             if self.media_tokens:
                 return self._first(output)
             cached = output.prefill_stats.num_cached_tokens
-        if len(ids) == 1 and output.finish_reason is None and not self._begun and not self._scored:
+        if len(ids) == 1 and output.finish_reason is None and not self._pending and not self._scored:
             token = ids[0]
             chunk = self._chunks[token]
             if chunk is None and (text := self._step(token)) is not None:
                 chunk = _chunk(token, text)
             if chunk is not None:
                 return structs.replace(chunk, cached_tokens=cached) if cached else chunk
-            self._begun.append(Token(token, ""))
+            self._pending.append(Token(token, ""))
             return Chunk("", (), None, cached) if cached else None
         finish = None if output.finish_reason is None else self._finish(output)
         ended = finish is not None and finish.reason is FinishReason.STOP
@@ -289,19 +304,19 @@ class OutputReader:
     def _tokens(self, ids: Sequence[int], rows: Sequence[Row], *, ended: bool) -> Iterator[Token]:
         """The new tokens whose text is complete. The last may have `ended` the answer."""
         scores = iter(rows)
-        for left, token in enumerate(ids, 1 - len(ids)):
-            self._begun.append(self._score(token, next(scores, None)))
-            text = self._ending(token) if ended and left == 0 else self._known_text(token)
+        for offset, token in enumerate(ids, 1 - len(ids)):
+            self._pending.append(self._score(token, next(scores, None)))
+            text = self._ending(token) if ended and offset == 0 else self._known_text(token)
             if text is None:
                 text = self._step(token)
-            if text is None and len(self._begun) >= MOST_OF_A_CHARACTER:
+            if text is None and len(self._pending) >= MOST_OF_A_CHARACTER:
                 text = self._given_up()
             if text is not None:
                 yield from self._completed(text)
 
     def _known_text(self, token: int) -> str | None:
         """The text of the last token that has begun; None if it depends on those before it."""
-        if len(self._begun) > 1:  # inside of a character
+        if len(self._pending) > 1:  # inside of a character
             return self._shown.get(token)
         chunk = self._chunks[token]
         return None if chunk is None else chunk.text
@@ -316,30 +331,30 @@ class OutputReader:
         After it, decoding starts again.
         """
         self._stream = self._vocabulary.stream()
-        return self._vocabulary.decode([token.id for token in self._begun])
+        return self._vocabulary.decode([token.id for token in self._pending])
 
     def _completed(self, text: str) -> Iterable[Token]:
         """The tokens of a piece of text. The text belongs to the last of them, which completed it."""
-        *begun, last = self._taken()
-        raws: list[bytes | None] = [None] * (len(begun) + 1)
-        if self._scored and begun:
-            known = [self._vocabulary.raw(token.id) for token in (*begun, last)]
-            if b"".join(raw or b"" for raw in known) == text.encode():
-                raws = known
-        for token, raw in zip(begun, raws, strict=False):
+        *prefix, last = self._taken()
+        raws: list[bytes | None] = [None] * (len(prefix) + 1)
+        if self._scored and prefix:
+            token_bytes = [self._vocabulary.raw(token.id) for token in (*prefix, last)]
+            if b"".join(raw or b"" for raw in token_bytes) == text.encode():
+                raws = token_bytes
+        for token, raw in zip(prefix, raws, strict=False):
             yield Token(token.id, "", token.logprob, token.top, raw)
         yield Token(last.id, text, last.logprob, last.top, raws[-1])
 
     def _taken(self) -> list[Token]:
-        begun, self._begun = self._begun, []
-        return begun
+        tokens, self._pending = self._pending, []
+        return tokens
 
     def _score(self, token: int, row: Row | None) -> Token:
         if row is None:
             return Token(token, "")
         ids, logprobs = row
-        most = self._most + 1
-        return Token(token, "", logprobs[0], self._vocabulary.candidates(ids[1:most], logprobs[1:most]))
+        end = self._candidate_count + 1
+        return Token(token, "", logprobs[0], self._vocabulary.candidates(ids[1:end], logprobs[1:end]))
 
     def _finish(self, output: Any) -> Finish:
         reason = _FINISHES.get(str(output.finish_reason))
@@ -375,8 +390,8 @@ def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tu
         for token, text in zip(ids, texts, strict=True)
     ]
     ranked = zip(_rows(scores), scores.selected_token_ranks.tolist(), strict=True)
-    for place, ((found, logprobs), rank) in enumerate(ranked, start=1):
-        top = vocabulary.candidates(found[1:], logprobs[1:])
+    for place, ((candidate_ids, logprobs), rank) in enumerate(ranked, start=1):
+        top = vocabulary.candidates(candidate_ids[1:], logprobs[1:])
         tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top, rank=rank)
     return tuple(tokens)
 
@@ -386,7 +401,7 @@ def _writes_apart(tokenizer: Any) -> bool:
     if tokenizer.decoder is None:  # it writes a space between any two tokens
         return False
     decoder = json.loads(tokenizer.decoder.__getstate__())
-    kinds = [each["type"] for each in decoder.get("decoders", (decoder,)) if not _strips_start(each)]
+    kinds = [part["type"] for part in decoder.get("decoders", (decoder,)) if not _strips_start(part)]
     if "Fuse" in kinds[-1:]:  # it would need the whole text
         kinds.pop()
     return bool(kinds) and {*kinds} <= _APART
@@ -402,7 +417,7 @@ def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
     ids, texts = tokenizer.all_special_ids, tokenizer.all_special_tokens
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return dict(zip(ids, texts, strict=True)) | {
-        token: each.content for token, each in added.items() if each.special
+        token: added_token.content for token, added_token in added.items() if added_token.special
     }
 
 

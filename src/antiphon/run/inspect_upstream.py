@@ -107,7 +107,7 @@ def _chat(server: ChatServer) -> Iterator[Feature]:
     shortened = "degraded", "by an estimate"
     unknown = "refused", "the context is not known: --context"
     yield Feature("truncation", *(shortened if server.card.context else unknown))
-    for name, how in server.passed.items():
+    for name, how in server.parameter_support.items():
         yield Feature(name, "works", how) if how else Feature(name, "refused", "by its name")
     yield Feature("interrupted answers", "degraded", "continue after a call of a server tool; else they fail")
 

@@ -184,7 +184,7 @@ async def request_after(
         max_tokens=request.max_tokens - written,
         sampling=_sampling_after(request.sampling, written),
         constraint=constraint,
-        begun=text,
+        answer_start=text,
     )
     return rest, written
 

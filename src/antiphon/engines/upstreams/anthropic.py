@@ -29,7 +29,7 @@ from antiphon.engines.upstreams.kind import (
     Answers,
     BoundedDict,
     ChatServer,
-    WantedUpstream,
+    UpstreamSettings,
     not_understood,
     read_usage,
     refusal,
@@ -84,9 +84,9 @@ class MessagesServer(ChatServer):
 
     path = "/v1/messages"
 
-    def __init__(self, card: ModelCard, slots: int, most: int) -> None:
+    def __init__(self, card: ModelCard, slots: int, max_tokens: int) -> None:
         super().__init__(NAME, card, slots, _PARAMETER_SUPPORT)
-        self._most = most
+        self._max_tokens = max_tokens
         self._signatures: Signatures = BoundedDict(SIGNATURES)
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
@@ -98,7 +98,7 @@ class MessagesServer(ChatServer):
         thinking = _thinking(turn)
         if not thinking or _unsigned(messages):
             thinking = {}
-            messages = [message for each in messages if (message := _without_reasoning(each))["content"]]
+            messages = [bare for message in messages if (bare := _without_reasoning(message))["content"]]
         body = {
             "model": self.card.name,
             "messages": messages,
@@ -109,7 +109,7 @@ class MessagesServer(ChatServer):
             **_output(turn),
             **thinking,
         }
-        body.setdefault("max_tokens", min(self._most, request.max_tokens))
+        body.setdefault("max_tokens", min(self._max_tokens, request.max_tokens))
         return self.path, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
@@ -179,8 +179,8 @@ def _blocks(message: Mapping[str, Any], media: Iterator[MediaPart]) -> Iterator[
         yield {"type": "text", "text": content}
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        given = object_in(function["arguments"]) or {}
-        yield {"type": "tool_use", "id": _id(call["id"]), "name": function["name"], "input": given}
+        arguments = object_in(function["arguments"]) or {}
+        yield {"type": "tool_use", "id": _id(call["id"]), "name": function["name"], "input": arguments}
 
 
 def _image(part: MediaPart) -> dict[str, Any]:
@@ -207,15 +207,15 @@ def _tools(turn: Turn) -> dict[str, Any]:
         }
         for tool in tools
     ]
-    how: dict[str, Any] = {"type": "auto"}
+    tool_choice: dict[str, Any] = {"type": "auto"}
     if choice.calling is CallMode.NONE:
         return {"tools": sent, "tool_choice": {"type": "none"}}
     if choice.calling is CallMode.REQUIRED:
         one = choice.named and len(tools) == 1
-        how = {"type": "tool", "name": tools[0].name} if one else {"type": "any"}
+        tool_choice = {"type": "tool", "name": tools[0].name} if one else {"type": "any"}
     if not choice.parallel:
-        how["disable_parallel_tool_use"] = True
-    return {"tools": sent, "tool_choice": how}
+        tool_choice["disable_parallel_tool_use"] = True
+    return {"tools": sent, "tool_choice": tool_choice}
 
 
 def _output(turn: Turn) -> dict[str, Any]:
@@ -236,12 +236,12 @@ def _output(turn: Turn) -> dict[str, Any]:
 
 def _thinking(turn: Turn) -> dict[str, Any]:
     """Whether to think, and how much. Raises RequestError for variables that have no meaning here."""
-    given = {**turn.variables}
-    effort = given.pop("reasoning_effort", None)
-    reasons = [given.pop("enable_thinking", None), given.pop("thinking", None)]
-    if given:
+    variables = {**turn.variables}
+    effort = variables.pop("reasoning_effort", None)
+    reasons = [variables.pop("enable_thinking", None), variables.pop("thinking", None)]
+    if variables:
         message = (
-            f"The server of this model has no chat template that takes {', '.join(given)}. Leave it out."
+            f"The server of this model has no chat template that takes {', '.join(variables)}. Leave it out."
         )
         raise RequestError(message, param="chat_template_kwargs")
     if turn.reasoning_limit is not None:
@@ -270,23 +270,23 @@ class _Delta(Struct, frozen=True):
     stop_reason: str | None = None
 
 
-class _Details(Struct, frozen=True):
+class _OutputTokensDetails(Struct, frozen=True):
     thinking_tokens: TokenCount | None = None
 
 
-class _ReportedUsage(Struct, frozen=True):
+class _MessagesUsage(Struct, frozen=True):
     input_tokens: TokenCount | None = None
     output_tokens: TokenCount | None = None
     cache_read_input_tokens: TokenCount | None = None
     cache_creation_input_tokens: TokenCount | None = None
-    output_tokens_details: _Details | None = None
+    output_tokens_details: _OutputTokensDetails | None = None
 
 
 class _Message(Struct, frozen=True):
     usage: Any = None
 
 
-class _Event(Struct, frozen=True):
+class _MessagesEvent(Struct, frozen=True):
     type: str = ""
     index: int = 0
     message: _Message | None = None
@@ -296,7 +296,7 @@ class _Event(Struct, frozen=True):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_MessagesEvent).decode
 
 
 Signature = tuple[int | None, str]
@@ -336,7 +336,7 @@ class MessagesReader:
             return self.end()
         return None if self.ended else self._chunk(event)
 
-    def _chunk(self, event: _Event) -> Chunk | None:
+    def _chunk(self, event: _MessagesEvent) -> Chunk | None:
         if event.delta is not None and event.delta.stop_reason is not None:
             self._reason = _REASONS.get(event.delta.stop_reason)
             if self._reason is None:
@@ -346,7 +346,7 @@ class MessagesReader:
         self._remember(event, piece)
         return None if piece is None else ChatChunk(pieces=(piece,))
 
-    def _remember(self, event: _Event, piece: Piece | None) -> None:
+    def _remember(self, event: _MessagesEvent, piece: Piece | None) -> None:
         """Remember reasoning, and its signatures. A block of another type starts a new piece."""
         block, delta = event.content_block, event.delta
         if block is not None:
@@ -366,7 +366,7 @@ class MessagesReader:
             self._signatures.put(_key("".join(self._reasoning)), (*self._signed,))
 
     def _count(self, reported: Any) -> None:
-        usage = read_usage(reported, _ReportedUsage)
+        usage = read_usage(reported, _MessagesUsage)
         if usage is None:
             return
         reasoning = usage.output_tokens_details and usage.output_tokens_details.thinking_tokens
@@ -377,42 +377,44 @@ class MessagesReader:
         """See `LineReader`."""
         if self._reason is None:
             return None
-        used, self.complete = self._usage, True
-        cached = used.get("cache_read_input_tokens", 0)
-        prompt = used.get("input_tokens", 0) + used.get("cache_creation_input_tokens", 0) + cached
-        output, reasoning = used.get("output_tokens"), used.get("output_tokens_details", 0)
+        usage, self.complete = self._usage, True
+        cached = usage.get("cache_read_input_tokens", 0)
+        prompt = usage.get("input_tokens", 0) + usage.get("cache_creation_input_tokens", 0) + cached
+        output, reasoning = usage.get("output_tokens"), usage.get("output_tokens_details", 0)
         return ChatChunk(finish=Finish(self._reason, None, output, reasoning, prompt), cached_tokens=cached)
 
 
-def _piece(event: _Event) -> Piece | None:
+def _piece(event: _MessagesEvent) -> Piece | None:
     block, delta, key = event.content_block, event.delta, str(event.index)
     if block is not None and block.type == "tool_use":
         return Piece(PieceKind.CALL, "", (), key, block.id, block.name)
-    said = block or delta
-    if said is None:
+    part = block or delta
+    if part is None:
         return None
-    if said.text:
-        return Piece(PieceKind.TEXT, said.text)
-    if said.thinking:
-        return Piece(PieceKind.REASONING, said.thinking)
+    if part.text:
+        return Piece(PieceKind.TEXT, part.text)
+    if part.thinking:
+        return Piece(PieceKind.REASONING, part.thinking)
     return Piece(PieceKind.CALL, delta.partial_json, (), key) if delta and delta.partial_json else None
 
 
 # Recognition
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> MessagesServer | None:
+async def recognise(
+    client: HttpClient, answers: Answers, settings: UpstreamSettings
+) -> MessagesServer | None:
     """The server, if it was configured as this kind: without its headers it does not answer probes."""
-    if wanted.kind != NAME:
+    if settings.kind != NAME:
         return None
-    name, model = select_model(models_of(answers), wanted)
+    name, model = select_model(models_of(answers), settings)
     card = ModelCard(
         name=name,
-        context=wanted.context or model.get("max_input_tokens") or 0,
+        context=settings.context or model.get("max_input_tokens") or 0,
         created=int(time.time()),
         known_as=(name,),
         capabilities=Capabilities(
             sampling=frozenset({*SAMPLING, "priority"}), chat=True, media=frozenset({MediaKind.IMAGE})
         ),
     )
-    return MessagesServer(card, wanted.parallel or DEFAULT_SLOTS, model.get("max_tokens") or MAX_TOKENS)
+    return MessagesServer(card, settings.parallel or DEFAULT_SLOTS, model.get("max_tokens") or MAX_TOKENS)

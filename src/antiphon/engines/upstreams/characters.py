@@ -29,7 +29,7 @@ class Characters:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._begun: tuple[int, ...] = ()  # the last tokens, if no text belongs to them yet
+        self._pending: tuple[int, ...] = ()  # the last tokens, if no text belongs to them yet
 
     def read(self, ids: tuple[int, ...], text: str) -> int:
         """The number of the next tokens that this text belongs to: those after them begin a character.
@@ -37,13 +37,13 @@ class Characters:
         If it raises NotFetched, nothing has changed.
         """
         end = self._end(ids, text) if text else 0
-        self._begun = ids[end:] if end else (self._begun + ids)[-LONGEST:]
+        self._pending = ids[end:] if end else (self._pending + ids)[-LONGEST:]
         return end
 
     def _end(self, ids: tuple[int, ...], text: str) -> int:
         if len(ids) == 1:
             return 1
-        tokens, before = self._begun + ids, len(self._begun)
+        tokens, before = self._pending + ids, len(self._pending)
         ends = (end for end in range(len(tokens), before, -1) if _is_whole(self._decode, tokens[:end], text))
         return next(ends, len(tokens)) - before
 
@@ -56,17 +56,17 @@ class WholeEvents:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._begun: tuple[int, ...] = ()
+        self._pending: tuple[int, ...] = ()
         self._held: list[str] = []
 
     def read(self, ids: tuple[int, ...], text: str) -> str:
         """The text to pass on. If it raises NotFetched, nothing has changed."""
-        tokens = (self._begun + ids)[-LONGEST:]
+        tokens = (self._pending + ids)[-LONGEST:]
         # The text of an event that ends inside a character ends with a space, or with a Chinese character.
         if text and ((text[-1:].isascii() and text[-1] != " ") or _is_whole(self._decode, tokens, text)):
-            self._begun = ()
+            self._pending = ()
             return self.rest() + text
-        self._begun = tokens
+        self._pending = tokens
         self._held.append(text)
         return ""
 
@@ -114,7 +114,7 @@ class FirstText:
             whole = prompt.rstrip(BROKEN)
             if text.startswith(whole):  # the answer completes the character
                 return text[len(whole) :]
-        if self._request.begun:
+        if self._request.answer_start:
             raise EngineError from RuntimeError("the server repeats the prompt")
         message = "The prompt ends inside a character, which the server of this model cannot complete."
         raise RequestError(f"{message} End it with a whole character.", param="prompt")
@@ -126,7 +126,7 @@ class FirstText:
 
 def may_repeat_prompt(request: GenerationRequest) -> bool:
     """Whether a `FirstText` is needed."""
-    return bool(request.begun) or request.prompt.text.endswith(BROKEN)
+    return bool(request.answer_start) or request.prompt.text.endswith(BROKEN)
 
 
 def _broken(text: str) -> int:

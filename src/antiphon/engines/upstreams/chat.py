@@ -39,7 +39,7 @@ from antiphon.engines.upstreams.kind import (
     ChatServer,
     OpenAIReader,
     Recognise,
-    WantedUpstream,
+    UpstreamSettings,
     error_status,
     not_understood,
     read_usage,
@@ -130,7 +130,7 @@ OPENROUTER = Provider(
 MISTRAL = Provider(
     "mistral",
     _owned_by("mistralai"),
-    {name: theirs for name, theirs in _OPENAI.items() if name != "logprobs"} | {"seed": "random_seed"},
+    {name: wire for name, wire in _OPENAI.items() if name != "logprobs"} | {"seed": "random_seed"},
     required="any",
     usage=False,
     call_id=_short_id,
@@ -138,7 +138,7 @@ MISTRAL = Provider(
 GROQ = Provider(
     "groq",
     lambda model: "context_window" in model and "active" in model,
-    {name: theirs for name, theirs in _OPENAI.items() if name != "logprobs"}
+    {name: wire for name, wire in _OPENAI.items() if name != "logprobs"}
     | {"max_tokens": "max_completion_tokens"},
     effort=_effort,
     media=frozenset({MediaKind.IMAGE}),
@@ -146,7 +146,7 @@ GROQ = Provider(
 DEEPSEEK = Provider(
     "deepseek",
     _owned_by("deepseek"),
-    {name: theirs for name, theirs in _OPENAI.items() if name != "seed"},
+    {name: wire for name, wire in _OPENAI.items() if name != "seed"},
     reasoning="reasoning_content",
     thinking=lambda reasons: {"thinking": {"type": "enabled" if reasons else "disabled"}},
     schemas=False,
@@ -154,7 +154,7 @@ DEEPSEEK = Provider(
 GOOGLE = Provider(
     "google",
     lambda model: str(model.get("id")).startswith("models/"),
-    {name: theirs for name, theirs in _OPENAI.items() if name not in ("seed", "logprobs")},
+    {name: wire for name, wire in _OPENAI.items() if name not in ("seed", "logprobs")},
     effort=_effort,
     media=frozenset({MediaKind.IMAGE}),
     unsigned={"google": {"thought_signature": "skip_thought_signature_validator"}},
@@ -245,12 +245,12 @@ class ProviderServer(ChatServer):
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         sent: dict[str, Any] = {}
-        for name, theirs in self._provider.sampling.items():
+        for name, wire in self._provider.sampling.items():
             value = getattr(sampling, name)
             if name == "logprobs":
                 sent |= {} if value is None else {"logprobs": True, "top_logprobs": value}
             elif value is not None and value != {}:
-                sent[theirs] = value
+                sent[wire] = value
         return sent
 
     def _tools(self, turn: Turn) -> dict[str, Any]:
@@ -291,19 +291,19 @@ class ProviderServer(ChatServer):
                 return {"response_format": {"type": "json_object"}}
             case JsonSchema(schema, strict, name, description) if self._provider.schemas:
                 described = {} if description is None else {"description": description}
-                wanted = {"name": name, "schema": schema, "strict": strict, **described}
-                return {"response_format": {"type": "json_schema", "json_schema": wanted}}
-        known = "JSON Schemas and JSON objects" if self._provider.schemas else "JSON objects"
-        message = f"The server of this model can hold answers to {known} only. Leave it out."
+                json_schema = {"name": name, "schema": schema, "strict": strict, **described}
+                return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+        forms = "JSON Schemas and JSON objects" if self._provider.schemas else "JSON objects"
+        message = f"The server of this model can hold answers to {forms} only. Leave it out."
         raise RequestError(message, param="format")
 
     def _variables(self, turn: Turn) -> dict[str, Any]:
         """The variables of a chat template for which the provider has fields."""
-        given, provider = dict(turn.variables), self._provider
-        effort, verbosity = given.pop("reasoning_effort", None), given.pop("verbosity", None)
-        reasons = {given.pop(name, None) for name in ("enable_thinking", "thinking")} - {None}
-        if given:
-            names = ", ".join(given)
+        variables, provider = dict(turn.variables), self._provider
+        effort, verbosity = variables.pop("reasoning_effort", None), variables.pop("verbosity", None)
+        reasons = {variables.pop(name, None) for name in ("enable_thinking", "thinking")} - {None}
+        if variables:
+            names = ", ".join(variables)
             message = f"The server of this model has no chat template that takes {names}. Leave it out."
             raise RequestError(message, param="chat_template_kwargs")
         sent: dict[str, Any] = {}
@@ -405,7 +405,7 @@ class _Delta(Struct, frozen=True):
     function_call: _Function | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _ChatChoice(Struct, frozen=True):
     index: Any = 0
     delta: _Delta | None = None
     finish_reason: str | None = None
@@ -413,26 +413,26 @@ class _Choice(Struct, frozen=True):
     error: Any = None
 
 
-class _Details(Struct, frozen=True):
+class _TokensDetails(Struct, frozen=True):
     cached_tokens: TokenCount | None = None
     reasoning_tokens: TokenCount | None = None
 
 
-class _ReportedUsage(Struct, frozen=True):
+class _ChatUsage(Struct, frozen=True):
     prompt_tokens: TokenCount = 0
     completion_tokens: TokenCount = 0
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
+    prompt_tokens_details: _TokensDetails | None = None
+    completion_tokens_details: _TokensDetails | None = None
 
 
-class _Event(Struct, frozen=True):
-    choices: list[_Choice] | None = None
+class _ChatEvent(Struct, frozen=True):
+    choices: list[_ChatChoice] | None = None
     usage: Any = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
-_NO_DETAILS = _Details()
+_decode = msgspec.json.Decoder(_ChatEvent).decode
+_NO_DETAILS = _TokensDetails()
 
 
 class ChatReader(OpenAIReader):
@@ -445,7 +445,7 @@ class ChatReader(OpenAIReader):
         self._last_call = 0  # the number of the current call
         self._last_id = ""
 
-    def _chunk_of(self, choice: _Choice) -> Chunk | None:
+    def _chunk_of(self, choice: _ChatChoice) -> Chunk | None:
         if choice.error is not None:
             raise refusal(error_status(choice.error), msgspec.json.encode({"error": choice.error}))
         if choice.finish_reason and self._reason is None:
@@ -491,7 +491,7 @@ class ChatReader(OpenAIReader):
         if reason is None:
             return None
         self.complete = True
-        usage = read_usage(self._usage, _ReportedUsage)
+        usage = read_usage(self._usage, _ChatUsage)
         if usage is None:
             return ChatChunk(finish=Finish(reason))
         prompt, completion = (
@@ -556,50 +556,50 @@ def recogniser(provider: Provider) -> Recognise:
     """A function that recognises this provider's server, by the models that it lists."""
 
     async def recognise(
-        client: HttpClient, answers: Answers, wanted: WantedUpstream
+        client: HttpClient, answers: Answers, settings: UpstreamSettings
     ) -> ProviderServer | None:
         models = models_of(answers)
-        if not wanted.kind and not any(map(provider.recognise, models.values())):
+        if not settings.kind and not any(map(provider.recognise, models.values())):
             return None
-        if not wanted.kind and provider is ANY and not await _takes_chats(client, next(iter(models))):
+        if not settings.kind and provider is ANY and not await _takes_chats(client, next(iter(models))):
             return None
-        name, model = select_model(models, wanted)
-        able = frozenset(provider.sampling)
+        name, model = select_model(models, settings)
+        sampling = frozenset(provider.sampling)
         supported = model.get("supported_parameters")
         if isinstance(supported, list):  # OpenRouter lists the parameters of each model
-            able &= {*supported, "max_tokens"}
+            sampling &= {*supported, "max_tokens"}
         card = ModelCard(
             name=name,
-            context=wanted.context or _context(model),
+            context=settings.context or _context(model),
             created=int(time.time()),
             known_as=(name,),
             capabilities=Capabilities(
-                sampling=able | {"priority"}, chat=True, media=_media_of(model, provider.media)
+                sampling=sampling | {"priority"}, chat=True, media=_media_of(model, provider.media)
             ),
         )
-        return ProviderServer(provider, card, wanted.parallel or DEFAULT_SLOTS)
+        return ProviderServer(provider, card, settings.parallel or DEFAULT_SLOTS)
 
     return recognise
 
 
 def models_of(answers: Answers) -> Mapping[str, Mapping[str, Any]]:
     """The models that a server lists, by their names."""
-    models_of = answers.get("/v1/models")
-    data = models_of.get("data") if isinstance(models_of, dict) else models_of
+    listing = answers.get("/v1/models")
+    data = listing.get("data") if isinstance(listing, dict) else listing
     if not isinstance(data, list):
         return {}
-    return {each["id"]: each for each in data if isinstance(each, dict) and "id" in each}
+    return {entry["id"]: entry for entry in data if isinstance(entry, dict) and "id" in entry}
 
 
-def _media_of(model: Mapping[str, Any], unsaid: frozenset[MediaKind]) -> frozenset[MediaKind]:
+def _media_of(model: Mapping[str, Any], default: frozenset[MediaKind]) -> frozenset[MediaKind]:
     """The media that a model takes according to its list entry: OpenRouter's, Antiphon's or Mistral's."""
-    architecture, able = model.get("architecture"), model.get("capabilities")
+    architecture, capabilities = model.get("architecture"), model.get("capabilities")
     kinds = (architecture if isinstance(architecture, dict) else model).get("input_modalities")
     if isinstance(kinds, list):
         return frozenset(kind for kind in MediaKind if kind in kinds and kind is not MediaKind.FILE)
-    if isinstance(able, dict) and "vision" in able:
-        return frozenset({MediaKind.IMAGE} if able["vision"] else ())
-    return unsaid
+    if isinstance(capabilities, dict) and "vision" in capabilities:
+        return frozenset({MediaKind.IMAGE} if capabilities["vision"] else ())
+    return default
 
 
 def _context(model: Mapping[str, Any]) -> int:
@@ -609,13 +609,13 @@ def _context(model: Mapping[str, Any]) -> int:
 
 
 def select_model(
-    models: Mapping[str, Mapping[str, Any]], wanted: WantedUpstream
+    models: Mapping[str, Mapping[str, Any]], settings: UpstreamSettings
 ) -> tuple[str, Mapping[str, Any]]:
     """The selected model, and its entry. Raises EngineError if the selection is not clear."""
-    if wanted.tokenizer is not None:
+    if settings.tokenizer is not None:
         why = "The server of this model takes conversations only: --tokenizer has no effect on it."
         raise EngineError(f"{why} Leave it out.")
-    name = wanted.model
+    name = settings.model
     if name is None and len(models) != 1:
         some = ", ".join([*models][:20])
         have = f"The server has {len(models)} models: {some}." if models else "The server lists no models."
@@ -624,7 +624,7 @@ def select_model(
     # OpenRouter's have variants, which are not listed: org/model:nitro. Google lists models/NAME.
     model = models.get(name) or models.get(name.partition(":")[0]) or models.get(f"models/{name}")
     if models and model is None:
-        close = [each for each in models if name.rpartition("/")[2] in each][:20] or [*models][:20]
+        close = [listed for listed in models if name.rpartition("/")[2] in listed][:20] or [*models][:20]
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(close)}.")
     return name, model or {}
 

@@ -39,7 +39,7 @@ from antiphon.engines.upstreams.kind import (
     OpenAIReader,
     Post,
     Recognise,
-    WantedUpstream,
+    UpstreamSettings,
     not_understood,
     read_usage,
     unexpected,
@@ -50,7 +50,7 @@ from antiphon.engines.upstreams.tokenizers import (
     EstimatedTokens,
     LocalTokenizer,
     Tokenizer,
-    described,
+    model_metadata,
 )
 
 DEFAULT_CONTEXT = 8192
@@ -82,7 +82,7 @@ _VLLM = _OPENAI | {
     "skip_special_tokens",
 }
 
-_OURS = frozenset(
+_NOT_SENT = frozenset(
     {
         *("priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"),
         "skip_special_tokens",
@@ -103,7 +103,7 @@ class Flavour(Struct, frozen=True):
 
     `tokens`: prompts are tokens, and answers have their ids. `special`: it can write special tokens as text.
     It gives at most this number of `alternatives` to a token.
-    `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and `unsaid` are
+    `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and `defaults` are
     values that are its defaults, and that it does not accept explicitly.
     """
 
@@ -115,7 +115,7 @@ class Flavour(Struct, frozen=True):
     no_top_k: int = -1
     constraints: tuple[type[Constraint], ...] = ()
     fixed: Mapping[str, Any] = {}
-    unsaid: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
 
 
 VLLM = Flavour(
@@ -139,7 +139,7 @@ TGI = Flavour(
     "tgi",
     _OPENAI - {"presence_penalty"} | {"repetition_penalty"},
     fixed={"model": "tgi"},  # any other name is that of an adapter
-    unsaid={"top_p": 1.0},
+    defaults={"top_p": 1.0},
 )
 ANY = Flavour("completions", _OPENAI)
 
@@ -165,7 +165,7 @@ class _Logprobs(Struct, frozen=True):
     top_logprobs: tuple[dict[str, float] | None, ...] | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _CompletionChoice(Struct, frozen=True):
     index: Any = 0
     text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
@@ -174,21 +174,21 @@ class _Choice(Struct, frozen=True):
     logprobs: _Logprobs | None = None
 
 
-class Details(Struct, frozen=True):
+class PromptTokensDetails(Struct, frozen=True):
     """The tokens of a prompt by origin."""
 
     cached_tokens: TokenCount | None = None
 
 
-class ReportedUsage(Struct, frozen=True):
+class CompletionUsage(Struct, frozen=True):
     """The token usage of an answer."""
 
     completion_tokens: TokenCount = 0
-    prompt_tokens_details: Details | None = None
+    prompt_tokens_details: PromptTokensDetails | None = None
 
 
-class _Event(Struct, frozen=True):
-    choices: tuple[_Choice, ...] | None = ()
+class _CompletionEvent(Struct, frozen=True):
+    choices: tuple[_CompletionChoice, ...] | None = ()
     usage: Any = None
     error: Any = None
     error_type: str | None = None
@@ -198,7 +198,7 @@ class _Event(Struct, frozen=True):
 _STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
 """Text Generation Inference reports errors in the stream: `error_type` → status."""
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_CompletionEvent).decode
 
 
 class _PromptLogprob(Struct, frozen=True):
@@ -223,25 +223,28 @@ class _SearchedAnswer(Struct, frozen=True):
     choices: list[Raw]
 
 
-_read_choice = msgspec.json.Decoder(_Choice, strict=False).decode
+_read_choice = msgspec.json.Decoder(_CompletionChoice, strict=False).decode
 _read_row = msgspec.json.Decoder(dict[int, _PromptLogprob] | None, strict=False).decode
 
 
-def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], most: int) -> list[PromptToken]:
+def _read_scored(answer: _ScoredAnswer, ids: Sequence[int], count: int) -> list[PromptToken]:
     """The tokens of an answer, but the first. Raises ValidationError, ValueError, KeyError."""
     [choice] = answer.choices
     _, *rows = choice.prompt_logprobs
-    return [_scored_token(token, _read_row(row), most) for token, row in zip(ids, rows, strict=True)]
+    return [_scored_token(token, _read_row(row), count) for token, row in zip(ids, rows, strict=True)]
 
 
-def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, most: int) -> PromptToken:
+def _scored_token(token: int, row: dict[int, _PromptLogprob] | None, count: int) -> PromptToken:
     """A token of a prompt, with this number of the most likely candidates.
 
     Raises KeyError if it is missing.
     """
     row = row or {}
-    likeliest = sorted((place.rank, each) for each, place in row.items() if place.rank <= most)
-    top = (Candidate(each, row[each].decoded_token, row[each].logprob) for _, each in likeliest)
+    likeliest = sorted((entry.rank, candidate) for candidate, entry in row.items() if entry.rank <= count)
+    top = (
+        Candidate(candidate, row[candidate].decoded_token, row[candidate].logprob)
+        for _, candidate in likeliest
+    )
     own = row[token]
     return PromptToken(token, own.decoded_token, own.logprob, tuple(top), rank=own.rank)
 
@@ -267,7 +270,7 @@ class CompletionsServer:
             "stream_options": {"include_usage": True},
             **flavour.fixed,
         }
-        self._sent = flavour.sampling - _OURS
+        self._sent = flavour.sampling - _NOT_SENT
         texts: Lookups[tuple[int, ...], str] = Lookups(self._look_up)
         self._decode = texts.__getitem__
 
@@ -288,22 +291,22 @@ class CompletionsServer:
     def _request_fields(self, request: GenerationRequest) -> dict[str, Any]:
         """The fields of the request."""
         sampling = request.sampling
-        wanted: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "max_tokens": self._max_tokens_of(request),
             **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
         }
-        for name, value in self._flavour.unsaid.items():
-            if wanted.get(name) == value:
-                del wanted[name]
+        for name, value in self._flavour.defaults.items():
+            if fields.get(name) == value:
+                del fields[name]
         if sampling.logprobs is not None:
-            wanted["logprobs"] = sampling.logprobs
+            fields["logprobs"] = sampling.logprobs
         if self._flavour.special and not hides_special_tokens(request):
-            wanted["skip_special_tokens"] = False
+            fields["skip_special_tokens"] = False
         if sampling.top_k is not None and sampling.top_k < 1:
-            wanted["top_k"] = self._flavour.no_top_k
+            fields["top_k"] = self._flavour.no_top_k
         if isinstance(request.constraint, StructuralTag):
-            wanted["structured_outputs"] = {"structural_tag": request.constraint.text}
-        return wanted
+            fields["structured_outputs"] = {"structural_tag": request.constraint.text}
+        return fields
 
     def _max_tokens_of(self, request: GenerationRequest) -> int:
         """The `max_tokens` of the request: servers refuse more than they count as free after the prompt.
@@ -317,13 +320,13 @@ class CompletionsServer:
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """See `PromptScoringServer`: vLLM returns log probabilities of prompts only without streaming."""
         ids, sampling = request.prompt.ids, request.sampling
-        most = sampling.prompt_logprobs or 0
-        body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": most}
+        count = sampling.prompt_logprobs or 0
+        body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": count}
         if sampling.cache_salt is not None:
             body["cache_salt"] = sampling.cache_salt
         answer = await post(self.path, body, _ScoredAnswer)
         try:
-            scored = await asyncio.to_thread(_read_scored, answer, ids[1:], most)
+            scored = await asyncio.to_thread(_read_scored, answer, ids[1:], count)
         except (msgspec.ValidationError, ValueError, KeyError) as error:
             raise unexpected() from error
         return PromptToken(ids[0], await self.detokenize(ids[:1])), *scored
@@ -416,15 +419,15 @@ class CompletionsReader(OpenAIReader):
         self._characters = Characters(text) if request.resumable and not counted else None
         self._first = FirstText(text, request) if may_repeat_prompt(request) and not counted else None
         self._stops = frozenset(sampling.stop_token_ids)
-        self._most = sampling.logprobs or 0
+        self._candidate_count = sampling.logprobs or 0
         self._counted = counted
         self._bytes = 0
         self._last: Chunk | None = None
 
-    def _status(self, event: _Event) -> int:
+    def _status(self, event: _CompletionEvent) -> int:
         return _STATUSES.get(event.error_type or "") or super()._status(event)
 
-    def _chunk_of(self, choice: _Choice) -> Chunk | None:
+    def _chunk_of(self, choice: _CompletionChoice) -> Chunk | None:
         chunk = self._chunk(choice)
         if chunk.finish is None:
             return chunk if chunk.text or chunk.tokens else None
@@ -436,7 +439,7 @@ class CompletionsReader(OpenAIReader):
         self._last = Chunk("", chunk.tokens[end:], chunk.finish)
         return Chunk(chunk.text, chunk.tokens[:end])
 
-    def _chunk(self, choice: _Choice) -> Chunk:
+    def _chunk(self, choice: _CompletionChoice) -> Chunk:
         ids, text = choice.token_ids, choice.text or ""
         finish = self._finish(choice) if choice.finish_reason else None  # some servers send "" until the end
         if self._counted or not ids:
@@ -456,7 +459,10 @@ class CompletionsReader(OpenAIReader):
         texts = (text if place == end else "" for place in range(1, len(ids) + 1))
         return Chunk(
             text,
-            tuple(Token(each, its, *score) for each, its, score in zip(ids, texts, scores, strict=True)),
+            tuple(
+                Token(token, token_text, *score)
+                for token, token_text, score in zip(ids, texts, scores, strict=True)
+            ),
             finish,
         )
 
@@ -473,7 +479,7 @@ class CompletionsReader(OpenAIReader):
         tops = scores.top_logprobs or (None,) * len(scores.token_logprobs)
         return [*zip(scores.token_logprobs, map(self._candidates, tops), strict=True)]
 
-    def whole(self, choice: _Choice) -> Chunk:
+    def whole(self, choice: _CompletionChoice) -> Chunk:
         """An answer that is not streamed, as one chunk. Raises NotFetched."""
         chunk = self._chunk(choice)
         texts = [self._text((token.id,)) for token in chunk.tokens]
@@ -485,13 +491,15 @@ class CompletionsReader(OpenAIReader):
         return replace(chunk, tokens=(*tokens,))
 
     def _candidates(self, top: dict[str, float] | None) -> tuple[Candidate, ...]:
-        if top is None or not self._most:  # the token itself is always listed
+        if top is None or not self._candidate_count:  # the token itself is always listed
             return ()
         ids = [(_id_of(name), logprob) for name, logprob in top.items()]
-        ids.sort(key=lambda each: -each[1])
-        return tuple(Candidate(token, self._text((token,)), logprob) for token, logprob in ids[: self._most])
+        ids.sort(key=lambda pair: -pair[1])
+        return tuple(
+            Candidate(token, self._text((token,)), logprob) for token, logprob in ids[: self._candidate_count]
+        )
 
-    def _finish(self, choice: _Choice) -> Finish:
+    def _finish(self, choice: _CompletionChoice) -> Finish:
         reason = _REASONS.get(choice.finish_reason or "")
         if reason is None:
             raise not_understood("finish_reason", choice.finish_reason or "")
@@ -504,7 +512,7 @@ class CompletionsReader(OpenAIReader):
         if last is None or last.finish is None:
             return None
         self.complete = True
-        usage = read_usage(self._usage, ReportedUsage)
+        usage = read_usage(self._usage, CompletionUsage)
         details = usage.prompt_tokens_details if usage is not None else None
         cached = (details.cached_tokens if details is not None else None) or 0
         if not self._counted:
@@ -546,17 +554,17 @@ def recogniser(flavour: Flavour) -> Recognise:
     """A function that recognises this flavour, by answers to probes, or because it was configured."""
 
     async def recognise(
-        client: HttpClient, answers: Answers, wanted: WantedUpstream
+        client: HttpClient, answers: Answers, settings: UpstreamSettings
     ) -> CompletionsServer | None:
-        model = listed_model(answers, wanted)
-        if model is None or not (wanted.kind or flavour is ANY or is_owned_by(model, flavour.name)):
+        model = listed_model(answers, settings)
+        if model is None or not (settings.kind or flavour is ANY or is_owned_by(model, flavour.name)):
             return None
-        if flavour is ANY and not wanted.kind and is_owned_by(model, ANTIPHON):
+        if flavour is ANY and not settings.kind and is_owned_by(model, ANTIPHON):
             return None
         if flavour is ANY and not await _has_endpoint(client, model["id"]):
             return None
-        card, slots, chosen = await read_model(flavour, model, answers, wanted, EstimatedTokens())
-        return CompletionsServer(flavour, model["id"], card, slots, chosen)
+        card, slots, tokenizer = await read_model(flavour, model, answers, settings, EstimatedTokens())
+        return CompletionsServer(flavour, model["id"], card, slots, tokenizer)
 
     return recognise
 
@@ -575,48 +583,55 @@ def is_owned_by(model: Mapping[str, Any], name: str) -> bool:
     return str(model.get("owned_by")).lower() == name
 
 
-def listed_model(answers: Answers, wanted: WantedUpstream) -> Mapping[str, Any] | None:
+def listed_model(answers: Answers, settings: UpstreamSettings) -> Mapping[str, Any] | None:
     """The requested model, if it is listed. Raises EngineError if it is not."""
     info = answers.get("/info")
     if isinstance(info, dict) and "max_total_tokens" in info:
-        if wanted.model not in (None, info["model_id"]):
-            raise EngineError(f"The server has no model '{wanted.model}'. It has {info['model_id']}.")
+        if settings.model not in (None, info["model_id"]):
+            raise EngineError(f"The server has no model '{settings.model}'. It has {info['model_id']}.")
         return {"id": info["model_id"], "owned_by": TGI.name, "max_model_len": info["max_total_tokens"]}
     listed = answers.get("/v1/models")
     if not isinstance(listed, dict) or not listed.get("data"):
         return None
-    models: dict[str, Mapping[str, Any]] = {each["id"]: each for each in listed["data"]}
+    models: dict[str, Mapping[str, Any]] = {entry["id"]: entry for entry in listed["data"]}
     loaded = answers.get("/v1/model")  # TabbyAPI lists all that it could load
-    name = wanted.model or (loaded["id"] if isinstance(loaded, dict) else next(iter(models)))
+    name = settings.model or (loaded["id"] if isinstance(loaded, dict) else next(iter(models)))
     if name not in models:
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(models)}.")
     return {**models[name], **(loaded if isinstance(loaded, dict) and name == loaded["id"] else {})}
 
 
 async def read_model(
-    flavour: Flavour, model: Mapping[str, Any], answers: Answers, wanted: WantedUpstream, tokenizer: Tokenizer
+    flavour: Flavour,
+    model: Mapping[str, Any],
+    answers: Answers,
+    settings: UpstreamSettings,
+    tokenizer: Tokenizer,
 ) -> tuple[ModelCard, int, Tokenizer]:
     """The card of this model, the number of slots, and its tokenizer."""
     names = (model["id"], str(model.get("root") or ""))
     limits = model.get("parameters") or {}
-    folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None
+    folder = await asyncio.to_thread(tokenizer_folder, settings.tokenizer) if settings.tokenizer else None
     if folder is not None:
         tokenizer = await asyncio.to_thread(LocalTokenizer, folder / "tokenizer.json")
-    found = await asyncio.to_thread(described, answers, reversed(names), folder)
+    metadata = await asyncio.to_thread(model_metadata, answers, reversed(names), folder)
     # Text gets the token that it has to begin with from the server: a template must not write it, too.
     opening = await tokenizer.opening() if flavour.tokens else None
-    bos = found.bos or ("" if opening is None else await tokenizer.detokenize((opening,)))
+    bos = metadata.bos or ("" if opening is None else await tokenizer.detokenize((opening,)))
     card = ModelCard(
         name=model["id"],
-        context=wanted.context or model.get("max_model_len") or limits.get("max_seq_len") or DEFAULT_CONTEXT,
-        chat_template=found.chat_template,
+        context=settings.context
+        or model.get("max_model_len")
+        or limits.get("max_seq_len")
+        or DEFAULT_CONTEXT,
+        chat_template=metadata.chat_template,
         bos=bos if flavour.tokens else "",
-        eos=found.eos,
+        eos=metadata.eos,
         created=int(time.time()),
         known_as=names,
-        response_template=found.response_template,
+        response_template=metadata.response_template,
         opening=opening,
-        special_tokens=found.special_tokens | tokenizer.special | {found.bos},
+        special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},
         capabilities=Capabilities(
             token_ids=flavour.tokens,
             text_prompts=not flavour.tokens,
@@ -626,4 +641,4 @@ async def read_model(
             media_remedy=MEDIA_REMEDY,
         ),
     )
-    return card, wanted.parallel or DEFAULT_SLOTS, tokenizer
+    return card, settings.parallel or DEFAULT_SLOTS, tokenizer

@@ -81,7 +81,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class WantedUpstream(Struct, frozen=True):
+class UpstreamSettings(Struct, frozen=True):
     """The operator's settings of an upstream. None: to be found out, or not needed."""
 
     kind: str | None = None
@@ -101,13 +101,13 @@ class NotFetched(Exception):
 class BoundedDict(dict[Key, Value]):
     """A dict of the most recent entries."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self._most = most
+        self._capacity = capacity
 
     def put(self, key: Key, value: Value) -> None:
         """Remember it, in place of the oldest if there is no room."""
-        while len(self) >= self._most:
+        while len(self) >= self._capacity:
             del self[next(iter(self))]
         self[key] = value
 
@@ -246,15 +246,17 @@ class PromptSharingServer(Protocol):
 class ChatServer:
     """The common methods of servers that take conversations only.
 
-    `passed` says, for people, how parameters are passed on that only some servers have: None for those that
-    are refused.
+    `parameter_support` says, for people, how parameters are passed on that only some servers have: None for
+    those that are refused.
     """
 
-    def __init__(self, kind: str, card: ModelCard, slots: int, passed: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, kind: str, card: ModelCard, slots: int, parameter_support: Mapping[str, str | None]
+    ) -> None:
         self.kind = kind
         self.card = card
         self.slots = slots
-        self.passed = passed
+        self.parameter_support = parameter_support
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`. Raises RequestError: tokens are the server's own."""
@@ -292,7 +294,7 @@ class BeamSearchingServer(Protocol):
         ...
 
 
-Recognise = Callable[[HttpClient, Answers, WantedUpstream], Awaitable[UpstreamServer | None]]
+Recognise = Callable[[HttpClient, Answers, UpstreamSettings], Awaitable[UpstreamServer | None]]
 
 
 def texts_around_media(prompt: Prompt, card: ModelCard) -> list[str]:
@@ -384,10 +386,10 @@ def _refusal_of(message: str, body: bytes) -> RequestError:
     """The error of a request that the server refuses."""
     if "parse grammar" in message:
         return RequestError("The grammar is not valid.", param=GRAMMAR_PARAM)
-    found = _TOO_LARGE.match(message)
-    if found is not None:
-        message = f"it has {found[1]} tokens, and the model reads at most {found[2]} at a time"
-    too_long = found is not None or any(words in body for words in _TOO_LONG)
+    match = _TOO_LARGE.match(message)
+    if match is not None:
+        message = f"it has {match[1]} tokens, and the model reads at most {match[2]} at a time"
+    too_long = match is not None or any(words in body for words in _TOO_LONG)
     return RequestError(
         f"The server of the model refuses this: {redacted(message).rstrip('.')}.",
         param="conversation" if too_long else None,
@@ -398,9 +400,9 @@ def _refusal_of(message: str, body: bytes) -> RequestError:
 def _message(body: bytes) -> str:
     """The message of an error, from any of the usual places."""
     try:
-        found = decode_untrusted(body)
+        value = decode_untrusted(body)
     except msgspec.DecodeError:
         return ""
-    while isinstance(found, dict):
-        found = found.get("error") or found.get("message") or found.get("detail")
-    return found if isinstance(found, str) else ""
+    while isinstance(value, dict):
+        value = value.get("error") or value.get("message") or value.get("detail")
+    return value if isinstance(value, str) else ""

@@ -27,7 +27,7 @@ from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
 from antiphon.engines.shared_prompts import SharedPrompts
-from antiphon.engines.upstreams.kind import EVENT, Answers, Lookups, WantedUpstream, ask, texts_around_media
+from antiphon.engines.upstreams.kind import EVENT, Answers, Lookups, UpstreamSettings, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -65,12 +65,13 @@ class LlamaServer:
         return await _tokenize(self._client, {"content": pieces})
 
     async def _pieces(self, text: str) -> list[TokenPiece]:
-        found = await ask(self._client, "/tokenize", {"content": text, "with_pieces": True})
+        answer = await ask(self._client, "/tokenize", {"content": text, "with_pieces": True})
         return [
             TokenPiece(
-                each["id"], each["piece"].encode() if isinstance(each["piece"], str) else bytes(each["piece"])
+                token["id"],
+                token["piece"].encode() if isinstance(token["piece"], str) else bytes(token["piece"]),
             )
-            for each in found["tokens"]
+            for token in answer["tokens"]
         ]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -153,21 +154,21 @@ class _MediaReader(_Reader):
         return replace(chunk, media_tokens=tokens)
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> LlamaServer | None:
+async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> LlamaServer | None:
     """The server, if it is llama-server."""
     props, models = answers.get("/props"), answers.get("/v1/models")
     if not isinstance(props, dict) or "default_generation_settings" not in props or not models:
         return None
-    if wanted.tokenizer:
+    if settings.tokenizer:
         raise EngineError("This server has the model's template and its tokenizer. Leave --tokenizer out.")
-    model = next((each for each in models["data"] if wanted.model in (None, each["id"])), None)
+    model = next((entry for entry in models["data"] if settings.model in (None, entry["id"])), None)
     if model is None:
-        have = ", ".join(each["id"] for each in models["data"])
-        raise EngineError(f"The server has no model '{wanted.model}'. It has {have}.")
+        names = ", ".join(entry["id"] for entry in models["data"])
+        raise EngineError(f"The server has no model '{settings.model}'. It has {names}.")
     name = str(model["id"])
     card = ModelCard(
         name=PurePath(name).stem if name.endswith(".gguf") else name,
-        context=min(props["default_generation_settings"]["n_ctx"], wanted.context or 2**31),
+        context=min(props["default_generation_settings"]["n_ctx"], settings.context or 2**31),
         chat_template=props.get("chat_template") or None,
         bos=props.get("bos_token", ""),
         eos=props.get("eos_token", ""),
@@ -186,14 +187,14 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
         ),
         defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )
-    slots = min(props["total_slots"], wanted.parallel or 2**31)
+    slots = min(props["total_slots"], settings.parallel or 2**31)
     return LlamaServer(client, card, slots, model["meta"]["n_vocab"], props.get("media_marker", ""))
 
 
 def _media_of(props: Mapping[str, Any]) -> frozenset[MediaKind]:
     """The media that the model takes: none, if the server does not report its media marker."""
-    able = props.get("modalities") if props.get("media_marker") else None
-    return frozenset(kind for name, kind in _MODALITIES.items() if (able or {}).get(name))
+    modalities = props.get("modalities") if props.get("media_marker") else None
+    return frozenset(kind for name, kind in _MODALITIES.items() if (modalities or {}).get(name))
 
 
 async def _tokenize(client: HttpClient, body: Any) -> list[int]:

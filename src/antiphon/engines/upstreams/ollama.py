@@ -16,8 +16,8 @@ from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import EVENT, MEDIA_REMEDY, Answers, WantedUpstream, ask, refusal
-from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, described
+from antiphon.engines.upstreams.kind import EVENT, MEDIA_REMEDY, Answers, UpstreamSettings, ask, refusal
+from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, model_metadata
 
 NAME = "ollama"
 
@@ -116,13 +116,13 @@ class _Reader:
         return None
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> OllamaServer | None:
+async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> OllamaServer | None:
     """The server, if it is Ollama."""
     listed = answers.get("/api/tags")
     if not isinstance(listed, dict) or "models" not in listed:
         return None
-    names = [each["name"] for each in listed["models"]]
-    name = wanted.model or next(iter(names), None)
+    names = [entry["name"] for entry in listed["models"]]
+    name = settings.model or next(iter(names), None)
     if name is None:
         raise EngineError("This Ollama has no model. Get one with `ollama pull`.")
     if name not in names and f"{name}:latest" in names:
@@ -131,19 +131,19 @@ async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(names)}.")
     facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}
     family = str(facts.get("general.architecture", ""))
-    folder = await asyncio.to_thread(tokenizer_folder, wanted.tokenizer) if wanted.tokenizer else None
+    folder = await asyncio.to_thread(tokenizer_folder, settings.tokenizer) if settings.tokenizer else None
     tokenizer = EstimatedTokens() if folder is None else LocalTokenizer(folder / "tokenizer.json")
-    found = await asyncio.to_thread(described, {}, (), folder)
+    metadata = await asyncio.to_thread(model_metadata, {}, (), folder)
     card = ModelCard(
         name=name,
-        context=wanted.context
+        context=settings.context
         or min(facts.get(f"{family}.context_length", DEFAULT_CONTEXT), DEFAULT_CONTEXT),
-        chat_template=found.chat_template,
-        eos=found.eos,
+        chat_template=metadata.chat_template,
+        eos=metadata.eos,
         created=int(time.time()),
         known_as=(name, family),
-        response_template=found.response_template,
-        special_tokens=found.special_tokens | tokenizer.special | {found.bos},
+        response_template=metadata.response_template,
+        special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},
         capabilities=Capabilities(text_prompts=True, sampling=SUPPORTED, media_remedy=MEDIA_REMEDY),
     )
-    return OllamaServer(name, card, wanted.parallel or DEFAULT_SLOTS, tokenizer)
+    return OllamaServer(name, card, settings.parallel or DEFAULT_SLOTS, tokenizer)

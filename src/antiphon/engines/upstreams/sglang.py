@@ -47,7 +47,7 @@ from antiphon.engines.upstreams.kind import (
     Answers,
     Lookups,
     Post,
-    WantedUpstream,
+    UpstreamSettings,
     refusal,
     texts_around_media,
     unexpected,
@@ -114,15 +114,15 @@ _read_scored = msgspec.json.Decoder(tuple[float | None, int, str]).decode
 _read_tops = msgspec.json.Decoder(list[tuple[float, int, str]] | None).decode
 
 
-def _scored_tokens(found: _ScoredPrompt, ids: Sequence[int]) -> tuple[PromptToken, ...]:
+def _scored_tokens(prompt: _ScoredPrompt, ids: Sequence[int]) -> tuple[PromptToken, ...]:
     """The tokens of a prompt. SGLang tells no ranks but those of candidates.
 
     Raises ValidationError, ValueError.
     """
-    tops = found.input_top_logprobs or [Raw(b"null")] * len(ids)
+    tops = prompt.input_top_logprobs or [Raw(b"null")] * len(ids)
     return tuple(
         _scored_token(token, _read_scored(scored), _read_tops(top) or ())
-        for token, scored, top in zip(ids, found.input_token_logprobs, tops, strict=True)
+        for token, scored, top in zip(ids, prompt.input_token_logprobs, tops, strict=True)
     )
 
 
@@ -130,17 +130,22 @@ def _scored_token(
     token: int, scored: tuple[float | None, int, str], top: Sequence[tuple[float, int, str]]
 ) -> PromptToken:
     logprob, _, text = scored
-    return PromptToken(token, text, logprob, tuple(Candidate(each, its, score) for score, each, its in top))
+    return PromptToken(
+        token,
+        text,
+        logprob,
+        tuple(Candidate(candidate, candidate_text, score) for score, candidate, candidate_text in top),
+    )
 
 
-class _Event(Struct, frozen=True):
+class _SglangEvent(Struct, frozen=True):
     text: str = ""
     output_ids: tuple[TokenId, ...] = ()
     meta_info: _Meta = _Meta()
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_SglangEvent).decode
 
 
 class SglangServer:
@@ -296,17 +301,19 @@ class SglangReader:
         return None
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> SglangServer | None:
+async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> SglangServer | None:
     """The server, if it is SGLang."""
-    model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or is_owned_by(model, SGLANG.name)):
+    model = listed_model(answers, settings)
+    if model is None or not (settings.kind or is_owned_by(model, SGLANG.name)):
         return None
-    tokenizer = ServerTokenizer(client, model["id"], answer="text", body={"skip_special_tokens": False})
-    card, slots, chosen = await read_model(SGLANG, model, answers, wanted, tokenizer)
+    server_tokenizer = ServerTokenizer(
+        client, model["id"], answer="text", body={"skip_special_tokens": False}
+    )
+    card, slots, tokenizer = await read_model(SGLANG, model, answers, settings, server_tokenizer)
     if await _takes_images(client):
-        able = replace(card.capabilities, media=frozenset({MediaKind.IMAGE}), media_remedy="")
-        card = replace(card, capabilities=able)
-    return SglangServer(card, slots, chosen, await _vocabulary(client))
+        capabilities = replace(card.capabilities, media=frozenset({MediaKind.IMAGE}), media_remedy="")
+        card = replace(card, capabilities=capabilities)
+    return SglangServer(card, slots, tokenizer, await _vocabulary(client))
 
 
 async def _takes_images(client: HttpClient) -> bool:
@@ -325,10 +332,10 @@ async def _vocabulary(client: HttpClient) -> int:
         response = await client.request("POST", "/generate", {"text": "a", "sampling_params": params})
     except HttpError as error:
         raise unreachable(error) from error
-    found = re.search(rb"keys in \[0, (\d+)\]", response.body)
-    if found is None:
+    match = re.search(rb"keys in \[0, (\d+)\]", response.body)
+    if match is None:
         raise EngineError(
             "This SGLang does not return the number of tokens of its model. Use it as text, with "
             "--upstream-kind completions."
         )
-    return int(found[1]) + 1
+    return int(match[1]) + 1

@@ -183,16 +183,16 @@ class ModelMetadata(Struct, frozen=True):
     special_tokens: frozenset[str] = frozenset()
 
 
-def described(answers: Answers, names: Iterable[str], folder: Path | None) -> ModelMetadata:
+def model_metadata(answers: Answers, names: Iterable[str], folder: Path | None) -> ModelMetadata:
     """The metadata in the folder, else those of the server, else those of a known model with such a name."""
     if folder is not None:
         return _in_folder(folder)
     if isinstance(info := answers.get("/tokenizer_info"), dict):
         return _of_config(info)
     for name in names:
-        found = tokenizer_folder(name, download=False)
-        if found is not None:
-            return _in_folder(found)
+        known_folder = tokenizer_folder(name, download=False)
+        if known_folder is not None:
+            return _in_folder(known_folder)
     return ModelMetadata()
 
 
@@ -204,16 +204,16 @@ def _in_folder(folder: Path) -> ModelMetadata:
     path = folder / "chat_template.jinja"
     if path.is_file():
         config["chat_template"] = path.read_text(encoding="utf-8")
-    found = _of_config(config)
-    return replace(found, response_template=response_template(path))
+    metadata = _of_config(config)
+    return replace(metadata, response_template=response_template(path))
 
 
 def _of_config(config: Mapping[str, Any]) -> ModelMetadata:
     template = config.get("chat_template")
     if isinstance(template, list):  # of several, one is the default
-        template = next((each["template"] for each in template if each.get("name") == "default"), None)
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
     added = (config.get("added_tokens_decoder") or {}).values()
-    special = (each for each in added if isinstance(each, dict) and each.get("special"))
+    special = (token for token in added if isinstance(token, dict) and token.get("special"))
     return ModelMetadata(
         template,
         _text_of(config.get("bos_token")),

@@ -90,14 +90,14 @@ async def embed(post: Post, api: VectorApi, card: ModelCard, request: EmbeddingR
 
 
 def _embeddings(answer: Any, count: int) -> Embeddings:
-    found: list[Sequence[float] | None] = [None] * count
+    by_index: list[Sequence[float] | None] = [None] * count
     try:
-        for place, each in enumerate(answer["data"]):
-            found[each.get("index", place)] = [*map(float, each["embedding"])]
+        for place, entry in enumerate(answer["data"]):
+            by_index[entry.get("index", place)] = [*map(float, entry["embedding"])]
         tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise unexpected() from error
-    vectors = tuple(vector for vector in found if vector)
+    vectors = tuple(vector for vector in by_index if vector)
     if len(vectors) < count:
         raise unexpected()
     return Embeddings(vectors, tokens)
@@ -125,7 +125,7 @@ def _native(answer: Any, count: int) -> Embeddings:
 
 async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tuple[str, str]]) -> Scores:
     """The server's scores. Raises AntiphonError."""
-    asked = [
+    requests = [
         (query, [document for _, document in batch])
         for query, group in groupby(pairs, lambda pair: pair[0])
         for batch in _batches([*group], api.batch)
@@ -141,23 +141,23 @@ async def score(post: Post, api: VectorApi, card: ModelCard, pairs: Sequence[tup
         }
         return _scores(await post("/v1/rerank", body), len(documents))
 
-    parts = await _sequentially(asked, ask, "documents")
-    return Scores(tuple(each for part in parts for each in part.scores), sum(part.tokens for part in parts))
+    parts = await _sequentially(requests, ask, "documents")
+    return Scores(tuple(value for part in parts for value in part.scores), sum(part.tokens for part in parts))
 
 
 def _scores(answer: Any, count: int) -> Scores:
     """The scores by the places of the documents. SGLang returns a list, with other names."""
-    found: list[float | None] = [None] * count
+    by_index: list[float | None] = [None] * count
     try:
         listed = answer if isinstance(answer, list) else answer["results"]
         usage = {} if isinstance(answer, list) else answer.get("usage") or {}
-        for each in listed:
-            name = "relevance_score" if "relevance_score" in each else "score"
-            found[each["index"]] = float(each[name])
+        for entry in listed:
+            name = "relevance_score" if "relevance_score" in entry else "score"
+            by_index[entry["index"]] = float(entry[name])
         tokens = int(usage.get("prompt_tokens") or usage.get("total_tokens") or 0)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise unexpected() from error
-    scores = tuple(each for each in found if each is not None)
+    scores = tuple(score for score in by_index if score is not None)
     if len(scores) < count:
         raise unexpected()
     return Scores(scores, tokens)
@@ -182,20 +182,20 @@ def _quoted(name: str) -> str:
 
 def _cutter(post: Post, card: ModelCard, request: EmbeddingRequest) -> Callable[[Input], Awaitable[Input]]:
     """Cuts inputs for a server that does not, around the tokens that it adds before and after each."""
-    most = card.context if request.truncate in (None, -1) else min(request.truncate or 0, card.context)
+    limit = card.context if request.truncate in (None, -1) else min(request.truncate or 0, card.context)
 
     async def cut(text: Input) -> Input:
         body = text if isinstance(text, tuple) else await tokens(text, special=False)
         whole = body if isinstance(text, tuple) else await tokens(text, special=True)
-        if len(whole) <= most:
+        if len(whole) <= limit:
             return whole
         added = len(whole) - len(body)
         before = next(
             (place for place in range(added + 1) if whole[place : place + len(body)] == body), added
         )
-        room = max(most - added, 0)
-        kept = body[len(body) - room :] if request.keep_end else body[:room]
-        return (*whole[:before], *kept, *whole[before + len(body) :])
+        room = max(limit - added, 0)
+        middle = body[len(body) - room :] if request.keep_end else body[:room]
+        return (*whole[:before], *middle, *whole[before + len(body) :])
 
     async def tokens(text: str, *, special: bool) -> tuple[int, ...]:
         return (*(await post("/tokenize", {"content": text, "add_special": special}))["tokens"],)
@@ -207,25 +207,25 @@ def _batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-async def _sequentially(asked: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
+async def _sequentially(requests: Sequence[T], ask: Callable[[T], Awaitable[U]], param: str) -> list[U]:
     """The answers to all requests, in their order. Few run at a time; a failure ends them all.
 
     A refusal without a reason blames `param`.
     """
     answers: dict[int, U] = {}
-    left = iter(enumerate(asked))
+    numbered = iter(enumerate(requests))
 
     async def work() -> None:
-        for place, each in left:
-            answers[place] = await ask(each)
+        for place, request in numbered:
+            answers[place] = await ask(request)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(MAX_PARALLEL, len(asked))):
+            for _ in range(min(MAX_PARALLEL, len(requests))):
                 group.create_task(work())
     except ExceptionGroup as failures:
         error = failures.exceptions[0]
         if isinstance(error, RequestError) and error.param in (None, "conversation"):
             error.param = param
         raise error from None
-    return [answers[place] for place in range(len(asked))]
+    return [answers[place] for place in range(len(requests))]

@@ -28,7 +28,7 @@ from antiphon.engines.upstreams.completions import (
     listed_model,
     read_model,
 )
-from antiphon.engines.upstreams.kind import Answers, Post, WantedUpstream, unreachable
+from antiphon.engines.upstreams.kind import Answers, Post, UpstreamSettings, unreachable
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
 
 GENERATE = "/inference/v1/generate"
@@ -64,9 +64,9 @@ class VllmServer(CompletionsServer):
             return super().encode_request(request)
         if request.sampling.kv_transfer_params:
             _check_text(request, "kv_transfer_params")
-        wanted = {**self._defaults, **self._request_fields(request)}
-        if (more := wanted.pop("vllm_xargs", None)) is not None:
-            wanted["extra_args"] = more
+        params = {**self._defaults, **self._request_fields(request)}
+        if (extra_args := params.pop("vllm_xargs", None)) is not None:
+            params["extra_args"] = extra_args
         body = {
             "model": self._name,
             "token_ids": request.prompt.ids,
@@ -77,8 +77,8 @@ class VllmServer(CompletionsServer):
                 }
                 for part in request.prompt.media
             ],
-            "cache_salt": wanted.pop("cache_salt", None),
-            "sampling_params": wanted,
+            "cache_salt": params.pop("cache_salt", None),
+            "sampling_params": params,
             "reasoning_ended": request.constraint is not None or None,  # it holds from the first token on
             "output_mode": "text",
             "return_token_ids": True,
@@ -110,7 +110,7 @@ def _check_text(request: GenerationRequest, param: str) -> None:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
-class _Choice(Struct, frozen=True):
+class _VllmChoice(Struct, frozen=True):
     index: Any = 0
     text: str | None = ""
     token_ids: tuple[TokenId, ...] | None = None
@@ -119,15 +119,15 @@ class _Choice(Struct, frozen=True):
     logprobs: Logprobs | None = None
 
 
-class _Event(Struct, frozen=True):
-    choices: tuple[_Choice, ...] | None = ()
+class _VllmEvent(Struct, frozen=True):
+    choices: tuple[_VllmChoice, ...] | None = ()
     usage: Any = None
     error: Any = None
     error_type: str | None = None
     prompt_token_ids: tuple[TokenId, ...] | None = None
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_VllmEvent).decode
 
 
 class _ImageReader(CompletionsReader):
@@ -141,7 +141,7 @@ class _ImageReader(CompletionsReader):
         self._sent = len(request.prompt.ids)
         self._media = 0  # tokens not yet reported
 
-    def _decoded(self, data: bytes) -> _Event:
+    def _decoded(self, data: bytes) -> _VllmEvent:
         event = _decode(data)
         if event.prompt_token_ids is not None:
             self._media = len(event.prompt_token_ids) - self._sent
@@ -162,20 +162,20 @@ class _ImageReader(CompletionsReader):
         return replace(chunk, media_tokens=tokens)
 
     def _scores(self, scores: Logprobs) -> Sequence[tuple[float | None, tuple[Candidate, ...]]]:
-        return [(scored.logprob, scored.top[: self._most]) for scored in scored_tokens(scores)]
+        return [(scored.logprob, scored.top[: self._candidate_count]) for scored in scored_tokens(scores)]
 
 
-async def recognise(client: HttpClient, answers: Answers, wanted: WantedUpstream) -> VllmServer | None:
+async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> VllmServer | None:
     """The server, if it is vLLM."""
-    model = listed_model(answers, wanted)
-    if model is None or not (wanted.kind or is_owned_by(model, VLLM.name)):
+    model = listed_model(answers, settings)
+    if model is None or not (settings.kind or is_owned_by(model, VLLM.name)):
         return None
     card, slots, tokenizer = await read_model(
-        VLLM, model, answers, wanted, ServerTokenizer(client, model["id"])
+        VLLM, model, answers, settings, ServerTokenizer(client, model["id"])
     )
     media, remedy, defaults = await _images(client, model["id"])
-    able = replace(card.capabilities, media=media, media_remedy=remedy)
-    return VllmServer(model["id"], replace(card, capabilities=able), slots, tokenizer, defaults)
+    capabilities = replace(card.capabilities, media=media, media_remedy=remedy)
+    return VllmServer(model["id"], replace(card, capabilities=capabilities), slots, tokenizer, defaults)
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
@@ -187,8 +187,8 @@ async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], 
         raise unreachable(error) from error
     if response.status in (403, 404, 405):
         return frozenset(), REMEDY, {}
-    found = response.json() if response.status == 200 else None
-    if not isinstance(found, dict) or not found.get("features"):
+    answer = response.json() if response.status == 200 else None
+    if not isinstance(answer, dict) or not answer.get("features"):
         return frozenset(), "", {}
-    params: Mapping[str, Any] = found["sampling_params"]
+    params: Mapping[str, Any] = answer["sampling_params"]
     return frozenset({MediaKind.IMAGE}), "", {key: params[key] for key in _RECOMMENDED if key in params}
