@@ -27,11 +27,11 @@ def options_of(name: str) -> type[EngineOptions]:
 
     Raises ValueError, with a message for people, if there is none.
     """
-    found = _options(name)
-    if found is None:
-        known = ", ".join(f'"{each}"' for each in names())
-        raise ValueError(f'There is no engine "{name}". Choose {known}, or the module of another one.')
-    return found
+    options = _options(name)
+    if options is None:
+        choices = ", ".join(f'"{engine}"' for engine in names())
+        raise ValueError(f'There is no engine "{name}". Choose {choices}, or the module of another one.')
+    return options
 
 
 def owners_of(option: str) -> Sequence[str]:

@@ -60,8 +60,8 @@ class TokenCache:
             if place % 2:
                 ids.append(self._added[part])
             elif part:
-                known = self._recent.get(part)
-                ids += self._remembered(part) if known is None else known
+                recent = self._recent.get(part)
+                ids += self._remembered(part) if recent is None else recent
         return ids
 
     def _remembered(self, segment: str) -> tuple[int, ...]:

@@ -186,11 +186,11 @@ def _parser(arguments: Any) -> Any:
     return arguments.add_cli_args(Parser(add_help=False))
 
 
-def _check_key(key: str, known: Mapping[str, Any]) -> None:
+def _check_key(key: str, actions: Mapping[str, Any]) -> None:
     if key in NOT_TAKEN:
         raise EngineError(f"--vllm {key} is not supported: {NOT_TAKEN[key]}. Leave it out.")
-    if key not in known:
-        close = get_close_matches(key, known, n=1)
+    if key not in actions:
+        close = get_close_matches(key, actions, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
         raise EngineError(f"vLLM has no engine argument '{key}'.{hint}")
 
@@ -404,8 +404,10 @@ class VllmCore:
         self._refusal = imported("vllm.exceptions").VLLMClientError
         self._config = self._llm.model_config
         self.vocabulary = Vocabulary(self._llm.renderer.tokenizer)
-        chosen: Mapping[str, Any] = self._config.get_diff_sampling_param()
-        self.defaults = {name: value for name, value in {**_NEUTRAL, **chosen}.items() if name in _SAME}
+        model_defaults: Mapping[str, Any] = self._config.get_diff_sampling_param()
+        self.defaults = {
+            name: value for name, value in {**_NEUTRAL, **model_defaults}.items() if name in _SAME
+        }
 
     @property
     def context(self) -> int:
@@ -641,13 +643,13 @@ class VllmCore:
 
     def _transfer(self, sampling: Sampling) -> Mapping[str, Any]:
         """The parameters for the KV connector. Raises RequestError if there is none."""
-        given, param = sampling.kv_transfer_params, "kv_transfer_params"
-        if not given:
+        params, param = sampling.kv_transfer_params, "kv_transfer_params"
+        if not params:
             return {}
         if self._llm.vllm_config.kv_transfer_config is None:
             message = "vLLM has no KV connector here: it needs --vllm kv_transfer_config=…. Leave this out."
             raise RequestError(message, param=param)
-        return {param: given}
+        return {param: params}
 
     def _structured(self, tag: StructuralTag, sampling: Sampling) -> Any:
         if sampling.ignore_eos:
