@@ -35,8 +35,8 @@ def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
     """Delete some that have expired; returns whether there were some."""
     now, limit = expired
     key = (approvals.c.owner, approvals.c.id)
-    some = select(*key).where(approvals.c.expires_at <= now).limit(limit)
-    return transaction.execute(delete(approvals).where(tuple_(*key).in_(some))).rowcount > 0
+    rows = select(*key).where(approvals.c.expires_at <= now).limit(limit)
+    return transaction.execute(delete(approvals).where(tuple_(*key).in_(rows))).rowcount > 0
 
 
 async def sweep_approvals(database: Database, now: float) -> None:

@@ -69,8 +69,8 @@ def find(connection: Connection, owner: str, digest: str) -> BlobRecord | None:
 
 def hold(transaction: Transaction, holding: BlobHold) -> bool:
     """Add a holder to a blob; returns whether there is one."""
-    found = _of(holding.owner, holding.digest).with_for_update()
-    blob_id = transaction.execute(found).scalar()
+    query = _of(holding.owner, holding.digest).with_for_update()
+    blob_id = transaction.execute(query).scalar()
     if blob_id is None:
         return False
     # Deleted and inserted, for each database has an "insert or update" of its own.
@@ -95,23 +95,25 @@ def release_from(transaction: Transaction, parent: str, digests: Collection[str]
 
 
 @one_by_one
-def _write(transaction: Transaction, it: _Writing) -> BlobRecord | None:
+def _write(transaction: Transaction, writing: _Writing) -> BlobRecord | None:
     """Add a piece; with the last one, returns the blob as it is stored."""
-    if it.position == 0:
-        _begin(transaction, it.id, it.new)
-    its = (blobs.c.id == it.id) & (blobs.c.expires_at > 0)
-    grown = update(blobs).where(its).values(size=blobs.c.size + len(it.piece))
+    if writing.position == 0:
+        _begin(transaction, writing.id, writing.new)
+    condition = (blobs.c.id == writing.id) & (blobs.c.expires_at > 0)
+    grown = update(blobs).where(condition).values(size=blobs.c.size + len(writing.piece))
     if not transaction.execute(grown).rowcount:
         raise RequestError(
             f"Sending the content took more than {UNFINISHED_SECONDS} seconds. Send it faster."
         )
-    transaction.each(_ADD_PIECE, [{"blob_id": it.id, "position": it.position, "data": it.piece}])
-    transaction.count(it.new.owner, len(it.piece))
-    if it.digest is not None:
-        _finish(transaction, it, it.digest)
+    transaction.execute_many(
+        _ADD_PIECE, [{"blob_id": writing.id, "position": writing.position, "data": writing.piece}]
+    )
+    transaction.count(writing.new.owner, len(writing.piece))
+    if writing.digest is not None:
+        _finish(transaction, writing, writing.digest)
     # Counted after it was written, which an error undoes: several uploads together do not pass the limit.
-    transaction.quota.check(it.new.owner)
-    return None if it.digest is None else find(transaction.connection, it.new.owner, it.digest)
+    transaction.quota.check(writing.new.owner)
+    return None if writing.digest is None else find(transaction.connection, writing.new.owner, writing.digest)
 
 
 def _begin(transaction: Transaction, blob_id: str, new: NewBlob) -> None:
@@ -120,12 +122,12 @@ def _begin(transaction: Transaction, blob_id: str, new: NewBlob) -> None:
     transaction.execute(insert(blobs).values(values | times))
 
 
-def _finish(transaction: Transaction, it: _Writing, digest: str) -> None:
-    holding = BlobHold(it.new.owner, digest, it.new.holder, it.new.expires_at)
+def _finish(transaction: Transaction, writing: _Writing, digest: str) -> None:
+    holding = BlobHold(writing.new.owner, digest, writing.new.holder, writing.new.expires_at)
     if hold(transaction, holding):
-        abandon_blobs(transaction, blobs.c.id == it.id)
+        abandon_blobs(transaction, blobs.c.id == writing.id)
     else:
-        named = update(blobs).where(blobs.c.id == it.id).values(digest=digest, expires_at=None)
+        named = update(blobs).where(blobs.c.id == writing.id).values(digest=digest, expires_at=None)
         transaction.execute(named)
         hold(transaction, holding)
 
@@ -143,8 +145,10 @@ def _hold(transaction: Transaction, holding: BlobHold) -> bool:
 @one_by_one
 def _release(transaction: Transaction, released: tuple[str, str]) -> None:
     owner, holder = released
-    its = select(blobs.c.id).where(blobs.c.owner == owner, blobs.c.id == blob_holders.c.blob_id).exists()
-    release_blobs(transaction, (blob_holders.c.holder == holder) & its)
+    condition = (
+        select(blobs.c.id).where(blobs.c.owner == owner, blobs.c.id == blob_holders.c.blob_id).exists()
+    )
+    release_blobs(transaction, (blob_holders.c.holder == holder) & condition)
 
 
 def _find_id(connection: Connection, owner: str, digest: str) -> Found | None:
@@ -153,8 +157,8 @@ def _find_id(connection: Connection, owner: str, digest: str) -> Found | None:
 
 
 def _piece(connection: Connection, blob_id: str, position: int) -> bytes | None:
-    its = (blob_pieces.c.blob_id == blob_id) & (blob_pieces.c.position == position)
-    return connection.execute(select(blob_pieces.c.data).where(its)).scalar()
+    condition = (blob_pieces.c.blob_id == blob_id) & (blob_pieces.c.position == position)
+    return connection.execute(select(blob_pieces.c.data).where(condition)).scalar()
 
 
 async def _pieces(content: AsyncIterable[bytes] | bytes) -> AsyncIterator[tuple[bytes, bool]]:
@@ -206,16 +210,16 @@ class SqlBlobs:
         return await self._database.read(find, owner, digest)
 
     async def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
-        found = await self._database.read(_find_id, owner, digest)
-        if found is None:
+        row = await self._database.read(_find_id, owner, digest)
+        if row is None:
             raise missing(digest)
-        left, position = found.size, 0
-        while left > 0:
-            piece = await self._database.read(_piece, found.id, position)
+        remaining, position = row.size, 0
+        while remaining > 0:
+            piece = await self._database.read(_piece, row.id, position)
             if piece is None:
                 raise missing(digest)
             yield piece
-            left -= len(piece)
+            remaining -= len(piece)
             position += 1
 
     async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:

@@ -64,18 +64,18 @@ def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Seq
         }
         for index, chunk in enumerate(chunks)
     ]
-    transaction.each(_ADD, rows)
+    transaction.execute_many(_ADD, rows)
 
 
 async def delete_chunks(database: Database, parents: Collection[str]) -> None:
     """Delete the chunks of files, in small transactions."""
-    while ids := await database.read(_some, parents, database.limits.sweep):
+    while ids := await database.read(_chunk_ids, parents, database.limits.sweep):
         await database.write(_delete, ids)
 
 
-def _some(connection: Connection, parents: Collection[str], limit: int) -> Sequence[int]:
-    its = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(parents))
-    return connection.scalars(its.limit(limit)).all()
+def _chunk_ids(connection: Connection, parents: Collection[str], limit: int) -> Sequence[int]:
+    query = select(vector_chunks.c.id).where(vector_chunks.c.parent.in_(parents))
+    return connection.scalars(query.limit(limit)).all()
 
 
 @one_by_one
@@ -90,9 +90,9 @@ def _store_term(vector_store_id: str) -> str:
 
 def _searched(owner: str, ids: Sequence[str], keys: Collection[str] | None) -> ColumnElement[bool]:
     # Of a vector store that is deleted, files may be left.
-    there = select(vector_stores.c.id).where(vector_stores.c.id.in_(ids), vector_stores.c.owner == owner)
-    its = vector_store_files.c.vector_store_id.in_(there) & (vector_store_files.c.owner == owner)
-    done = its & (vector_store_files.c.status == IndexStatus.COMPLETED)
+    stores = select(vector_stores.c.id).where(vector_stores.c.id.in_(ids), vector_stores.c.owner == owner)
+    condition = vector_store_files.c.vector_store_id.in_(stores) & (vector_store_files.c.owner == owner)
+    done = condition & (vector_store_files.c.status == IndexStatus.COMPLETED)
     return done if keys is None else done & vector_store_files.c.id.in_(keys)
 
 
@@ -111,15 +111,17 @@ def _joined(*columns: Any) -> Select[Any]:
 def _matching(connection: Connection, ids: Sequence[str], terms: Sequence[str]) -> ColumnElement[bool]:
     """Chunks of these vector stores that have one of these terms."""
     if connection.dialect.name == "sqlite":
-        stores, wanted = (
-            " OR ".join(f'"{each}"' for each in some) for some in (map(_store_term, ids), terms)
+        stores, alternatives = (
+            " OR ".join(f'"{term}"' for term in group) for group in (map(_store_term, ids), terms)
         )
-        found = select(_fts.c.rowid).where(
-            literal_column("vector_chunk_terms").op("MATCH")(f"({stores}) AND ({wanted})")
+        rowids = select(_fts.c.rowid).where(
+            literal_column("vector_chunk_terms").op("MATCH")(f"({stores}) AND ({alternatives})")
         )
-        return vector_chunks.c.id.in_(found)
-    stores, wanted = (" | ".join(f"'{each}'" for each in some) for some in (map(_store_term, ids), terms))
-    query = cast(bindparam(None, f"({stores}) & ({wanted})", PlainText), TSQUERY)
+        return vector_chunks.c.id.in_(rowids)
+    stores, alternatives = (
+        " | ".join(f"'{term}'" for term in group) for group in (map(_store_term, ids), terms)
+    )
+    query = cast(bindparam(None, f"({stores}) & ({alternatives})", PlainText), TSQUERY)
     indexed = func.array_to_tsvector(func.string_to_array(vector_chunks.c.terms, literal_column("' '")))
     return indexed.op("@@")(query)
 
@@ -141,17 +143,17 @@ def postings(
     for term in terms:
         count = _joined(func.count()).where(searched, _matching(connection, ids, [term]))
         counts[term] = min(total, connection.execute(count).scalar_one())  # files may be added meanwhile
-    found = [term for term in terms if counts[term]]
-    if not found:
+    present = [term for term in terms if counts[term]]
+    if not present:
         return Postings(total, int(length), counts, [])
-    wanted = _found().where(searched, _matching(connection, ids, found))
-    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in found}
-    ordered = wanted.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
+    query = _record_query().where(searched, _matching(connection, ids, present))
+    weights = {term: log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5)) for term in present}
+    ordered = query.order_by(_weight(weights).desc(), vector_chunks.c.id).limit(CANDIDATES)
     rows = [ChunkRecord(*row) for row in connection.execute(ordered)]
     return Postings(total, int(length), counts, rows)
 
 
-def _found() -> Select[Any]:
+def _record_query() -> Select[Any]:
     """The columns of a `ChunkRecord`."""
     columns = (
         vector_chunks.c.id,
@@ -169,15 +171,15 @@ def vectors(
     connection: Connection, owner: str, ids: Sequence[str], keys: Collection[str], model: str
 ) -> list[tuple[int, bytes]]:
     """The ids and vectors of the chunks of these files that this model has embedded."""
-    wanted = _joined(vector_chunks.c.id, vector_chunks.c.vector)
-    its = wanted.where(_searched(owner, ids, keys), vector_chunks.c.embedded_by == model)
-    return [(row.id, row.vector) for row in connection.execute(its)]
+    query = _joined(vector_chunks.c.id, vector_chunks.c.vector)
+    query = query.where(_searched(owner, ids, keys), vector_chunks.c.embedded_by == model)
+    return [(row.id, row.vector) for row in connection.execute(query)]
 
 
 def chunks_of(connection: Connection, owner: str, chunk_ids: Sequence[int]) -> list[ChunkRecord]:
     """The chunks of these ids, as far as they can be found."""
-    mine = _found().where(vector_chunks.c.id.in_(chunk_ids), vector_store_files.c.owner == owner)
-    done = mine.where(vector_store_files.c.status == IndexStatus.COMPLETED)
+    query = _record_query().where(vector_chunks.c.id.in_(chunk_ids), vector_store_files.c.owner == owner)
+    done = query.where(vector_store_files.c.status == IndexStatus.COMPLETED)
     return [ChunkRecord(*row) for row in connection.execute(done)]
 
 

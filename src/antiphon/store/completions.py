@@ -59,9 +59,9 @@ def digest(key: str, value: str) -> str:
     return sha256(f"{checked(key)}\0{checked(value)}".encode()).hexdigest()[:32]
 
 
-def _pair_rows(it: CompletionRecord) -> Rows:
-    of = {"completion_id": it.id, "owner": it.owner, "created_at": it.created_at}
-    return [{**of, "pair": digest(*pair)} for pair in it.metadata.items()]
+def _pair_rows(record: CompletionRecord) -> Rows:
+    key = {"completion_id": record.id, "owner": record.owner, "created_at": record.created_at}
+    return [{**key, "pair": digest(*pair)} for pair in record.metadata.items()]
 
 
 def save_all(
@@ -69,18 +69,19 @@ def save_all(
 ) -> list[None]:
     """Store completions with their messages."""
     rows: list[Values] = []
-    for it, messages in saves:
-        metadata = _encoded(it.metadata)
-        size = size_of(it.body, metadata) + items.size(messages)
-        rows.append({**asdict(it), "metadata": metadata, "size": size})
-        transaction.count(it.owner, size)
-    transaction.each(_SAVE, rows)
-    transaction.each(_PAIR, [row for it, _ in saves for row in _pair_rows(it)])
+    for record, messages in saves:
+        metadata = _encoded(record.metadata)
+        size = size_of(record.body, metadata) + items.size(messages)
+        rows.append({**asdict(record), "metadata": metadata, "size": size})
+        transaction.count(record.owner, size)
+    transaction.execute_many(_SAVE, rows)
+    transaction.execute_many(_PAIR, [row for record, _ in saves for row in _pair_rows(record)])
     items.add(
-        transaction, [row for it, messages in saves for row in items.input_rows(it.owner, it.id, messages)]
+        transaction,
+        [row for record, messages in saves for row in items.input_rows(record.owner, record.id, messages)],
     )
-    for it, messages in saves:
-        blobs.hold_for(transaction, it.owner, it.id, messages)
+    for record, messages in saves:
+        blobs.hold_for(transaction, record.owner, record.id, messages)
     return [None] * len(saves)
 
 
@@ -97,10 +98,10 @@ def _update(transaction: Transaction, change: _Change) -> CompletionRecord | Non
     transaction.execute(update(completions).where(owned).values(values))
     transaction.count(change.owner, more)
     transaction.execute(delete(pairs).where(pairs.c.completion_id == change.id))
-    changed = find(transaction.connection, change.owner, change.id)
-    assert changed is not None  # it is locked
-    transaction.each(_PAIR, _pair_rows(changed))
-    return changed
+    record = find(transaction.connection, change.owner, change.id)
+    assert record is not None  # it is locked
+    transaction.execute_many(_PAIR, _pair_rows(record))
+    return record
 
 
 def find(connection: Connection, owner: str, completion_id: str) -> CompletionRecord | None:
@@ -112,10 +113,10 @@ def find(connection: Connection, owner: str, completion_id: str) -> CompletionRe
 _BYTES = func.length(completions.c.body).label("size")
 
 
-def _its(owner: str) -> Listing:
+def _listing(owner: str) -> Listing:
     """The ids and sizes of an owner's completions."""
-    its = select(completions.c.id, _BYTES).where(completions.c.owner == owner)
-    return Listing(its, (completions.c.created_at, completions.c.id))
+    query = select(completions.c.id, _BYTES).where(completions.c.owner == owner)
+    return Listing(query, (completions.c.created_at, completions.c.id))
 
 
 class _Filter(msgspec.Struct, frozen=True):
@@ -126,43 +127,43 @@ class _Filter(msgspec.Struct, frozen=True):
 
 
 def _by_model(owner: str, model: str) -> _Filter:
-    its, holds = _its(owner), completions.c.model == model
-    return _Filter(replace(its, rows=its.rows.where(holds)), holds)
+    listing, holds = _listing(owner), completions.c.model == model
+    return _Filter(replace(listing, rows=listing.rows.where(holds)), holds)
 
 
 def _by_pair(owner: str, key: str, value: str) -> _Filter:
     pair = digest(key, value)
-    found = (pairs.c.owner == owner) & (pairs.c.pair == pair)
-    named = select(completions.c.id, _BYTES).join_from(
+    condition = (pairs.c.owner == owner) & (pairs.c.pair == pair)
+    query = select(completions.c.id, _BYTES).join_from(
         pairs, completions, pairs.c.completion_id == completions.c.id
     )
-    listing = Listing(named.where(found), (pairs.c.created_at, pairs.c.completion_id))
-    its = pairs.alias()
-    same = (its.c.completion_id == completions.c.id) & (its.c.pair == pair)
+    listing = Listing(query.where(condition), (pairs.c.created_at, pairs.c.completion_id))
+    alias = pairs.alias()
+    same = (alias.c.completion_id == completions.c.id) & (alias.c.pair == pair)
     # A scalar, and not EXISTS: PostgreSQL might read all pairs for that.
-    return _Filter(listing, select(its.c.pair).where(same).scalar_subquery().is_not(None))
+    return _Filter(listing, select(alias.c.pair).where(same).scalar_subquery().is_not(None))
 
 
 def _filters(owner: str, only: CompletionFilter) -> list[_Filter]:
-    found = [_by_pair(owner, key, value) for key, value in only.metadata.items()]
-    return found if only.model is None else [*found, _by_model(owner, only.model)]
+    filters = [_by_pair(owner, key, value) for key, value in only.metadata.items()]
+    return filters if only.model is None else [*filters, _by_model(owner, only.model)]
 
 
 def _ranked(connection: Connection, filters: Sequence[_Filter]) -> list[_Filter]:
     """The narrowest first, as far as a bounded number of rows shows it."""
 
-    def count(one: _Filter) -> int:
-        some = one.listing.rows.with_only_columns(*one.listing.keys).limit(LOOKED_AT).subquery()
-        return connection.execute(select(func.count()).select_from(some)).scalar_one()
+    def count(candidate: _Filter) -> int:
+        rows = candidate.listing.rows.with_only_columns(*candidate.listing.keys).limit(LOOKED_AT).subquery()
+        return connection.execute(select(func.count()).select_from(rows)).scalar_one()
 
     return sorted(filters, key=count)
 
 
 def _records(connection: Connection, ids: Sequence[str]) -> list[CompletionRecord]:
     """Those that are still there."""
-    named = connection.execute(select(completions).where(completions.c.id.in_(ids)))
-    found = {row.id: _record(row) for row in named}
-    return [found[each] for each in ids if each in found]
+    rows = connection.execute(select(completions).where(completions.c.id.in_(ids)))
+    records = {row.id: _record(row) for row in rows}
+    return [records[completion_id] for completion_id in ids if completion_id in records]
 
 
 def _messages(
@@ -191,16 +192,16 @@ class SqlCompletions:
 
     async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
         async def read() -> Page[Found]:
-            return fit(await self._found(owner, only, paging), paging, self._database.limits.page)
+            return fit(await self._row_page(owner, only, paging), paging, self._database.limits.page)
 
         return await filled(read, partial(self._database.read, _records))
 
-    async def _found(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[Found]:
+    async def _row_page(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[Found]:
         """The ids and sizes on a page."""
-        its, filters = _its(owner), _filters(owner, only)
+        unfiltered, filters = _listing(owner), _filters(owner, only)
         if len(filters) > 1:
             filters = await self._database.read(_ranked, filters)
-        listing = replace(filters[0].listing, every=its) if filters else its
+        listing = replace(filters[0].listing, unfiltered=unfiltered) if filters else unfiltered
         if others := filters[1:]:
             sieve = and_(*(other.holds for other in others))
             return await sifted(self._database, replace(listing, sieve=sieve), paging)

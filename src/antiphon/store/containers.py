@@ -42,8 +42,8 @@ def _missing_file(file_id: str) -> NotFoundError:
 
 
 def _exists(owner: str, container_id: str) -> ColumnElement[bool]:
-    its = (containers.c.id == container_id) & (containers.c.owner == owner)
-    return its & (containers.c.expires_at > time.time())
+    condition = (containers.c.id == container_id) & (containers.c.owner == owner)
+    return condition & (containers.c.expires_at > time.time())
 
 
 def _container(row: Found) -> ContainerRecord:
@@ -61,9 +61,10 @@ def _values(record: Struct, table: Any) -> dict[str, Any]:
 @one_by_one
 def _create(transaction: Transaction, record: ContainerRecord) -> None:
     transaction.execute(insert(containers).values(**_values(record, containers)))
-    its = (containers.c.owner == record.owner) & (containers.c.expires_at > record.created_at)
+    condition = (containers.c.owner == record.owner) & (containers.c.expires_at > record.created_at)
+    count = select(func.count()).select_from(containers).where(condition)
     limit = transaction.quota.limits.containers
-    if transaction.execute(select(func.count()).select_from(containers).where(its)).scalar_one() > limit:
+    if transaction.execute(count).scalar_one() > limit:
         message = (
             f"You have {limit} containers, the limit 'containers' of this server. Delete those not needed."
         )
@@ -72,13 +73,13 @@ def _create(transaction: Transaction, record: ContainerRecord) -> None:
 
 @one_by_one
 def _use(transaction: Transaction, use: _Use) -> ContainerRecord | None:
-    its = _exists(use.owner, use.id)
-    row = transaction.execute(select(containers).where(its).with_for_update()).first()
+    condition = _exists(use.owner, use.id)
+    row = transaction.execute(select(containers).where(condition).with_for_update()).first()
     if row is None:
         return None
     record = _container(row)
     values = {"last_active_at": use.now, "expires_at": use.now + record.minutes * 60}
-    transaction.execute(update(containers).where(its).values(**values, interpreter=use.interpreter))
+    transaction.execute(update(containers).where(condition).values(**values, interpreter=use.interpreter))
     return record
 
 
@@ -87,24 +88,25 @@ def _put(transaction: Transaction, record: ContainerFileRecord) -> None:
     there = select(containers.c.id).where(_exists(record.owner, record.container_id)).with_for_update()
     if transaction.execute(there).first() is None:
         raise missing_container(record.container_id)
-    its = container_files.c.container_id == record.container_id
-    same = select(container_files.c.id).where(its & (container_files.c.path == record.path))
+    condition = container_files.c.container_id == record.container_id
+    same = select(container_files.c.id).where(condition & (container_files.c.path == record.path))
     delete_container_files(transaction, transaction.execute(same).scalars().all())
     if not hold(transaction, BlobHold(record.owner, record.digest, record.id, None)):
         raise missing(record.digest)
     transaction.execute(insert(container_files).values(**_values(record, container_files)))
+    count = select(func.count()).select_from(container_files).where(condition)
     limit = transaction.quota.limits.container_files
-    if transaction.execute(select(func.count()).select_from(container_files).where(its)).scalar_one() > limit:
+    if transaction.execute(count).scalar_one() > limit:
         message = f"A container has at most {limit} files, the limit 'container_files' of this server."
         raise RequestError(message, code=LIMIT_EXCEEDED)
 
 
 @one_by_one
 def _delete_file(transaction: Transaction, named: _Named) -> bool:
-    found = _find_file(transaction.connection, named)
-    if found is None:
+    file = _find_file(transaction.connection, named)
+    if file is None:
         return False
-    delete_container_files(transaction, [found.id])
+    delete_container_files(transaction, [file.id])
     return True
 
 
@@ -115,17 +117,17 @@ def _find(connection: Connection, owner: str, container_id: str) -> ContainerRec
 
 def _listing(owner: str, name: str | None) -> Listing:
     """The ids of an owner's containers. Expired ones are there until they are swept."""
-    its = select(containers.c.id).where(containers.c.owner == owner)
-    every = Listing(its, (containers.c.created_at, containers.c.id))
-    wanted = its if name is None else its.where(containers.c.name == name)
-    return Listing(wanted, every.keys, every, sieve=containers.c.expires_at > time.time())
+    query = select(containers.c.id).where(containers.c.owner == owner)
+    unfiltered = Listing(query, (containers.c.created_at, containers.c.id))
+    rows = query if name is None else query.where(containers.c.name == name)
+    return Listing(rows, unfiltered.keys, unfiltered, sieve=containers.c.expires_at > time.time())
 
 
 def _records(connection: Connection, ids: Sequence[str]) -> list[ContainerRecord]:
     """Those that are still there."""
-    named = connection.execute(select(containers).where(containers.c.id.in_(ids)))
-    found = {row.id: _container(row) for row in named}
-    return [found[each] for each in ids if each in found]
+    rows = connection.execute(select(containers).where(containers.c.id.in_(ids)))
+    records = {row.id: _container(row) for row in rows}
+    return [records[container_id] for container_id in ids if container_id in records]
 
 
 def _require(connection: Connection, owner: str, container_id: str) -> None:
@@ -135,19 +137,21 @@ def _require(connection: Connection, owner: str, container_id: str) -> None:
 
 def _find_file(connection: Connection, named: _Named) -> ContainerFileRecord | None:
     _require(connection, named.owner, named.container_id)
-    its = (container_files.c.id == named.file_id) & (container_files.c.container_id == named.container_id)
-    row = connection.execute(select(container_files).where(its)).first()
+    condition = (container_files.c.id == named.file_id) & (
+        container_files.c.container_id == named.container_id
+    )
+    row = connection.execute(select(container_files).where(condition)).first()
     return _file(row) if row else None
 
 
 def _files(
     connection: Connection, owner: str, container_id: str, paging: Paging
 ) -> Page[ContainerFileRecord]:
-    wanted = select(container_files).where(container_files.c.container_id == container_id)
+    query = select(container_files).where(container_files.c.container_id == container_id)
     with existing(lambda: _require(connection, owner, container_id)):
-        listing = Listing(wanted, (container_files.c.created_at, container_files.c.id))
-        found = page(connection, listing, paging)
-    return Page([_file(row) for row in found.data], found.has_more)
+        listing = Listing(query, (container_files.c.created_at, container_files.c.id))
+        row_page = page(connection, listing, paging)
+    return Page([_file(row) for row in row_page.data], row_page.has_more)
 
 
 class SqlContainers:
@@ -180,10 +184,10 @@ class SqlContainers:
         await self._database.write(_put, record)
 
     async def get_file(self, owner: str, container_id: str, file_id: str) -> ContainerFileRecord:
-        found = await self._database.read(_find_file, _Named(owner, container_id, file_id))
-        if found is None:
+        record = await self._database.read(_find_file, _Named(owner, container_id, file_id))
+        if record is None:
             raise _missing_file(file_id)
-        return found
+        return record
 
     async def list_files(self, owner: str, container_id: str, paging: Paging) -> Page[ContainerFileRecord]:
         return await self._database.read(_files, owner, container_id, paging)

@@ -39,13 +39,13 @@ def owners(transaction: Transaction, ids: Collection[str]) -> dict[str, str]:
 
 def append(transaction: Transaction, conversation_id: str, records: Sequence[ItemRecord]) -> None:
     """Append items. If the conversation was deleted, nothing is written."""
-    its = conversations.c.id == conversation_id
+    condition = conversations.c.id == conversation_id
     records = items.distinct(records, items.taken(transaction, conversation_id, records))
     counter, size = conversations.c.next_position, items.size(records)
     # Incrementing the count locks the row: concurrent appends wait, and get the following numbers.
     grown = {"next_position": counter + len(records), "size": conversations.c.size + size}
-    if transaction.execute(update(conversations).where(its).values(grown)).rowcount:
-        now = transaction.execute(select(counter, conversations.c.owner).where(its)).one()
+    if transaction.execute(update(conversations).where(condition).values(grown)).rowcount:
+        now = transaction.execute(select(counter, conversations.c.owner).where(condition)).one()
         start = now.next_position - len(records)
         items.add(transaction, items.input_rows(now.owner, conversation_id, records, start))
         blobs.hold_for(transaction, now.owner, conversation_id, records)
@@ -67,8 +67,8 @@ def _record(row: Found | None) -> ConversationRecord | None:
 
 def _find_locked(transaction: Transaction, owner: str, conversation_id: str) -> ConversationRecord | None:
     """The conversation, which cannot be deleted before the transaction ends."""
-    found = select(*COLUMNS).where(_owned(owner, conversation_id)).with_for_update()
-    return _record(transaction.execute(found).first())
+    query = select(*COLUMNS).where(_owned(owner, conversation_id)).with_for_update()
+    return _record(transaction.execute(query).first())
 
 
 def _require(connection: Connection, owner: str, conversation_id: str) -> None:
@@ -80,7 +80,7 @@ def _require(connection: Connection, owner: str, conversation_id: str) -> None:
 def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequence[ItemRecord]]) -> None:
     record, first = creation
     size = size_of(record.metadata) + items.size(first)
-    transaction.each(_CREATE, [{**asdict(record), "next_position": len(first), "size": size}])
+    transaction.execute_many(_CREATE, [{**asdict(record), "next_position": len(first), "size": size}])
     count = select(func.count()).select_from(conversations).where(conversations.c.owner == record.owner)
     limit = transaction.quota.limits.conversations
     if transaction.execute(count).scalar_one() > limit:
@@ -133,18 +133,18 @@ def _delete_item(
     conversation = _find_locked(transaction, owner, conversation_id)
     if conversation is None:
         return None, 0
-    its = item_table.c.parent == conversation_id
-    same = its & (item_table.c.id == item_id) & (item_table.c.owner == owner)
-    some = select(item_table.c.position).where(same).order_by(item_table.c.position)
-    positions = transaction.execute(some.limit(transaction.quota.limits.sweep)).scalars().all()
-    which = its & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
+    condition = item_table.c.parent == conversation_id
+    same = condition & (item_table.c.id == item_id) & (item_table.c.owner == owner)
+    query = select(item_table.c.position).where(same).order_by(item_table.c.position)
+    positions = transaction.execute(query.limit(transaction.quota.limits.sweep)).scalars().all()
+    which = condition & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
     held = _blobs(transaction, which)
     size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
     transaction.execute(delete_from(item_table).where(which))
     less = {"size": conversations.c.size - size}
     transaction.execute(update(conversations).where(conversations.c.id == conversation_id).values(less))
     transaction.count(owner, -size)
-    if held and (unused := held - _blobs(transaction, its)):
+    if held and (unused := held - _blobs(transaction, condition)):
         blobs.release_from(transaction, conversation_id, unused)
     return conversation, len(positions)
 
@@ -172,8 +172,8 @@ def _history(connection: Connection, owner: str, conversation_id: str, max_bytes
 
 def _item(connection: Connection, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
     owned = select(conversations.c.id).where(_owned(owner, conversation_id)).scalar_subquery()
-    its = (item_table.c.id == item_id) & (item_table.c.owner == owner)
-    named = select(*items.COLUMNS).where(item_table.c.parent == owned, its)
+    condition = (item_table.c.id == item_id) & (item_table.c.owner == owner)
+    named = select(*items.COLUMNS).where(item_table.c.parent == owned, condition)
     row = connection.execute(named.order_by(item_table.c.position).limit(1)).first()
     return items.record(row) if row else None
 
@@ -213,14 +213,14 @@ class SqlConversations:
         return await self._database.read(_item, owner, conversation_id, item_id)
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> ConversationRecord:
-        named, found = (owner, conversation_id, item_id), 0
+        named, count = (owner, conversation_id, item_id), 0
         while True:
             record, deleted = await self._database.write(_delete_item, named)
             if record is None:
                 raise missing(conversation_id)
-            found += deleted
+            count += deleted
             if deleted < self._database.limits.sweep:
                 break
-        if not found:
+        if not count:
             raise NotFoundError(f"Item with id {item_id!r} not found in the conversation.")
         return record

@@ -98,10 +98,10 @@ def _is_full(error: Any) -> bool:
 def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
     """A write that performs its calls one after the other."""
 
-    def each(transaction: Transaction, arguments: Sequence[A]) -> list[R]:
+    def perform(transaction: Transaction, arguments: Sequence[A]) -> list[R]:
         return [work(transaction, argument) for argument in arguments]
 
-    return each
+    return perform
 
 
 def _touch(transaction: Transaction, times: Sequence[None]) -> Sequence[None]:

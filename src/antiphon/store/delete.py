@@ -60,16 +60,16 @@ def delete_children(transaction: Transaction, table: Table, ids: Collection[str]
     """Delete the rows of parents, which get no more of them. If some are left for `clear`, returns False."""
     done = _clear(transaction, table, ids)
     if not done:
-        transaction.each(_NOTE, [{"kind": table.name, "id": each} for each in ids])
+        transaction.execute_many(_NOTE, [{"kind": table.name, "id": parent_id} for parent_id in ids])
     return done
 
 
 async def delete_parent(database: Database, table: Table, which: ColumnElement[bool]) -> bool:
     """Delete the parent; returns whether there was one."""
-    found, done = await database.write(_delete_one, (table, which))
+    existed, done = await database.write(_delete_one, (table, which))
     if not done:
         database.begin(clear)
-    return found
+    return existed
 
 
 async def clear(database: Database) -> None:
@@ -79,19 +79,19 @@ async def clear(database: Database) -> None:
 
 
 @one_by_one
-def _delete_one(transaction: Transaction, named: tuple[Table, ColumnElement[bool]]) -> tuple[bool, bool]:
+def _delete_one(transaction: Transaction, parent: tuple[Table, ColumnElement[bool]]) -> tuple[bool, bool]:
     """Whether there was such a parent, and whether all of it is deleted."""
-    table, which = named
-    found = transaction.execute(select(table.c.id).where(which).with_for_update()).scalar()
-    return found is not None, found is None or delete_parents(transaction, table, [found])
+    table, which = parent
+    parent_id = transaction.execute(select(table.c.id).where(which).with_for_update()).scalar()
+    return parent_id is not None, parent_id is None or delete_parents(transaction, table, [parent_id])
 
 
 @one_by_one
 def _clear_some(transaction: Transaction, limit: int) -> bool:
     """Delete some of what is left; returns whether there was something."""
     # Another server that clears takes others.
-    some = select(deletions).order_by(deletions.c.kind).limit(limit).with_for_update(skip_locked=True)
-    rows = transaction.execute(some).all()
+    query = select(deletions).order_by(deletions.c.kind).limit(limit).with_for_update(skip_locked=True)
+    rows = transaction.execute(query).all()
     if not rows:
         return False
     kind = rows[0].kind
@@ -103,11 +103,11 @@ def _clear_some(transaction: Transaction, limit: int) -> bool:
 
 def _clear(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
     """Delete the first rows that belong to parents; returns whether that was all."""
-    left = transaction.quota.limits.sweep
+    remaining = transaction.quota.limits.sweep
     for clear_some in _CHILDREN[table]:
-        if left > 0:
-            left -= clear_some(transaction, ids, left)
-    return left > 0
+        if remaining > 0:
+            remaining -= clear_some(transaction, ids, remaining)
+    return remaining > 0
 
 
 def _of(child: Table, parent: ColumnElement[str]) -> _Clear:
@@ -115,34 +115,34 @@ def _of(child: Table, parent: ColumnElement[str]) -> _Clear:
     key = tuple_(*child.primary_key.columns)
 
     def clear_some(transaction: Transaction, ids: Collection[str], limit: int) -> int:
-        some = select(*child.primary_key.columns).where(parent.in_(ids)).limit(limit)
-        return transaction.execute(delete(child).where(key.in_(some))).rowcount
+        query = select(*child.primary_key.columns).where(parent.in_(ids)).limit(limit)
+        return transaction.execute(delete(child).where(key.in_(query))).rowcount
 
     return clear_some
 
 
 def _holders(transaction: Transaction, ids: Collection[str], limit: int) -> int:
     keys = (blob_holders.c.holder, blob_holders.c.blob_id)
-    found = transaction.execute(select(*keys).where(blob_holders.c.holder.in_(ids)).limit(limit)).all()
-    release_blobs(transaction, tuple_(*keys).in_(found))
-    return len(found)
+    holders = transaction.execute(select(*keys).where(blob_holders.c.holder.in_(ids)).limit(limit)).all()
+    release_blobs(transaction, tuple_(*keys).in_(holders))
+    return len(holders)
 
 
 def _container_files(transaction: Transaction, ids: Collection[str], limit: int) -> int:
-    its = select(container_files.c.id).where(container_files.c.container_id.in_(ids)).limit(limit)
-    found = transaction.execute(its).scalars().all()
-    delete_container_files(transaction, found)
-    return len(found)
+    query = select(container_files.c.id).where(container_files.c.container_id.in_(ids)).limit(limit)
+    file_ids = transaction.execute(query).scalars().all()
+    delete_container_files(transaction, file_ids)
+    return len(file_ids)
 
 
 def _attached(parent: ColumnElement[str]) -> _Clear:
     """Takes files out of vector stores."""
 
     def clear_some(transaction: Transaction, ids: Collection[str], limit: int) -> int:
-        some = select(vector_store_files.c.id).where(parent.in_(ids), ATTACHED).limit(limit)
-        found = transaction.execute(some).scalars().all()
-        detach_files(transaction, vector_store_files.c.id.in_(found))
-        return len(found)
+        query = select(vector_store_files.c.id).where(parent.in_(ids), ATTACHED).limit(limit)
+        keys = transaction.execute(query).scalars().all()
+        detach_files(transaction, vector_store_files.c.id.in_(keys))
+        return len(keys)
 
     return clear_some
 
@@ -175,13 +175,13 @@ def delete_container_files(transaction: Transaction, ids: Collection[str]) -> No
 def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
     """Remove files from vector stores: they are not found any more, and the sweep deletes their chunks."""
     table = vector_store_files
-    its = which & and_(ATTACHED)
-    rows = transaction.execute(select(table).where(its).order_by(table.c.id).with_for_update()).all()
+    condition = which & and_(ATTACHED)
+    rows = transaction.execute(select(table).where(condition).order_by(table.c.id).with_for_update()).all()
     for row in rows:
         transaction.count(row.owner, -row.usage_bytes)
         count_file(transaction, row, None)
     gone = {"status": IndexStatus.DELETED, "usage_bytes": 0}
-    transaction.execute(update(table).where(its).values(gone))
+    transaction.execute(update(table).where(condition).values(gone))
 
 
 def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:

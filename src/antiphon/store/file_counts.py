@@ -35,13 +35,13 @@ def count_file(
     transaction: Transaction, row: Found, status: IndexStatus | None, usage_bytes: int = 0
 ) -> None:
     """Count a file, whose row this was before, with its new status and bytes; with None it is gone."""
-    counts = {each: (each == status) - (each == row.status) for each in COUNTED}
+    counts = {name: (name == status) - (name == row.status) for name in COUNTED}
     _add(transaction, row.vector_store_id, row.batch_id, counts, usage_bytes - row.usage_bytes)
 
 
 def count_new_file(transaction: Transaction, vector_store_id: str, batch_id: str | None) -> None:
     """Count a file that is attached."""
-    counts = {each: int(each == IndexStatus.IN_PROGRESS) for each in COUNTED}
+    counts = {name: int(name == IndexStatus.IN_PROGRESS) for name in COUNTED}
     _add(transaction, vector_store_id, batch_id, counts)
 
 

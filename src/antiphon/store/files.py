@@ -46,11 +46,11 @@ def find(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
 
 
 def _list(connection: Connection, owner: str, purpose: str | None, paging: Paging) -> Page[FileRecord]:
-    its = Listing(select(files).where(files.c.owner == owner), (files.c.created_at, files.c.id))
+    listing = Listing(select(files).where(files.c.owner == owner), (files.c.created_at, files.c.id))
     if purpose is not None:
-        its = replace(its, rows=its.rows.where(files.c.purpose == purpose), every=its)
-    found = page(connection, its, paging)
-    return Page([_record(row) for row in found.data], found.has_more)
+        listing = replace(listing, rows=listing.rows.where(files.c.purpose == purpose), unfiltered=listing)
+    row_page = page(connection, listing, paging)
+    return Page([_record(row) for row in row_page.data], row_page.has_more)
 
 
 class SqlFiles:

@@ -28,7 +28,7 @@ _BYTES = func.coalesce(func.length(items.c.payload), 0)
 
 _ADD = insertion(items)
 _WITH_ID = PreparedStatement(
-    select(items.c.id).where(items.c.id == bindparam("named"), items.c.parent == bindparam("its"))
+    select(items.c.id).where(items.c.id == bindparam("item_id"), items.c.parent == bindparam("parent_id"))
 )
 
 MAX_PREFIX = 16
@@ -45,12 +45,12 @@ def distinct(records: Sequence[ItemRecord], taken: Iterable[str] = ()) -> Sequen
 
     One whose id is `taken`, or that of an item before it, gets another.
     """
-    ids, changed = {*taken}, []
+    ids, uniques = {*taken}, []
     for record in records:
-        its = _renamed(record) if record.id in ids else record
-        ids.add(its.id)
-        changed.append(its)
-    return changed
+        unique = _renamed(record) if record.id in ids else record
+        ids.add(unique.id)
+        uniques.append(unique)
+    return uniques
 
 
 def _renamed(record: ItemRecord) -> ItemRecord:
@@ -61,8 +61,8 @@ def _renamed(record: ItemRecord) -> ItemRecord:
 
 def taken(transaction: Transaction, parent: str, records: Iterable[ItemRecord]) -> list[str]:
     """Which of the ids of these records items of the parent have."""
-    named = [{"named": record.id, "its": parent} for record in records]
-    return [row["id"] for row in transaction.find(_WITH_ID, named)]
+    values = [{"item_id": record.id, "parent_id": parent} for record in records]
+    return [row["id"] for row in transaction.find(_WITH_ID, values)]
 
 
 def output_rows(owner: str, parent: str, records: Iterable[ItemRecord]) -> Rows:
@@ -77,13 +77,13 @@ def size(records: Iterable[ItemRecord]) -> int:
 
 def add(transaction: Transaction, rows: Rows) -> None:
     """Store rows, of any parents."""
-    transaction.each(_ADD, rows)
+    transaction.execute_many(_ADD, rows)
 
 
 def inputs_of(owner: str, parent: str) -> Select[Any]:
     """The input items, in no order."""
-    its = select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
-    return its.where(items.c.owner == owner)
+    query = select(*COLUMNS).where(items.c.parent == parent, items.c.output.is_(False))
+    return query.where(items.c.owner == owner)
 
 
 def input_page(
@@ -91,8 +91,8 @@ def input_page(
 ) -> Page[ItemRecord]:
     """A page of input items: at least one, and further ones up to a limit of bytes."""
     listing = Listing(inputs_of(owner, parent), (items.c.position,), repeats=True)
-    found = page_within(connection, listing, _BYTES, paging, max_bytes)
-    return Page([record(row) for row in found.data], found.has_more)
+    row_page = page_within(connection, listing, _BYTES, paging, max_bytes)
+    return Page([record(row) for row in row_page.data], row_page.has_more)
 
 
 def within(max_bytes: int, rows: Iterable[Found], param: str) -> list[Found]:

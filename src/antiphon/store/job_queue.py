@@ -45,8 +45,8 @@ class _Kind(Struct, frozen=True, eq=False):
 
     def owners_after(self, transaction: Transaction, owner: str, now: float) -> "list[_Turn]":
         """The turns of owners whose names come after this one."""
-        wanted = {"after": owner, "most": OWNERS, "now": now}
-        return [_Turn(self, name) for name in transaction.execute(self.owners, wanted).scalars()]
+        values = {"after": owner, "most": OWNERS, "now": now}
+        return [_Turn(self, name) for name in transaction.execute(self.owners, values).scalars()]
 
 
 class _Turn(Struct, frozen=True):
@@ -104,6 +104,6 @@ class JobQueue:
         turns = [*dict.fromkeys(turns)][:OWNERS]
         if len(turns) < 2:
             return turns
-        found = transaction.execute(self._running, {"now": now})
-        running = {row.owner: row.running for row in found}
+        rows = transaction.execute(self._running, {"now": now})
+        running = {row.owner: row.running for row in rows}
         return sorted(turns, key=lambda turn: running.get(turn.owner, 0))  # stable: else by turns

@@ -27,11 +27,11 @@ _ABANDONED = (
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
-_MINE = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
-_RENEW = PreparedStatement(update(responses).where(_MINE).values(lease_until=bindparam("until")))
-_KEPT = PreparedStatement(select(responses.c.id, responses.c.cancel_requested).where(_MINE))
-_DIED = update(responses).where(_MINE).values(engine_deaths=responses.c.engine_deaths + 1)
-_DEATHS = select(responses.c.engine_deaths).where(_MINE)
+_HOLDING = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
+_RENEW = PreparedStatement(update(responses).where(_HOLDING).values(lease_until=bindparam("until")))
+_HELD = PreparedStatement(select(responses.c.id, responses.c.cancel_requested).where(_HOLDING))
+_DIED = update(responses).where(_HOLDING).values(engine_deaths=responses.c.engine_deaths + 1)
+_DEATHS = select(responses.c.engine_deaths).where(_HOLDING)
 # A lease that ended in 1970, so that the next query of any worker claims them.
 _RELEASE = (
     update(responses)
@@ -54,12 +54,12 @@ class _Holding(Struct, frozen=True):
 
 def _take(transaction: Transaction, lease: Lease, rows: Sequence[Found]) -> list[ResponseRecord]:
     """Take the lease of free jobs."""
-    found, status = [record_of(row) for row in rows], ResponseStatus.IN_PROGRESS
-    if found:
-        taken = update(responses).where(responses.c.id.in_([record.id for record in found]))
+    records, status = [record_of(row) for row in rows], ResponseStatus.IN_PROGRESS
+    if records:
+        taken = update(responses).where(responses.c.id.in_([record.id for record in records]))
         values = {"status": status, "worker": lease.worker, "lease_until": lease.until}
         transaction.execute(taken.values(values))
-    return [msgspec.structs.replace(record, status=status, lease=lease) for record in found]
+    return [msgspec.structs.replace(record, status=status, lease=lease) for record in records]
 
 
 @one_by_one
@@ -73,26 +73,26 @@ def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
 
 @one_by_one
 def _claim_abandoned(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
-    wanted = {"now": claim.now, "limit": claim.limit}
-    return _take(transaction, claim.lease, transaction.execute(_ABANDONED, wanted).all())
+    values = {"now": claim.now, "limit": claim.limit}
+    return _take(transaction, claim.lease, transaction.execute(_ABANDONED, values).all())
 
 
 @one_by_one
 def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
     lease, ids = holding.lease, sorted(holding.ids)  # the same order in all writers avoids deadlocks
-    mine = [{"key": response_id, "holder": lease.worker} for response_id in ids]
-    transaction.each(_RENEW, [{**named, "until": lease.until} for named in mine])
-    kept = {row["id"]: row["cancel_requested"] for row in transaction.find(_KEPT, mine)}
-    cancelled = frozenset(response_id for response_id, cancel in kept.items() if cancel)
-    return Heartbeat(holding.ids.difference(kept), cancelled)
+    rows = [{"key": response_id, "holder": lease.worker} for response_id in ids]
+    transaction.execute_many(_RENEW, [{**row, "until": lease.until} for row in rows])
+    cancels = {row["id"]: row["cancel_requested"] for row in transaction.find(_HELD, rows)}
+    cancelled = frozenset(response_id for response_id, cancel in cancels.items() if cancel)
+    return Heartbeat(holding.ids.difference(cancels), cancelled)
 
 
 @one_by_one
 def _count_death(transaction: Transaction, death: tuple[str, str]) -> int:
     worker, response_id = death
-    mine = {"key": response_id, "holder": worker}
-    transaction.execute(_DIED, mine)
-    return int(transaction.execute(_DEATHS, mine).scalar() or 0)
+    values = {"key": response_id, "holder": worker}
+    transaction.execute(_DIED, values)
+    return int(transaction.execute(_DEATHS, values).scalar() or 0)
 
 
 @one_by_one
@@ -102,13 +102,15 @@ def _release(transaction: Transaction, worker: str) -> None:
 
 
 @one_by_one
-def _request_cancel(transaction: Transaction, wanted: tuple[str, str, float]) -> ResponseRecord | None:
-    owner, response_id, now = wanted
-    its = (responses.c.owner == owner) & (responses.c.id == response_id)
+def _request_cancel(transaction: Transaction, request: tuple[str, str, float]) -> ResponseRecord | None:
+    owner, response_id, now = request
+    condition = (responses.c.owner == owner) & (responses.c.id == response_id)
     first = func.coalesce(responses.c.cancel_requested_at, now)
-    asked = update(responses).where(its, RUNNING).values(cancel_requested=True, cancel_requested_at=first)
-    transaction.execute(asked)
-    row = transaction.execute(select(responses).where(its)).first()
+    statement = (
+        update(responses).where(condition, RUNNING).values(cancel_requested=True, cancel_requested_at=first)
+    )
+    transaction.execute(statement)
+    row = transaction.execute(select(responses).where(condition)).first()
     transaction.wake(cancel_of(response_id))
     return record_of(row) if row else None
 

@@ -111,13 +111,13 @@ def _consecutive(entries: Sequence[LogEntry]) -> bool:
 def lock(transaction: Transaction, ids: Collection[str]) -> dict[str, ResponseState]:
     """Lock responses until the transaction ends, and read their state."""
     ranked = sorted(set(ids))  # the same order in all writers avoids deadlocks
-    found = transaction.find(_LOCK, [{"id": response_id} for response_id in ranked])
-    return {row["id"]: ResponseState(**{**row, "status": ResponseStatus(row["status"])}) for row in found}
+    rows = transaction.find(_LOCK, [{"id": response_id} for response_id in ranked])
+    return {row["id"]: ResponseState(**{**row, "status": ResponseStatus(row["status"])}) for row in rows}
 
 
 def add_entries(transaction: Transaction, rows: Rows) -> None:
     """Store entries, of any responses."""
-    transaction.each(_ADD, rows)
+    transaction.execute_many(_ADD, rows)
 
 
 def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> list[list[Verdict]]:
@@ -151,7 +151,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         return Verdict(over) if over else verdict
 
     verdicts = [[take(append) for append in appends] for appends in calls]
-    transaction.each(_ADVANCE, changes)
+    transaction.execute_many(_ADVANCE, changes)
     add_entries(transaction, entries)
     transaction.wake(*(events_of(change["key"]) for change in changes))
     return verdicts

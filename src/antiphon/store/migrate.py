@@ -25,11 +25,11 @@ def migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     revision = MigrationContext.configure(connection).get_current_revision()
-    known = [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()]
-    if revision is not None and revision not in known:
+    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    if revision is not None and revision not in revisions:
         raise StoreUnusableError(
-            f"it has version {revision}, of a newer Antiphon, and this one knows versions up to {known[0]}. "
-            "Update Antiphon, or restore a backup from before the update"
+            f"it has version {revision}, of a newer Antiphon, and this one knows versions up to "
+            f"{revisions[0]}. Update Antiphon, or restore a backup from before the update"
         )
     try:
         command.upgrade(config, "head")
@@ -54,15 +54,15 @@ def _is_about_tables(error: DBAPIError) -> bool:
 
 def _missing(connection: Connection) -> str | None:
     """A table or column that is not there."""
-    found = inspect(connection)
-    there = {
+    inspector = inspect(connection)
+    columns_by_table = {
         name: {column["name"] for column in columns}
-        for (_, name), columns in found.get_multi_columns().items()
+        for (_, name), columns in inspector.get_multi_columns().items()
     }
     for table in METADATA.tables.values():
-        if table.name not in there:
+        if table.name not in columns_by_table:
             return table.name
         for column in table.columns:
-            if column.name not in there[table.name]:
+            if column.name not in columns_by_table[table.name]:
                 return f"{table.name}.{column.name}"
     return None

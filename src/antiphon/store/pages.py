@@ -31,14 +31,14 @@ PIECES = 40
 class Listing(Struct, frozen=True):
     """A list: `rows` with a column `id`, ordered by `keys`, which an index has in this order.
 
-    `every` is the list without filters, if it has some: a row that does not match any more is still a place
-    in the list, which a cursor may name. Where an id `repeats`, as in older stores, the last row
-    with it is the place, so that every walk through the list ends.
+    `unfiltered` is the list without filters, if it has some: a row that does not match any more is still a
+    place in the list, which a cursor may name. Where an id `repeats`, as in older stores, the last row with
+    it is the place, so that every walk through the list ends.
     """
 
     rows: Select[Any]
     keys: Sequence[ColumnElement[Any]]
-    every: "Listing | None" = None
+    unfiltered: "Listing | None" = None
     sieve: ColumnElement[bool] | None = None
     repeats: bool = False
 
@@ -56,26 +56,26 @@ def existing(require: Callable[[], object]) -> Iterator[None]:
 
 def page(connection: Connection, listing: Listing, paging: Paging) -> Page[Found]:
     """Part of a list without a sieve. Raises NotFoundError for ids in `paging`."""
-    wanted = _between(connection, listing, paging)
-    return _first(connection.execute(wanted.limit(paging.limit + 1)).all(), paging)
+    query = _between(connection, listing, paging)
+    return _first(connection.execute(query.limit(paging.limit + 1)).all(), paging)
 
 
 def page_within(
     connection: Connection, listing: Listing, size: ColumnElement[int], paging: Paging, max_bytes: int
 ) -> Page[Found]:
     """The same, of at least one row, and further ones up to a limit of bytes. No others are read."""
-    named = listing.rows.selected_columns.id
-    sizes = replace(listing, rows=listing.rows.with_only_columns(named, size.label("size")))
+    ids = listing.rows.selected_columns.id
+    sizes = replace(listing, rows=listing.rows.with_only_columns(ids, size.label("size")))
     fitting = fit(page(connection, sizes, paging), paging, max_bytes)
     return page(connection, listing, replace(paging, limit=max(1, len(fitting.data))))
 
 
-def fit(found: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
+def fit(row_page: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
     """At least one row, and further ones while the sum of their `size` is within a limit."""
-    rows = found.data[::-1] if _is_backwards(paging) else found.data
+    rows = row_page.data[::-1] if _is_backwards(paging) else row_page.data
     fitting = max(1, sum(total <= max_bytes for total in accumulate(row.size for row in rows)))
     first = _first(rows, replace(paging, limit=fitting))
-    return replace(first, has_more=found.has_more or first.has_more)
+    return replace(first, has_more=row_page.has_more or first.has_more)
 
 
 async def filled(
@@ -87,25 +87,25 @@ async def filled(
     for the end of the list.
     """
     while True:
-        found = await read()
-        records = await find([row.id for row in found.data])
-        if records or not found.has_more:
-            return Page(records, found.has_more)
+        row_page = await read()
+        records = await find([row.id for row in row_page.data])
+        if records or not row_page.has_more:
+            return Page(records, row_page.has_more)
 
 
 async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[Found]:
     """Part of a list with a sieve. Raises NotFoundError for ids in `paging`."""
-    found: list[Found] = []
+    rows: list[Found] = []
     last: Found | None = None
     size, more = paging.limit + 1, True
     for number in count(1):
         piece = await database.read(_piece, listing, paging, size, last)
-        found += [row for row in piece if row.passes]
+        rows += [row for row in piece if row.passes]
         more = len(piece) == size
-        if not more or len(found) > paging.limit or (found and number >= PIECES):
+        if not more or len(rows) > paging.limit or (rows and number >= PIECES):
             break
         last, size = piece[-1], LOOKED_AT
-    first = _first(found, paging)
+    first = _first(rows, paging)
     return replace(first, has_more=more or first.has_more)
 
 
@@ -115,9 +115,9 @@ def _piece(
     """The next rows after the last one, and whether each passes the sieve."""
     assert listing.sieve is not None
     keys = None if last is None else last[-len(listing.keys) :]
-    wanted = _between(connection, listing, paging, keys)
+    query = _between(connection, listing, paging, keys)
     return connection.execute(
-        wanted.add_columns(listing.sieve.label("passes"), *listing.keys).limit(size)
+        query.add_columns(listing.sieve.label("passes"), *listing.keys).limit(size)
     ).all()
 
 
@@ -153,15 +153,17 @@ def _between(
 
 def _place(connection: Connection, listing: Listing, paging: Paging, param: str) -> Found | None:
     """The keys of the row of a cursor, if there is one."""
-    cursor, every = getattr(paging, param), listing.every or listing
+    cursor, unfiltered = getattr(paging, param), listing.unfiltered or listing
     if cursor is None:
         return None
-    named = every.rows.with_only_columns(*every.keys).where(every.rows.selected_columns.id == cursor)
+    query = unfiltered.rows.with_only_columns(*unfiltered.keys).where(
+        unfiltered.rows.selected_columns.id == cursor
+    )
     upwards = _is_read_upwards(paging)
     # Not ordered without need: SQLite would look for the id in the order of the list.
-    if every.repeats:
-        named = named.order_by(*(key.desc() if upwards else key.asc() for key in every.keys))
-    place = connection.execute(named.limit(1)).first()
+    if unfiltered.repeats:
+        query = query.order_by(*(key.desc() if upwards else key.asc() for key in unfiltered.keys))
+    place = connection.execute(query.limit(1)).first()
     if place is None:
         raise NotFoundError(f"There is no {cursor!r} in this list. Use the id of an entry.", param=param)
     return place

@@ -227,8 +227,8 @@ class _Writer:
 
     def fetch_many(self, sql: str, rows: DriverRows) -> Sequence[Any]:
         """The results of a query for each row of values."""
-        found: Sequence[Any] = await_only(self.driver.fetchmany(sql, rows))
-        return found
+        results: Sequence[Any] = await_only(self.driver.fetchmany(sql, rows))
+        return results
 
 
 async def _wait_until_lost(lost: asyncio.Event, connection: asyncpg.Connection) -> None:

@@ -61,10 +61,10 @@ class Quota:
         """The name of the limit that an owner would exceed with this number of additional bytes."""
         if self._now < self._enough_until.get(owner, 0.0):
             return None
-        own, every = self._remaining(owner)
+        own, total = self._remaining(owner)
         if own - self.grown[owner] < adding:
             return "stored_bytes"
-        return "all_stored_bytes" if every - self.grown.total() < adding else None
+        return "all_stored_bytes" if total - self.grown.total() < adding else None
 
     def check(self, owner: str, adding: int = 0, param: str | None = None) -> None:
         """Raise RequestError if an owner is over a limit."""
@@ -75,8 +75,8 @@ class Quota:
     def _remaining(self, owner: str) -> tuple[int, int]:
         """What is left before the transaction: for the owner's own limit, and for the total of all owners."""
         if owner not in self._found:
-            own, every = self._connection.execute(_SUMS, {"owner": owner}).one()
-            left = self.limits.stored - int(own), self.limits.all_stored - int(every)
+            own, total = self._connection.execute(_SUMS, {"owner": owner}).one()
+            left = self.limits.stored - int(own), self.limits.all_stored - int(total)
             self._found[owner] = left
             if min(left) > ENOUGH_BYTES:
                 self._enough_until[owner] = self._now + ENOUGH_SECONDS

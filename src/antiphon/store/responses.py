@@ -94,16 +94,16 @@ _CHAIN = _chain()
 def _item() -> Select[Any]:
     """The payload of an item of a response or a conversation, of the first of so many with this id."""
     key = (item_table.c.parent, item_table.c.output, item_table.c.position)
-    its = (item_table.c.id == bindparam("item_id")) & (item_table.c.owner == bindparam("owner"))
-    some = select(*key).where(its).limit(SAME_IDS).subquery()
+    condition = (item_table.c.id == bindparam("item_id")) & (item_table.c.owner == bindparam("owner"))
+    matches = select(*key).where(condition).limit(SAME_IDS).subquery()
     # Scalars, and not EXISTS: PostgreSQL would read all responses for that.
     parents = [
-        select(each.c.id).where(each.c.id == some.c.parent).scalar_subquery()
-        for each in (responses, conversation_table)
+        select(parent_table.c.id).where(parent_table.c.id == matches.c.parent).scalar_subquery()
+        for parent_table in (responses, conversation_table)
     ]
     there = func.coalesce(*parents).is_not(None)
-    same = and_(*(column == some.c[column.name] for column in key))
-    return select(item_table.c.payload).join(some, same).where(there).limit(1)
+    same = and_(*(column == matches.c[column.name] for column in key))
+    return select(item_table.c.payload).join(matches, same).where(there).limit(1)
 
 
 _ITEM = _item()
@@ -168,7 +168,7 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
         for (record, inputs), size, refusal in zip(creations, sizes, refusals, strict=True)
         if refusal is None
     ]
-    transaction.each(_CREATE, [_row(record, size) for record, _, size in stored])
+    transaction.execute_many(_CREATE, [_row(record, size) for record, _, size in stored])
     rows = [row for record, inputs, _ in stored for row in items.input_rows(record.owner, record.id, inputs)]
     items.add(transaction, rows)
     for record, inputs, _ in stored:
@@ -193,7 +193,7 @@ def save_all(transaction: Transaction, saves: Sequence[Save]) -> list[Refusal]:
         size = _size(record, inputs, output)
         created.append(_row(record, size))
         transaction.count(record.owner, size)
-    transaction.each(_CREATE, created)
+    transaction.execute_many(_CREATE, created)
     rows = [
         row
         for record, inputs, output in stored
@@ -239,7 +239,7 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
         return verdict
 
     verdicts = [take(end) for end in ends]
-    transaction.each(_END, changes)
+    transaction.execute_many(_END, changes)
     log.add_entries(transaction, entries)
     items.add(transaction, outputs)
     transaction.wake(*(events_of(change["key"]) for change in changes))
@@ -261,8 +261,8 @@ def find(
 def _page(
     connection: Connection, owner: str, kind: ResponseKind, paging: Paging, max_bytes: int
 ) -> Page[ResponseRecord]:
-    found = page_within(connection, _listing(select(responses), owner, kind), _BYTES, paging, max_bytes)
-    return Page([record_of(row) for row in found.data], found.has_more)
+    row_page = page_within(connection, _listing(select(responses), owner, kind), _BYTES, paging, max_bytes)
+    return Page([record_of(row) for row in row_page.data], row_page.has_more)
 
 
 _SUMMARY = select(*(responses.c[name] for name in ResponseSummary.__struct_fields__))
@@ -270,22 +270,24 @@ _BYTES = func.length(responses.c.request) + func.length(responses.c.body)
 
 
 def _listing(columns: Select[Any], owner: str, kind: ResponseKind = ResponseKind.RESPONSE) -> Listing:
-    its = columns.where(responses.c.owner == owner, responses.c.kind == kind.value)
-    return Listing(its, (responses.c.created_at, responses.c.id))
+    query = columns.where(responses.c.owner == owner, responses.c.kind == kind.value)
+    return Listing(query, (responses.c.created_at, responses.c.id))
 
 
 def _summaries(
     connection: Connection, owner: str, background: bool | None, paging: Paging
 ) -> Page[ResponseSummary]:
-    its = _listing(_SUMMARY, owner)
+    listing = _listing(_SUMMARY, owner)
     if background is not None:
-        its = replace(its, rows=its.rows.where(responses.c.background == background), every=its)
-    found = page(connection, its, paging)
+        listing = replace(
+            listing, rows=listing.rows.where(responses.c.background == background), unfiltered=listing
+        )
+    row_page = page(connection, listing, paging)
     data = [
         ResponseSummary(row.id, row.created_at, ResponseStatus(row.status), row.model, row.background)
-        for row in found.data
+        for row in row_page.data
     ]
-    return Page(data, found.has_more)
+    return Page(data, row_page.has_more)
 
 
 def _input_items(
@@ -301,18 +303,18 @@ def _require(connection: Connection, owner: str, response_id: str) -> None:
 
 
 def _items(connection: Connection, owner: str, item_ids: Sequence[str]) -> dict[str, bytes]:
-    found = {
+    payloads = {
         item_id: connection.execute(_ITEM, {"owner": owner, "item_id": item_id}).scalar()
         for item_id in item_ids
     }
-    return {item_id: payload for item_id, payload in found.items() if payload is not None}
+    return {item_id: payload for item_id, payload in payloads.items() if payload is not None}
 
 
 def _history(connection: Connection, owner: str, response_id: str, limits: StoreLimits) -> list[ItemRecord]:
-    wanted = {**_named(owner, response_id), "limit": limits.chain}
-    found = items.within(limits.history, connection.execute(_CHAIN, wanted), "previous_response_id")
-    _check_chain(found[0] if found else None, response_id, limits.chain)
-    return [items.record(row) for row in found if row.id is not None]
+    values = {**_named(owner, response_id), "limit": limits.chain}
+    rows = items.within(limits.history, connection.execute(_CHAIN, values), "previous_response_id")
+    _check_chain(rows[0] if rows else None, response_id, limits.chain)
+    return [items.record(row) for row in rows if row.id is not None]
 
 
 def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
@@ -359,18 +361,18 @@ class SqlResponses:
         return await self._database.write(finish_all, end)
 
     async def delete(self, owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE) -> bool:
-        its = (responses.c.id == response_id) & (responses.c.owner == owner)
-        return await delete_parent(self._database, responses, its & (responses.c.kind == kind.value))
+        condition = (responses.c.id == response_id) & (responses.c.owner == owner)
+        return await delete_parent(self._database, responses, condition & (responses.c.kind == kind.value))
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
         return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)
 
     async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        wanted = list(item_ids)
-        for first in range(0, len(wanted), LOOKED_UP):
-            found |= await self._database.read(_items, owner, wanted[first : first + LOOKED_UP])
-        return found
+        payloads: dict[str, bytes] = {}
+        ids = list(item_ids)
+        for first in range(0, len(ids), LOOKED_UP):
+            payloads |= await self._database.read(_items, owner, ids[first : first + LOOKED_UP])
+        return payloads
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
         return await self._database.read(_history, owner, response_id, self._database.limits)

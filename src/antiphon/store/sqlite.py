@@ -233,7 +233,7 @@ class _Writer:
 
     def fetch_many(self, sql: str, rows: DriverRows) -> list[Any]:
         """The results of a query for each row of values."""
-        return [found for row in rows for found in self._driver.execute(sql, row)]
+        return [result for row in rows for result in self._driver.execute(sql, row)]
 
     def data_version(self) -> int:
         """A number that changes when another connection writes."""

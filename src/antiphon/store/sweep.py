@@ -109,8 +109,8 @@ def _expired_blobs(connection: Connection, now: float, limit: int) -> Sequence[s
 
 
 def _pieces(connection: Connection, blob_ids: Collection[str], limit: int) -> Sequence[Found]:
-    its = select(blob_pieces.c.blob_id, blob_pieces.c.position).where(blob_pieces.c.blob_id.in_(blob_ids))
-    return connection.execute(its.limit(limit)).all()
+    query = select(blob_pieces.c.blob_id, blob_pieces.c.position).where(blob_pieces.c.blob_id.in_(blob_ids))
+    return connection.execute(query.limit(limit)).all()
 
 
 @one_by_one

@@ -114,7 +114,7 @@ class Transaction:
         """Run one statement, with values for its parameters."""
         return self.connection.execute(statement, values)
 
-    def each(self, statement: PreparedStatement, rows: Rows) -> None:
+    def execute_many(self, statement: PreparedStatement, rows: Rows) -> None:
         """Run a statement for each row of values; not at all if there are none."""
         if rows:
             compiled = statement.compiled(self.connection.dialect)
@@ -123,8 +123,8 @@ class Transaction:
     def find(self, query: PreparedStatement, rows: Rows) -> Sequence[Values]:
         """The results of a query for each row of values, by the names of its columns."""
         compiled = query.compiled(self.connection.dialect)
-        found = self._driver.fetch_many(compiled.sql, compiled.values(rows))
-        return [dict(zip(compiled.columns, row, strict=True)) for row in found]
+        results = self._driver.fetch_many(compiled.sql, compiled.values(rows))
+        return [dict(zip(compiled.columns, row, strict=True)) for row in results]
 
     def count(self, owner: str, size: int) -> None:
         """Count additional bytes for an owner. See `usage.py`."""
@@ -138,7 +138,7 @@ class Transaction:
         """Store the amounts, so that they are read."""
         for statement, sums in self._sums.items():
             changed = [(key, sums[key]) for key in sorted(sums) if any(sums[key].values())]
-            self.each(statement, [{**amounts, "key": key} for key, amounts in changed])
+            self.execute_many(statement, [{**amounts, "key": key} for key, amounts in changed])
         self._sums.clear()
 
     def store_counts(self) -> None:
@@ -149,11 +149,11 @@ class Transaction:
         """
         self.store_sums()
         grown = sorted(self.quota.grown.items())
-        self.each(_COUNT, [{"owner": owner, "bytes": size} for owner, size in grown if size])
+        self.execute_many(_COUNT, [{"owner": owner, "bytes": size} for owner, size in grown if size])
 
     def touch(self) -> None:
         """Write something small without effect: nobody owns it, and it is nothing."""
-        self.each(_COUNT, [{"owner": NOBODY, "bytes": 0}])
+        self.execute_many(_COUNT, [{"owner": NOBODY, "bytes": 0}])
 
     def wake(self, *topics: str) -> None:
         """Notify the watches of these topics, after the commit."""

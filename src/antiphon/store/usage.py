@@ -46,9 +46,9 @@ def uncount(
         transaction.count(row.owner, -row.size)
 
 
-class _Wanted(Struct, frozen=True):
+class _Addition(Struct, frozen=True):
     owner: str
-    adding: int
+    size: int
     param: str
     conversation_id: str | None
 
@@ -57,15 +57,15 @@ def _of(connection: Connection, owner: str) -> int:
     return int(connection.execute(_OWN, {"owner": owner}).scalar() or 0)
 
 
-def _check(connection: Connection, database: Database, wanted: _Wanted, now: float) -> None:
+def _check(connection: Connection, database: Database, addition: _Addition, now: float) -> None:
     quota, limits = database.quota(connection, now), database.limits
-    if wanted.adding > limits.response:
-        raise refusal("response_bytes", limits, wanted.param)
-    quota.check(wanted.owner, ROW_BYTES + wanted.adding, wanted.param)
-    if wanted.conversation_id is not None:
-        named = {"owner": wanted.owner, "id": wanted.conversation_id}
-        size = connection.execute(_CONVERSATION, named).scalar()
-        if size is not None and size + wanted.adding > limits.conversation:
+    if addition.size > limits.response:
+        raise refusal("response_bytes", limits, addition.param)
+    quota.check(addition.owner, ROW_BYTES + addition.size, addition.param)
+    if addition.conversation_id is not None:
+        values = {"owner": addition.owner, "id": addition.conversation_id}
+        size = connection.execute(_CONVERSATION, values).scalar()
+        if size is not None and size + addition.size > limits.conversation:
             raise refusal("conversation_bytes", limits, "conversation")
 
 
@@ -80,26 +80,26 @@ class SqlStorageUsage:
         return await self._database.read(_of, owner)
 
     async def check(self, owner: str, adding: int, param: str, conversation_id: str | None = None) -> None:
-        wanted = _Wanted(owner, adding, param, conversation_id)
+        addition = _Addition(owner, adding, param, conversation_id)
         # Requests that come together need not all look it up: mostly, the first finds enough of it.
-        first = None if self._known(wanted) else self._checking.get(owner)
+        first = None if self._has_room(addition) else self._checking.get(owner)
         if first is not None:
             await asyncio.wait((first,))
-        if not self._known(wanted):
-            await self._look_up(wanted)
+        if not self._has_room(addition):
+            await self._look_up(addition)
 
-    def _known(self, wanted: _Wanted) -> bool:
+    def _has_room(self, addition: _Addition) -> bool:
         """There is room for certain."""
         now = asyncio.get_running_loop().time()
-        enough = now < self._database.enough_until.get(wanted.owner, 0.0)
-        return enough and wanted.conversation_id is None and wanted.adding <= self._database.limits.response
+        enough = now < self._database.enough_until.get(addition.owner, 0.0)
+        return enough and addition.conversation_id is None and addition.size <= self._database.limits.response
 
-    async def _look_up(self, wanted: _Wanted) -> None:
+    async def _look_up(self, addition: _Addition) -> None:
         loop = asyncio.get_running_loop()
-        done = self._checking[wanted.owner] = loop.create_future()
+        done = self._checking[addition.owner] = loop.create_future()
         try:
-            await self._database.read(_check, self._database, wanted, loop.time())
+            await self._database.read(_check, self._database, addition, loop.time())
         finally:
             done.set_result(None)
-            if self._checking.get(wanted.owner) is done:
-                del self._checking[wanted.owner]
+            if self._checking.get(addition.owner) is done:
+                del self._checking[addition.owner]

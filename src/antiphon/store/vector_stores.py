@@ -100,15 +100,15 @@ def _owned(owner: str, vector_store_id: str) -> ColumnElement[bool]:
 
 def _attached(owner: str, vector_store_id: str) -> ColumnElement[bool]:
     """The files of a vector store. It must exist: of a deleted one, files may be left."""
-    its = vector_store_files.c.vector_store_id == vector_store_id
+    condition = vector_store_files.c.vector_store_id == vector_store_id
     exists = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).exists()
-    return its & (vector_store_files.c.owner == owner) & _THERE & exists
+    return condition & (vector_store_files.c.owner == owner) & _THERE & exists
 
 
 def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
     """Lock it against attaching and deleting until the transaction ends. Raises NotFoundError."""
-    found = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).with_for_update()
-    if transaction.execute(found).first() is None:
+    query = select(vector_stores.c.id).where(_owned(owner, vector_store_id)).with_for_update()
+    if transaction.execute(query).first() is None:
         raise missing(vector_store_id)
 
 
@@ -128,15 +128,15 @@ def find(connection: Connection, owner: str, vector_store_id: str) -> VectorStor
 
 def _require(connection: Connection, owner: str, vector_store_id: str) -> None:
     """Raise NotFoundError if it does not exist."""
-    found = select(vector_stores.c.id).where(_owned(owner, vector_store_id))
-    if connection.execute(found).first() is None:
+    query = select(vector_stores.c.id).where(_owned(owner, vector_store_id))
+    if connection.execute(query).first() is None:
         raise missing(vector_store_id)
 
 
 def _list(connection: Connection, owner: str, paging: Paging) -> Page[VectorStoreRecord]:
-    wanted = select(*_STORE).where(vector_stores.c.owner == owner)
-    found = page(connection, Listing(wanted, (vector_stores.c.created_at, vector_stores.c.id)), paging)
-    return Page([_record(row) for row in found.data], found.has_more)
+    query = select(*_STORE).where(vector_stores.c.owner == owner)
+    row_page = page(connection, Listing(query, (vector_stores.c.created_at, vector_stores.c.id)), paging)
+    return Page([_record(row) for row in row_page.data], row_page.has_more)
 
 
 @one_by_one
@@ -170,9 +170,11 @@ def _update(
 @one_by_one
 def _touch(transaction: Transaction, touched: tuple[str, Collection[str], float]) -> None:
     owner, ids, now = touched
-    its = vector_stores.c.id.in_(ids) & (vector_stores.c.owner == owner)
+    condition = vector_stores.c.id.in_(ids) & (vector_stores.c.owner == owner)
     expires_at = now + vector_stores.c.expires_after_seconds  # NULL for one that never expires
-    transaction.execute(update(vector_stores).where(its).values(last_active_at=now, expires_at=expires_at))
+    transaction.execute(
+        update(vector_stores).where(condition).values(last_active_at=now, expires_at=expires_at)
+    )
 
 
 # Their files
@@ -214,8 +216,8 @@ def _attach(
 @one_by_one
 def _update_file(transaction: Transaction, change: tuple[str, str, str, bytes]) -> IndexedFile:
     owner, vector_store_id, file_id, attributes = change
-    its = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
-    transaction.execute(update(vector_store_files).where(its).values(attributes=attributes))
+    condition = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
+    transaction.execute(update(vector_store_files).where(condition).values(attributes=attributes))
     return _require_file(transaction.connection, owner, vector_store_id, file_id)
 
 
@@ -227,8 +229,8 @@ def _detach(transaction: Transaction, named: tuple[str, str, str]) -> None:
 
 
 def _require_file(connection: Connection, owner: str, vector_store_id: str, file_id: str) -> IndexedFile:
-    its = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
-    row = connection.execute(select(*_FILE).where(its)).first()
+    condition = _attached(owner, vector_store_id) & (vector_store_files.c.file_id == file_id)
+    row = connection.execute(select(*_FILE).where(condition)).first()
     if row is None:
         _require(connection, owner, vector_store_id)
         raise _missing_file(vector_store_id, file_id)
@@ -244,12 +246,12 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
     batch_id: str | None,
 ) -> Page[IndexedFile]:
     keys = (vector_store_files.c.created_at, vector_store_files.c.file_id)
-    every = Listing(select(*_FILE).where(_attached(owner, vector_store_id)), keys)
-    wanted = every.rows
+    unfiltered = Listing(select(*_FILE).where(_attached(owner, vector_store_id)), keys)
+    query = unfiltered.rows
     if status is not None:
-        wanted = wanted.where(vector_store_files.c.status == status)
+        query = query.where(vector_store_files.c.status == status)
     if batch_id is not None:
-        wanted = wanted.where(vector_store_files.c.batch_id == batch_id)
+        query = query.where(vector_store_files.c.batch_id == batch_id)
 
     def require() -> None:
         _require(connection, owner, vector_store_id)
@@ -257,15 +259,15 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
             _batch_row(connection, owner, vector_store_id, batch_id)
 
     with existing(require):
-        found = page(connection, Listing(wanted, keys, every), paging)
-    return Page([_indexed(row) for row in found.data], found.has_more)
+        row_page = page(connection, Listing(query, keys, unfiltered), paging)
+    return Page([_indexed(row) for row in row_page.data], row_page.has_more)
 
 
 def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) -> list[Found]:
     """Some chunks of a file, in order. Raises NotFoundError if it was taken out meanwhile."""
     chunk = vector_chunks.c
-    its = select(chunk.position, chunk.text).where(chunk.parent == file.key, chunk.position > after)
-    rows = list(connection.execute(its.order_by(chunk.position).limit(limit)))
+    query = select(chunk.position, chunk.text).where(chunk.parent == file.key, chunk.position > after)
+    rows = list(connection.execute(query.order_by(chunk.position).limit(limit)))
     if _require_file(connection, file.owner, file.vector_store_id, file.id).key != file.key:
         raise _missing_file(file.vector_store_id, file.id)
     return rows
@@ -276,8 +278,10 @@ def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) ->
 
 def _batch_row(connection: Connection, owner: str, vector_store_id: str, batch_id: str) -> Found:
     batches = vector_store_batches.c
-    its = (batches.id == batch_id) & (batches.vector_store_id == vector_store_id) & (batches.owner == owner)
-    row = connection.execute(select(*batches).where(its)).first()
+    condition = (
+        (batches.id == batch_id) & (batches.vector_store_id == vector_store_id) & (batches.owner == owner)
+    )
+    row = connection.execute(select(*batches).where(condition)).first()
     if row is None:
         raise _missing_batch(batch_id)
     return row
@@ -304,8 +308,8 @@ def _cancel_batch(transaction: Transaction, named: tuple[str, str, str]) -> tupl
         count_file(transaction, row, cancelled)
     transaction.execute(update(table).where(waiting).values(status=cancelled, usage_bytes=0))
     transaction.store_sums()
-    its = vector_store_batches.c.id == batch_id
-    transaction.execute(update(vector_store_batches).where(its).values(cancelled=True))
+    condition = vector_store_batches.c.id == batch_id
+    transaction.execute(update(vector_store_batches).where(condition).values(cancelled=True))
     batch = _require_batch(transaction.connection, owner, vector_store_id, batch_id)
     return batch, delete_children(transaction, table, [row.id for row in rows if row.usage_bytes])
 
@@ -324,9 +328,8 @@ class _Claim(Struct, frozen=True):
 def _claim(transaction: Transaction, claim: _Claim) -> IndexedFile | None:
     lease = claim.lease
     row = claim.queue.next(transaction, claim.now)
-    while (
-        row is not None and row.key in claim.held
-    ):  # its lease was renewed too late, and nobody has taken it
+    # The worker has it: its lease was renewed too late, and nobody has taken it.
+    while row is not None and row.key in claim.held:
         _renew_now(transaction, lease, [row.key])
         row = claim.queue.next(transaction, claim.now)
     if row is None:
@@ -348,8 +351,8 @@ def _renew_now(transaction: Transaction, lease: Lease, keys: Collection[str]) ->
 
 
 def _held(worker: str, keys: Collection[str]) -> ColumnElement[bool]:
-    mine = (vector_store_files.c.worker == worker) & vector_store_files.c.id.in_(keys)
-    return mine & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
+    condition = (vector_store_files.c.worker == worker) & vector_store_files.c.id.in_(keys)
+    return condition & (vector_store_files.c.status == IndexStatus.IN_PROGRESS)
 
 
 @one_by_one
@@ -375,15 +378,15 @@ def _release(transaction: Transaction, worker: str) -> None:
 @one_by_one
 def _postpone(transaction: Transaction, postponed: tuple[str, str, float]) -> bool:
     worker, key, until = postponed
-    mine = _GIVE_BACK.where(vector_store_files.c.id == key)
-    return bool(transaction.execute(mine, {"holder": worker, "until": until}).rowcount)
+    statement = _GIVE_BACK.where(vector_store_files.c.id == key)
+    return bool(transaction.execute(statement, {"holder": worker, "until": until}).rowcount)
 
 
 @one_by_one
 def _add(transaction: Transaction, addition: tuple[str, str, Sequence[NewChunk]]) -> bool:
     worker, key, chunks = addition
-    mine = select(vector_store_files).where(_held(worker, [key])).with_for_update()
-    row = transaction.execute(mine).first()
+    query = select(vector_store_files).where(_held(worker, [key])).with_for_update()
+    row = transaction.execute(query).first()
     if row is None:
         return False
     size = sum(map(chunk_rows.size, chunks))
