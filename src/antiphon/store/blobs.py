@@ -15,7 +15,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Select, delete, insert, select, update
 
 from antiphon.core.errors import NotFoundError, RequestError, StoreError
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import abandon_blobs, release_blobs
 from antiphon.store.records import BlobRecord, ItemRecord, NewBlob
 from antiphon.store.schema import blob_holders, blob_pieces, blobs
@@ -151,7 +151,7 @@ def _release(transaction: Transaction, released: tuple[str, str]) -> None:
     release_blobs(transaction, (blob_holders.c.holder == holder) & condition)
 
 
-def _find_id(connection: Connection, owner: str, digest: str) -> Found | None:
+def _find_id(connection: Connection, owner: str, digest: str) -> ResultRow | None:
     named = select(blobs.c.id, blobs.c.size).where(_owned(owner, digest)).order_by(blobs.c.id)
     return connection.execute(named.limit(1)).first()
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, up
 
 from antiphon.core.errors import NotFoundError
 from antiphon.store import blobs, items
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import delete_parent
 from antiphon.store.pages import LOOKED_AT, Listing, existing, filled, fit, page, sifted
 from antiphon.store.records import CompletionFilter, CompletionRecord, ItemRecord, Page, Paging
@@ -43,7 +43,7 @@ def _owned(owner: str, completion_id: str) -> ColumnElement[bool]:
     return (completions.c.id == completion_id) & (completions.c.owner == owner)
 
 
-def _record(row: Found) -> CompletionRecord:
+def _record(row: ResultRow) -> CompletionRecord:
     values = dict(row._mapping)
     metadata = msgspec.json.decode(values.pop("metadata"), type=dict[str, str])
     del values["size"]
@@ -191,12 +191,12 @@ class SqlCompletions:
         return await self._database.read(find, owner, completion_id)
 
     async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
-        async def read() -> Page[Found]:
+        async def read() -> Page[ResultRow]:
             return fit(await self._row_page(owner, only, paging), paging, self._database.limits.page)
 
         return await filled(read, partial(self._database.read, _records))
 
-    async def _row_page(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[Found]:
+    async def _row_page(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[ResultRow]:
         """The ids and sizes on a page."""
         unfiltered, filters = _listing(owner), _filters(owner, only)
         if len(filters) > 1:

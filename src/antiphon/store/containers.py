@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import delete_container_files, delete_parent
 from antiphon.store.pages import Listing, existing, filled, page, sifted
 from antiphon.store.records import ContainerFileRecord, ContainerRecord, Page, Paging
@@ -46,11 +46,11 @@ def _exists(owner: str, container_id: str) -> ColumnElement[bool]:
     return condition & (containers.c.expires_at > time.time())
 
 
-def _container(row: Found) -> ContainerRecord:
+def _container(row: ResultRow) -> ContainerRecord:
     return ContainerRecord(**row._mapping)
 
 
-def _file(row: Found) -> ContainerFileRecord:
+def _file(row: ResultRow) -> ContainerFileRecord:
     return ContainerFileRecord(**row._mapping)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import delete as delete_from
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import blobs, items
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import delete_parent
 from antiphon.store.pages import existing
 from antiphon.store.quota import refusal
@@ -61,7 +61,7 @@ def find(connection: Connection, owner: str, conversation_id: str) -> Conversati
     return _record(connection.execute(select(*COLUMNS).where(_owned(owner, conversation_id))).first())
 
 
-def _record(row: Found | None) -> ConversationRecord | None:
+def _record(row: ResultRow | None) -> ConversationRecord | None:
     return ConversationRecord(**row._mapping) if row else None
 
 

@@ -34,7 +34,7 @@ from antiphon.store.watch import Notifier
 A = TypeVar("A")
 R = TypeVar("R")
 
-Found = Row[*tuple[Any, ...]]
+ResultRow = Row[*tuple[Any, ...]]
 """A row of a query."""
 
 FULL_SECONDS = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Table, bindparam, update
 
-from antiphon.store.database import Found
+from antiphon.store.database import ResultRow
 from antiphon.store.records import FileCounts, IndexStatus
 from antiphon.store.schema import COUNTED, vector_store_batches, vector_stores
 from antiphon.store.transaction import PreparedStatement, Transaction
@@ -32,7 +32,7 @@ _IN_BATCH = _adding(vector_store_batches)
 
 
 def count_file(
-    transaction: Transaction, row: Found, status: IndexStatus | None, usage_bytes: int = 0
+    transaction: Transaction, row: ResultRow, status: IndexStatus | None, usage_bytes: int = 0
 ) -> None:
     """Count a file, whose row this was before, with its new status and bytes; with None it is gone."""
     counts = {name: (name == status) - (name == row.status) for name in COUNTED}

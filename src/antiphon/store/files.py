@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import delete_parent
 from antiphon.store.pages import Listing, page
 from antiphon.store.records import FileRecord, Page, Paging
@@ -23,7 +23,7 @@ def _owned(owner: str, file_id: str) -> ColumnElement[bool]:
     return (files.c.id == file_id) & (files.c.owner == owner)
 
 
-def _record(row: Found) -> FileRecord:
+def _record(row: ResultRow) -> FileRecord:
     return FileRecord(**row._mapping)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 
 from antiphon.core.errors import RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.database import Found
+from antiphon.store.database import ResultRow
 from antiphon.store.pages import Listing, page_within
 from antiphon.store.records import ItemRecord, Page, Paging
 from antiphon.store.schema import items
@@ -95,7 +95,7 @@ def input_page(
     return Page([record(row) for row in row_page.data], row_page.has_more)
 
 
-def within(max_bytes: int, rows: Iterable[Found], param: str) -> list[Found]:
+def within(max_bytes: int, rows: Iterable[ResultRow], param: str) -> list[ResultRow]:
     """Rows with items of at most this number of bytes; no more are read. Raises RequestError for `param`."""
     read, left = [], max_bytes
     for row in rows:
@@ -109,7 +109,7 @@ def within(max_bytes: int, rows: Iterable[Found], param: str) -> list[Found]:
     return read
 
 
-def record(row: Found) -> ItemRecord:
+def record(row: ResultRow) -> ItemRecord:
     """An item from a row with its `COLUMNS`."""
     blobs = tuple((row.blobs or "").split())
     return ItemRecord(row.id, row.type, row.payload, row.created_at, row.tokens, blobs)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Select, Table, TextClause, bindparam, func, select, text
 
-from antiphon.store.database import Found
+from antiphon.store.database import ResultRow
 from antiphon.store.transaction import Transaction
 
 OWNERS = 32
@@ -84,7 +84,7 @@ class JobQueue:
         ]
         self._last = _Turn(self._kinds[0], "")
 
-    def next(self, transaction: Transaction, now: float) -> Found | None:
+    def next(self, transaction: Transaction, now: float) -> ResultRow | None:
         """The job to take next, locked for that."""
         for turn in self._in_turn(transaction, now):
             row = transaction.execute(turn.kind.first, {"owner": turn.owner, "now": now}).first()

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import and_, bindparam, func, select, text, update
 
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.job_queue import JobQueue
 from antiphon.store.records import Heartbeat, Lease, ResponseKind, ResponseRecord, ResponseStatus
 from antiphon.store.responses import record_of
@@ -52,7 +52,7 @@ class _Holding(Struct, frozen=True):
     ids: frozenset[str]
 
 
-def _take(transaction: Transaction, lease: Lease, rows: Sequence[Found]) -> list[ResponseRecord]:
+def _take(transaction: Transaction, lease: Lease, rows: Sequence[ResultRow]) -> list[ResponseRecord]:
     """Take the lease of free jobs."""
     records, status = [record_of(row) for row in rows], ResponseStatus.IN_PROGRESS
     if records:

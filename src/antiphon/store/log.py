@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 from sqlalchemy import Connection, Integer, LargeBinary, bindparam, func, literal_column, select, update
 
-from antiphon.store.database import Database, Found
+from antiphon.store.database import Database, ResultRow
 from antiphon.store.records import Append, LogEntry, LogTail, ResponseStatus, Verdict
 from antiphon.store.schema import log, responses
 from antiphon.store.store import events_of
@@ -184,7 +184,7 @@ def whole(connection: Connection, response_id: str) -> list[LogEntry]:
     return [_entry(row, row.chunks) for row in connection.execute(entries)]
 
 
-def _entry(row: Found, chunks: bytes = b"") -> LogEntry:
+def _entry(row: ResultRow, chunks: bytes = b"") -> LogEntry:
     return LogEntry(row.first_seq, row.last_seq, row.events, chunks)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, Select, tuple_
 
 from antiphon.core.errors import NotFoundError
-from antiphon.store.database import Database, Found
+from antiphon.store.database import Database, ResultRow
 from antiphon.store.records import Page, Paging
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def existing(require: Callable[[], object]) -> Iterator[None]:
     require()
 
 
-def page(connection: Connection, listing: Listing, paging: Paging) -> Page[Found]:
+def page(connection: Connection, listing: Listing, paging: Paging) -> Page[ResultRow]:
     """Part of a list without a sieve. Raises NotFoundError for ids in `paging`."""
     query = _between(connection, listing, paging)
     return _first(connection.execute(query.limit(paging.limit + 1)).all(), paging)
@@ -62,7 +62,7 @@ def page(connection: Connection, listing: Listing, paging: Paging) -> Page[Found
 
 def page_within(
     connection: Connection, listing: Listing, size: ColumnElement[int], paging: Paging, max_bytes: int
-) -> Page[Found]:
+) -> Page[ResultRow]:
     """The same, of at least one row, and further ones up to a limit of bytes. No others are read."""
     ids = listing.rows.selected_columns.id
     sizes = replace(listing, rows=listing.rows.with_only_columns(ids, size.label("size")))
@@ -70,7 +70,7 @@ def page_within(
     return page(connection, listing, replace(paging, limit=max(1, len(fitting.data))))
 
 
-def fit(row_page: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
+def fit(row_page: Page[ResultRow], paging: Paging, max_bytes: int) -> Page[ResultRow]:
     """At least one row, and further ones while the sum of their `size` is within a limit."""
     rows = row_page.data[::-1] if _is_backwards(paging) else row_page.data
     fitting = max(1, sum(total <= max_bytes for total in accumulate(row.size for row in rows)))
@@ -79,7 +79,7 @@ def fit(row_page: Page[Found], paging: Paging, max_bytes: int) -> Page[Found]:
 
 
 async def filled(
-    read: Callable[[], Awaitable[Page[Found]]], find: Callable[[Sequence[str]], Awaitable[list[T]]]
+    read: Callable[[], Awaitable[Page[ResultRow]]], find: Callable[[Sequence[str]], Awaitable[list[T]]]
 ) -> Page[T]:
     """The page of the records of the ids that `read` returns.
 
@@ -93,10 +93,10 @@ async def filled(
             return Page(records, row_page.has_more)
 
 
-async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[Found]:
+async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[ResultRow]:
     """Part of a list with a sieve. Raises NotFoundError for ids in `paging`."""
-    rows: list[Found] = []
-    last: Found | None = None
+    rows: list[ResultRow] = []
+    last: ResultRow | None = None
     size, more = paging.limit + 1, True
     for number in count(1):
         piece = await database.read(_piece, listing, paging, size, last)
@@ -110,8 +110,8 @@ async def sifted(database: Database, listing: Listing, paging: Paging) -> Page[F
 
 
 def _piece(
-    connection: Connection, listing: Listing, paging: Paging, size: int, last: Found | None
-) -> Sequence[Found]:
+    connection: Connection, listing: Listing, paging: Paging, size: int, last: ResultRow | None
+) -> Sequence[ResultRow]:
     """The next rows after the last one, and whether each passes the sieve."""
     assert listing.sieve is not None
     keys = None if last is None else last[-len(listing.keys) :]
@@ -121,7 +121,7 @@ def _piece(
     ).all()
 
 
-def _first(rows: Sequence[Found], paging: Paging) -> Page[Found]:
+def _first(rows: Sequence[ResultRow], paging: Paging) -> Page[ResultRow]:
     """The page of rows that were read, of which there may be more than it has."""
     data = list(rows[: paging.limit])
     return Page(data[::-1] if _is_backwards(paging) else data, len(rows) > paging.limit)
@@ -151,7 +151,7 @@ def _between(
     return rows.order_by(*(key.asc() if upwards else key.desc() for key in listing.keys))
 
 
-def _place(connection: Connection, listing: Listing, paging: Paging, param: str) -> Found | None:
+def _place(connection: Connection, listing: Listing, paging: Paging, param: str) -> ResultRow | None:
     """The keys of the row of a cursor, if there is one."""
     cursor, unfiltered = getattr(paging, param), listing.unfiltered or listing
     if cursor is None:

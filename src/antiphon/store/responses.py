@@ -18,7 +18,7 @@ from sqlalchemy import (
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.store import blobs, conversations, items, log
-from antiphon.store.database import Database, Found
+from antiphon.store.database import Database, ResultRow
 from antiphon.store.delete import delete_parent
 from antiphon.store.pages import Listing, existing, page, page_within
 from antiphon.store.quota import Quota, refusal
@@ -112,7 +112,7 @@ Creation = tuple[ResponseRecord, Sequence[ItemRecord]]
 Save = tuple[ResponseRecord, Sequence[ItemRecord], Sequence[ItemRecord]]
 
 
-def record_of(row: Found) -> ResponseRecord:
+def record_of(row: ResultRow) -> ResponseRecord:
     """A response from all its columns."""
     values = dict(row._mapping)
     worker, until = values.pop("worker"), values.pop("lease_until")
@@ -317,7 +317,7 @@ def _history(connection: Connection, owner: str, response_id: str, limits: Store
     return [items.record(row) for row in rows if row.id is not None]
 
 
-def _check_chain(oldest: Found | None, response_id: str, limit: int) -> None:
+def _check_chain(oldest: ResultRow | None, response_id: str, limit: int) -> None:
     """The chain must be complete: its oldest response has no predecessor."""
     absent = oldest.previous_id if oldest else response_id
     if absent is None:

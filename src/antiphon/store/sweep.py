@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, select, tuple_
 
 from antiphon.store.approvals import sweep_approvals
 from antiphon.store.chunk_rows import delete_chunks
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import clear, delete_parents, release_blobs
 from antiphon.store.records import SweepResult
 from antiphon.store.schema import (
@@ -99,7 +99,7 @@ async def _sweep_blobs(database: Database, now: float) -> int:
     return deleted
 
 
-def _expired_holders(connection: Connection, now: float, limit: int) -> Sequence[Found]:
+def _expired_holders(connection: Connection, now: float, limit: int) -> Sequence[ResultRow]:
     expired = select(blob_holders.c.holder, blob_holders.c.blob_id).where(blob_holders.c.expires_at <= now)
     return connection.execute(expired.limit(limit)).all()
 
@@ -108,20 +108,20 @@ def _expired_blobs(connection: Connection, now: float, limit: int) -> Sequence[s
     return connection.scalars(_EXPIRED[blobs], {"now": now, "limit": limit}).all()
 
 
-def _pieces(connection: Connection, blob_ids: Collection[str], limit: int) -> Sequence[Found]:
+def _pieces(connection: Connection, blob_ids: Collection[str], limit: int) -> Sequence[ResultRow]:
     query = select(blob_pieces.c.blob_id, blob_pieces.c.position).where(blob_pieces.c.blob_id.in_(blob_ids))
     return connection.execute(query.limit(limit)).all()
 
 
 @one_by_one
-def _release(transaction: Transaction, released: tuple[Sequence[Found], float]) -> None:
+def _release(transaction: Transaction, released: tuple[Sequence[ResultRow], float]) -> None:
     holders, now = released
     named = tuple_(blob_holders.c.holder, blob_holders.c.blob_id).in_(holders)
     release_blobs(transaction, named & (blob_holders.c.expires_at <= now))  # unless it was held again since
 
 
 @one_by_one
-def _delete_pieces(transaction: Transaction, pieces: Sequence[Found]) -> None:
+def _delete_pieces(transaction: Transaction, pieces: Sequence[ResultRow]) -> None:
     named = tuple_(blob_pieces.c.blob_id, blob_pieces.c.position).in_(pieces)
     transaction.execute(delete(blob_pieces).where(named))
 

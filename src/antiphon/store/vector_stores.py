@@ -24,7 +24,7 @@ from sqlalchemy import (
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store import chunk_rows
-from antiphon.store.database import Database, Found, one_by_one
+from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import clear, delete_children, delete_parent, detach_files
 from antiphon.store.file_counts import count_file, count_new_file, file_counts
 from antiphon.store.files import missing_file
@@ -76,7 +76,7 @@ _FILE = (
 _THERE = and_(ATTACHED)
 
 
-def _indexed(row: Found) -> IndexedFile:
+def _indexed(row: ResultRow) -> IndexedFile:
     return IndexedFile(**{**row._mapping, "status": IndexStatus(row.status)})
 
 
@@ -115,7 +115,7 @@ def _lock(transaction: Transaction, owner: str, vector_store_id: str) -> None:
 # Vector stores
 
 
-def _record(row: Found) -> VectorStoreRecord:
+def _record(row: ResultRow) -> VectorStoreRecord:
     values = dict(row._mapping)
     return VectorStoreRecord(counts=file_counts(values), **values)
 
@@ -263,7 +263,7 @@ def _files(  # noqa: PLR0913, PLR0917 - the filters of a list
     return Page([_indexed(row) for row in row_page.data], row_page.has_more)
 
 
-def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) -> list[Found]:
+def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) -> list[ResultRow]:
     """Some chunks of a file, in order. Raises NotFoundError if it was taken out meanwhile."""
     chunk = vector_chunks.c
     query = select(chunk.position, chunk.text).where(chunk.parent == file.key, chunk.position > after)
@@ -276,7 +276,7 @@ def _texts(connection: Connection, file: IndexedFile, after: int, limit: int) ->
 # Batches
 
 
-def _batch_row(connection: Connection, owner: str, vector_store_id: str, batch_id: str) -> Found:
+def _batch_row(connection: Connection, owner: str, vector_store_id: str, batch_id: str) -> ResultRow:
     batches = vector_store_batches.c
     condition = (
         (batches.id == batch_id) & (batches.vector_store_id == vector_store_id) & (batches.owner == owner)
