@@ -80,13 +80,13 @@ class Sampler:
 
     def _times(self, expr: Repeat, depth: int) -> int:
         if self._rank(expr.expr) >= _FAR or depth > self._depth:
-            return expr.least
-        most = expr.least + 4 if expr.most is None else min(expr.most, expr.least + 4)
-        return self._random.randint(expr.least, most)
+            return expr.minimum
+        maximum = expr.minimum + 4 if expr.maximum is None else min(expr.maximum, expr.minimum + 4)
+        return self._random.randint(expr.minimum, maximum)
 
     def _run(self, expr: Dfa, depth: int, out: list[str]) -> None:
         """A few steps at random, then the shortest way out."""
-        state, left = expr.begun, _steps_left(expr)
+        state, left = expr.start, _steps_left(expr)
         for step in range(10 + len(expr.transitions)):
             ways = [(read, to) for read, to in expr.transitions[state] if to in left]
             if state in expr.ends and (not ways or step > 8 or self._random.random() < 0.2):
@@ -98,7 +98,7 @@ class Sampler:
 
     def _text(self, expr: Until, depth: int, out: list[str]) -> None:
         found = aho_corasick(tuple(marker for marker, _ in expr.on))
-        state = found.state(expr.begun)
+        state = found.state(expr.prefix)
         for _ in range(self._random.randint(0, 8)):
             char = self._random.choice(_LETTERS)
             to = found.step(state, char)
@@ -115,12 +115,12 @@ class Sampler:
     ) -> None:
         """Write the marker, after a space if the text before it cannot be continued."""
         marker, then = way
-        for written in (marker.removeprefix(found.begun[state]), " " + marker):
+        for written in (marker.removeprefix(found.prefixes[state]), " " + marker):
             if _completes(found, state, written) == marker:
                 out.append(written)
                 self._draw(then, depth + 1, out)
                 return
-        raise AssertionError(f"{marker!r} cannot be written after {found.begun[state]!r}")
+        raise AssertionError(f"{marker!r} cannot be written after {found.prefixes[state]!r}")
 
     def _rank(self, expr: Expr) -> int:
         """How many rules deep the shortest text is."""
@@ -139,7 +139,7 @@ class Sampler:
         if isinstance(expr, Alternation):
             return min(map(self._rank, expr.options), default=_FAR)
         if isinstance(expr, Repeat):
-            return 0 if expr.least == 0 else self._rank(expr.expr)
+            return 0 if expr.minimum == 0 else self._rank(expr.expr)
         if isinstance(expr, RuleReference):
             return self._ranks.get(expr.name, _FAR)
         if isinstance(expr, Dfa):

@@ -269,7 +269,7 @@ async def test_a_trigger_that_has_only_begun_is_read_on(write: Any, notation: ty
     plan = held_to(GrammarIR(sequence("<f>", "12")), "<f>", notation=notation)
     half = await constraint_after("a <", plan)
     assert half == write(
-        GrammarIR(alternation(Until((("<f>", sequence("12")),), open=True, begun="<"), EMPTY))
+        GrammarIR(alternation(Until((("<f>", sequence("12")),), open=True, prefix="<"), EMPTY))
     )
     assert await constraint_after("a <f>1", plan) == write(GrammarIR(sequence("2")))
     assert await constraint_after("a <f>3", plan) is None

@@ -11,15 +11,15 @@ class AhoCorasick:
     """Finds the first of some markers. States are numbers, 0 is the start."""
 
     def __init__(self, markers: Iterable[str]) -> None:
-        found = tuple(markers)
-        self.begun = sorted(
-            {"", *(marker[:end] for marker in found for end in range(len(marker)))},
-            key=lambda begun: (len(begun), begun),
+        texts = tuple(markers)
+        self.prefixes = sorted(
+            {"", *(marker[:end] for marker in texts for end in range(len(marker)))},
+            key=lambda prefix: (len(prefix), prefix),
         )
         """The text of each state: a prefix of a marker."""
-        self._numbers = {begun: number for number, begun in enumerate(self.begun)}
-        self._whole = frozenset(found)
-        self._steps = [self._transitions(begun) for begun in self.begun]
+        self._numbers = {prefix: number for number, prefix in enumerate(self.prefixes)}
+        self._whole = frozenset(texts)
+        self._steps = [self._transitions(prefix) for prefix in self.prefixes]
 
     def step(self, state: int, char: str) -> int | str:
         """The next state, or the marker that the character completes."""
@@ -33,10 +33,10 @@ class AhoCorasick:
         """The state after the text, which holds no marker."""
         return next((self._numbers[text[at:]] for at in range(len(text)) if text[at:] in self._numbers), 0)
 
-    def _transitions(self, begun: str) -> dict[str, int | str]:
+    def _transitions(self, prefix: str) -> dict[str, int | str]:
         # Sorted, so that every process writes the same grammar.
         letters = sorted({marker[at] for marker in self._whole for at in range(len(marker))})
-        ways = {char: self._next(begun + char) for char in letters}
+        ways = {char: self._next(prefix + char) for char in letters}
         return {char: to for char, to in ways.items() if to != 0}
 
     def _next(self, text: str) -> int | str:

@@ -51,8 +51,8 @@ class AmbiguousError(ValueError):
 
 def disambiguated(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
     """An equivalent expression with few derivations. Raises `AmbiguousError` if there is none."""
-    found = _disambiguated_parts(expr, rules, budget)
-    return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
+    result = _disambiguated_parts(expr, rules, budget)
+    return result if _is_unambiguous(result, rules, budget) else _dfa(expr, rules, budget)
 
 
 def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
@@ -61,9 +61,9 @@ def _disambiguated_parts(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudg
             return sequence(*(_disambiguated_parts(part, rules, budget) for part in parts))
         case Alternation(options):
             return alternation(*(_disambiguated_parts(option, rules, budget) for option in options))
-        case Repeat(inner, least, most) if most != 1 and not isinstance(inner, CharClass | Literal):
-            found = repeat(_disambiguated_parts(inner, rules, budget), least, most)
-            return found if _is_unambiguous(found, rules, budget) else _dfa(expr, rules, budget)
+        case Repeat(inner, minimum, maximum) if maximum != 1 and not isinstance(inner, CharClass | Literal):
+            repetition = repeat(_disambiguated_parts(inner, rules, budget), minimum, maximum)
+            return repetition if _is_unambiguous(repetition, rules, budget) else _dfa(expr, rules, budget)
     return expr
 
 
@@ -92,26 +92,26 @@ def references(expr: Expr) -> set[str]:
 
 
 def _reachable(name: str, direct: Mapping[str, set[str]], budget: WorkBudget) -> set[str]:
-    found, todo = set[str](), [name]
+    reached, todo = set[str](), [name]
     while todo:
-        new = direct.get(todo.pop(), set()) - found
-        found |= new
+        new = direct.get(todo.pop(), set()) - reached
+        reached |= new
         todo += new
         budget.spend(1)
-    return found
+    return reached
 
 
 def _dfa(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> Expr:
     """A DFA for an expression, with the rules that it refers to written in place."""
-    found = None if _refers_to_recursion(expr, rules, budget) else dfa_of(_inlined(expr, rules), budget)
-    if found is None:
+    dfa = None if _refers_to_recursion(expr, rules, budget) else dfa_of(_inlined(expr, rules), budget)
+    if dfa is None:
         raise AmbiguousError("parts that can be read in too many ways")
-    return found
+    return dfa
 
 
 def _refers_to_recursion(expr: Expr, rules: Mapping[str, Expr], budget: WorkBudget) -> bool:
     circular = set(recursive_rules(rules, budget))
-    direct = {name: references(each) for name, each in rules.items()}
+    direct = {name: references(rule) for name, rule in rules.items()}
     return any(name in circular or _reachable(name, direct, budget) & circular for name in references(expr))
 
 
@@ -123,8 +123,8 @@ def _inlined(expr: Expr, rules: Mapping[str, Expr]) -> Expr:
             return sequence(*(_inlined(part, rules) for part in parts))
         case Alternation(options):
             return alternation(*(_inlined(option, rules) for option in options))
-        case Repeat(inner, least, most):
-            return repeat(_inlined(inner, rules), least, most)
+        case Repeat(inner, minimum, maximum):
+            return repeat(_inlined(inner, rules), minimum, maximum)
     return expr
 
 
@@ -151,25 +151,25 @@ class _AmbiguitySearch(Matcher):
         """The highest measure for a text of this length; the search ends when it exceeds `enough`."""
         texts: list[Derivations] = [Counter(self.tops)]
         seen = set[frozenset[tuple[Stack, int]]]()
-        most = 1
+        worst = 1
         for _ in range(length):
-            seen.update(frozenset(each.items()) for each in texts)
-            found = (self._read(each, char) for each in texts for char in _chars(each))
-            new = (each for each in found if each and frozenset(each.items()) not in seen)
+            seen.update(frozenset(text.items()) for text in texts)
+            longer = (self._read(text, char) for text in texts for char in _chars(text))
+            new = (text for text in longer if text and frozenset(text.items()) not in seen)
             texts = nlargest(_BEAM, new, key=measure)
-            most = max([most, *map(measure, texts)])
-            if most > enough:
+            worst = max([worst, *map(measure, texts)])
+            if worst > enough:
                 break
-        return most
+        return worst
 
     def _read(self, derivations: Derivations, char: str) -> Derivations:
         """The derivations of a text with one more character."""
-        found: Derivations = Counter()
+        result: Derivations = Counter()
         self._budget.spend(1 + len(derivations))
         for top, ways in derivations.items():
             for after in self.after(top, char):
-                found[after] += ways
-        return found
+                result[after] += ways
+        return result
 
 
 def _chars(derivations: Derivations) -> list[str]:

@@ -23,17 +23,17 @@ MAX_EMPTY = 1000
 
 def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
     """The grammar without unreferenced rules."""
-    kept: dict[str, Expr] = {}
+    used_rules: dict[str, Expr] = {}
     todo = [grammar_ir.start]
     while todo:
         expr = todo.pop()
         if isinstance(expr, RuleReference):
-            if expr.name not in kept:
-                kept[expr.name] = grammar_ir.rules[expr.name]
-                todo.append(kept[expr.name])
+            if expr.name not in used_rules:
+                used_rules[expr.name] = grammar_ir.rules[expr.name]
+                todo.append(used_rules[expr.name])
         else:
             todo += children(expr)
-    return GrammarIR(grammar_ir.start, kept)
+    return GrammarIR(grammar_ir.start, used_rules)
 
 
 def validate(grammar_ir: GrammarIR, param: str) -> None:
@@ -55,33 +55,33 @@ def counts_too_much_of_nothing(grammar_ir: GrammarIR) -> bool:
     while todo:
         expr = todo.pop()
         todo += children(expr)
-        if isinstance(expr, Repeat) and max(expr.least, expr.most or 0) > MAX_EMPTY and empty(expr.expr):
+        if isinstance(expr, Repeat) and max(expr.minimum, expr.maximum or 0) > MAX_EMPTY and empty(expr.expr):
             return True
     return False
 
 
-def is_satisfiable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
+def is_satisfiable(expr: Expr, has_text: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
     """Whether some text matches, given the rules that are known to have one."""
     match expr:
         case CharClass(ranges):
             return bool(ranges)
         case Sequence(parts):
-            return all(is_satisfiable(part, known) for part in parts)
+            return all(is_satisfiable(part, has_text) for part in parts)
         case Alternation(options):
-            return any(is_satisfiable(option, known) for option in options)
-        case Repeat(inner, least):
-            return least == 0 or is_satisfiable(inner, known)
+            return any(is_satisfiable(option, has_text) for option in options)
+        case Repeat(inner, minimum):
+            return minimum == 0 or is_satisfiable(inner, has_text)
         case RuleReference(name):
-            return known(name)
+            return has_text(name)
         case Until(on, is_open):
-            return is_open or any(then is not None and is_satisfiable(then, known) for _, then in on)
+            return is_open or any(then is not None and is_satisfiable(then, has_text) for _, then in on)
         case Dfa():
-            return _can_end(expr, known)
+            return _can_end(expr, has_text)
         case _:
             return True
 
 
-def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
+def nullable(expr: Expr, allows_empty: Callable[[str], bool]) -> bool:  # noqa: PLR0911  # one for each type
     """Whether the empty text matches, given the rules that are known to allow it."""
     match expr:
         case Literal(text):
@@ -89,27 +89,27 @@ def nullable(expr: Expr, known: Callable[[str], bool]) -> bool:  # noqa: PLR0911
         case CharClass():
             return False
         case Sequence(parts):
-            return all(nullable(part, known) for part in parts)
+            return all(nullable(part, allows_empty) for part in parts)
         case Alternation(options):
-            return any(nullable(option, known) for option in options)
-        case Repeat(inner, least):
-            return least == 0 or nullable(inner, known)
+            return any(nullable(option, allows_empty) for option in options)
+        case Repeat(inner, minimum):
+            return minimum == 0 or nullable(inner, allows_empty)
         case RuleReference(name):
-            return known(name)
+            return allows_empty(name)
         case Until(_, is_open):
             return is_open
-        case Dfa(_, ends, begun):
-            return begun in ends
+        case Dfa(_, ends, start):
+            return start in ends
 
 
-def _can_end(dfa: Dfa, known: Callable[[str], bool]) -> bool:
+def _can_end(dfa: Dfa, has_text: Callable[[str], bool]) -> bool:
     """Whether one of the final states can be reached."""
-    reached, todo = {dfa.begun}, [dfa.begun]
+    reached, todo = {dfa.start}, [dfa.start]
     while todo:
         ways = dfa.transitions[todo.pop()]
-        found = {to for read, to in ways if is_satisfiable(read, known)} - reached
-        reached |= found
-        todo += found
+        new = {to for read, to in ways if is_satisfiable(read, has_text)} - reached
+        reached |= new
+        todo += new
     return not reached.isdisjoint(dfa.ends)
 
 
@@ -117,14 +117,14 @@ def _fixed_point(
     grammar_ir: GrammarIR, predicate: Callable[[Expr, Callable[[str], bool]], bool]
 ) -> Callable[[Expr], bool]:
     """The predicate on expressions, computed for all rules (a least fixed point)."""
-    found: set[str] = set()
+    names: set[str] = set()
     size = -1
-    while size < len(found):
-        size = len(found)
+    while size < len(names):
+        size = len(names)
         for name in reversed([*grammar_ir.rules]):  # a rule mostly refers to later ones
-            if name not in found and predicate(grammar_ir.rules[name], found.__contains__):
-                found.add(name)
-    return lambda expr: predicate(expr, found.__contains__)
+            if name not in names and predicate(grammar_ir.rules[name], names.__contains__):
+                names.add(name)
+    return lambda expr: predicate(expr, names.__contains__)
 
 
 def _left_recursive(grammar_ir: GrammarIR) -> bool:
@@ -133,10 +133,10 @@ def _left_recursive(grammar_ir: GrammarIR) -> bool:
     for name, begins in first.items():
         reached, todo = set[str](), list(begins)
         while todo:
-            each = todo.pop()
-            if each not in reached:
-                reached.add(each)
-                todo += first[each]
+            rule = todo.pop()
+            if rule not in reached:
+                reached.add(rule)
+                todo += first[rule]
         if name in reached:
             return True
     return False
@@ -147,14 +147,14 @@ def _first(expr: Expr, empty: Callable[[Expr], bool]) -> set[str]:
     if isinstance(expr, RuleReference):
         return {expr.name}
     if isinstance(expr, Sequence):
-        found: set[str] = set()
+        rules: set[str] = set()
         for part in expr.parts:
-            found |= _first(part, empty)
+            rules |= _first(part, empty)
             if not empty(part):
                 break
-        return found
+        return rules
     return (
-        set() if isinstance(expr, Until) else set().union(*(_first(each, empty) for each in children(expr)))
+        set() if isinstance(expr, Until) else set().union(*(_first(child, empty) for child in children(expr)))
     )
 
 
@@ -165,22 +165,22 @@ def length(expr: Expr) -> tuple[int, int | None]:
     if isinstance(expr, CharClass):
         return 1, 1
     if isinstance(expr, Repeat):
-        least, most = length(expr.expr)
-        bounded = most is not None and expr.most is not None
-        return least * expr.least, (most or 0) * (expr.most or 0) if bounded else None
+        minimum, maximum = length(expr.expr)
+        bounded = maximum is not None and expr.maximum is not None
+        return minimum * expr.minimum, (maximum or 0) * (expr.maximum or 0) if bounded else None
     if isinstance(expr, Sequence | Alternation):
         parts = [length(part) for part in (expr.parts if isinstance(expr, Sequence) else expr.options)]
-        highs = [most for _, most in parts]
-        lows = [least for least, _ in parts]
+        highs = [maximum for _, maximum in parts]
+        lows = [minimum for minimum, _ in parts]
         fold_low, fold_high = (sum, sum) if isinstance(expr, Sequence) else (min, max)
-        known = [high for high in highs if high is not None]
-        return fold_low(lows or [0]), fold_high(known or [0]) if len(known) == len(highs) else None
+        bounds = [high for high in highs if high is not None]
+        return fold_low(lows or [0]), fold_high(bounds or [0]) if len(bounds) == len(highs) else None
     return _dfa_length(expr) if isinstance(expr, Dfa) else (0, None)
 
 
 def _dfa_length(dfa: Dfa) -> tuple[int, int | None]:
     """The same of a DFA that reads a character in each step."""
-    count, read = 0, {dfa.begun}
+    count, read = 0, {dfa.start}
     shortest, longest = None, 0
     while read and count <= len(dfa.transitions):
         if read & dfa.ends:

@@ -68,13 +68,13 @@ class AnswerGrammar:
     def triggers(self) -> tuple[str, ...]:
         """The markers that open a call anywhere; none if a call may also begin otherwise."""
         spans = {name: state for name, state in self._states.items() if isinstance(state, Span)}
-        found = [set(self._openers(span)) for span in spans.values() if span.kind in _SHOWN]
+        openers = [set(self._openers(span)) for span in spans.values() if span.kind in _SHOWN]
         headers = isinstance(self._states[self._grammar.start], Header)
         peeked = any(
             self._opens(to) for span in spans.values() if span.kind in _SHOWN for to in span.peek.values()
         )
-        same = all(each == found[0] for each in found)
-        return tuple(sorted(found[0])) if same and not headers and not peeked else ()
+        same = all(markers == openers[0] for markers in openers)
+        return tuple(sorted(openers[0])) if same and not headers and not peeked else ()
 
     def triggered(self, triggers: tuple[str, ...]) -> Expr:
         """The grammar from one of these markers on."""
@@ -95,8 +95,8 @@ class AnswerGrammar:
         ways: dict[Expr, list[Expr]] = {GAP: [], _space(span): []}  # by the space before them
         for marker, to in {**span.first, **span.on}.items():
             if to == name:
-                wanted = span.kind is SpanKind.MARKUP or self._body is not None
-                loops += [optional(sequence(_space(span), marker))] if wanted else []
+                may_repeat = span.kind is SpanKind.MARKUP or self._body is not None
+                loops += [optional(sequence(_space(span), marker))] if may_repeat else []
             else:
                 space = GAP if self._opens(to) else _space(span)
                 ways[space].append(sequence(marker, self._after_marker(marker, to, may_reason, seen)))
@@ -106,15 +106,15 @@ class AnswerGrammar:
             )
         text = sequence(_space(span) if lead is None else lead, self._text(name, span))
         return sequence(
-            *loops, alternation(text, *(sequence(space, alternation(*each)) for space, each in ways.items()))
+            *loops, alternation(text, *(sequence(space, alternation(*way)) for space, way in ways.items()))
         )
 
     def _after_marker(self, marker: str, to: str, may_reason: bool, seen: frozenset[str]) -> Expr:
         """After a marker that leads to that state."""
         state = self._states[to]
         if isinstance(state, Header):
-            written = marker == headings_of(state).marker
-            return self._headed(state, with_speaker=True, may_reason=may_reason) if written else NOTHING
+            has_marker = marker == headings_of(state).marker
+            return self._headed(state, with_speaker=True, may_reason=may_reason) if has_marker else NOTHING
         if self._opens(to):
             return NOTHING if self._calls is None else self._calls.opened(to)
         if isinstance(state, Span) and state.kind is SpanKind.REASONING:
@@ -156,9 +156,11 @@ class AnswerGrammar:
         headings = headings_of(header)
         for text, to, _ in headings.spellings:
             state = self._states.get(to)
-            begun = text if with_speaker else text.removeprefix(headings.speaker)
+            spelling = text if with_speaker else text.removeprefix(headings.speaker)
             lead = sequence(
-                optional(" ") if begun.startswith(" ") else EMPTY, begun.removeprefix(" "), header.ends[0]
+                optional(" ") if spelling.startswith(" ") else EMPTY,
+                spelling.removeprefix(" "),
+                header.ends[0],
             )
             if "NAME" in text or not isinstance(state, Span):
                 continue
@@ -185,11 +187,11 @@ class AnswerGrammar:
         if not fresh:
             return expr
         first = {marker: to for marker, to in span.first.items() if to != name and not self._opens(to)}
-        begun = [
+        leads = [
             sequence(_BLANKS, marker, self._free(to, fresh=to not in first)) for marker, to in first.items()
         ]
         peeks = {begins: to for begins, to in span.peek.items() if self._opens(to)}
-        return alternation(*begun, self._not_as_call(peeks, dict(markers), expr) if peeks else expr)
+        return alternation(*leads, self._not_as_call(peeks, dict(markers), expr) if peeks else expr)
 
     def _not_as_call(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
         """Text that does not begin as a call without a marker does, or such a call."""
@@ -197,7 +199,7 @@ class AnswerGrammar:
         letters = "".join(sorted({marker[0] for marker in markers}))  # in every process the same
         endings = self._endings(markers)
         calls = [self._calls.opened(to, begins) for begins, to in peeks.items()]
-        begins = [sequence(letter, Until(endings, open=True, begun=letter)) for letter in letters]
+        begins = [sequence(letter, Until(endings, open=True, prefix=letter)) for letter in letters]
         other = sequence(without(ANY_CHAR, letters + "".join(peeks) + " \t\r\n"), expr)
         return sequence(_BLANKS, alternation(EMPTY, *calls, *begins, other))
 
@@ -219,11 +221,13 @@ class AnswerGrammar:
             ways = [] if self._calls is None else [self._calls.headed(self._name_of(header), with_speaker)]
             headings = headings_of(header)
             for text, to, _ in headings.spellings:
-                begun = text if with_speaker else text.removeprefix(headings.speaker)
-                lead = optional(" ") if begun.startswith(" ") else EMPTY
+                spelling = text if with_speaker else text.removeprefix(headings.speaker)
+                lead = optional(" ") if spelling.startswith(" ") else EMPTY
                 if "NAME" not in text:
                     ways.append(
-                        sequence(lead, begun.removeprefix(" "), header.ends[0], self._free(to, fresh=False))
+                        sequence(
+                            lead, spelling.removeprefix(" "), header.ends[0], self._free(to, fresh=False)
+                        )
                     )
             return alternation(*ways)
 

@@ -106,7 +106,7 @@ class ArgumentGrammar:
                 others = sequence(bare_names(node.keys, _names(node), WORD), "=", syntax.expr(node.others))
             members = [m for m in node.members if self._writable(m, re.fullmatch(r"\w{1,200}", m.name))]
             listed = [(sequence(m.name, "=", syntax.expr(m.node)), m.required) for m in members]
-            variants.append(syntax.joined(listed, others, node.least, node.most))
+            variants.append(syntax.joined(listed, others, node.minimum, node.maximum))
         return alternation(*variants)
 
     def after_header(self, state: Name) -> Expr:
@@ -156,7 +156,7 @@ class ArgumentGrammar:
             others: Expr = NOTHING
             if node.others is not None:
                 others = sequence(bare_names(node.keys, _names(node)), ":", syntax.expr(node.others))
-            variants.append(syntax.joined(listed, others, node.least, node.most))
+            variants.append(syntax.joined(listed, others, node.minimum, node.maximum))
         self.unenforced += syntax.unenforced
         return sequence(alternation(*variants), state.close, self._after(state.then))
 
@@ -207,7 +207,7 @@ class ArgumentGrammar:
                     spaced = sequence(GAP, expr)
                     parts.append(spaced if member.required else optional(spaced))
             if node.others is not None:
-                parts.append(repeat(sequence(GAP, other(node)), node.least, node.most))
+                parts.append(repeat(sequence(GAP, other(node)), node.minimum, node.maximum))
             variants.append(sequence(*parts))
         return alternation(*variants)
 
@@ -239,13 +239,13 @@ class ArgumentGrammar:
 
     def _value(self, state: Value, node: SchemaNode, spelling: KeySpelling) -> Expr:
         """A value, with the marker that ends it."""
-        end, *others = state.on
+        end, *other_ends = state.on
         avoid = "".join(sorted({marker.strip()[0] for marker in state.on}))
         json = spelling.type not in (None, "string")
         if not json and accepts_any_text(node, self._definitions):
             self._without_end(node, avoid, json)  # free text covers every type that the value may have
             forbidden = dict.fromkeys(
-                (*others, *(marker for marker in state.habits if marker not in state.on))
+                (*other_ends, *(marker for marker in state.habits if marker not in state.on))
             )
             return Until(((end, EMPTY), *forbidden.items()))
         ways = [sequence(self._without_end(node, avoid, json), end)]
@@ -277,18 +277,18 @@ class ArgumentGrammar:
     def _may_be_empty(self) -> bool:
         return any(not any(member.required for member in node.members) for node in self._objects)
 
-    def _writable(self, member: Property, written: object) -> bool:
-        if not written:
+    def _writable(self, member: Property, form: object) -> bool:
+        if not form:
             self.unenforced.append(
                 f"the argument '{member.name}': this model's format has no way to write its name"
             )
-        return bool(written)
+        return bool(form)
 
 
 def fill_placeholders(text: str, positions: Mapping[str, Expr]) -> Expr:
     """A header or key as it is written, with the placeholders replaced."""
-    known = {"NUMBER": _NUMBER, "ID": _ID, **positions}
-    return sequence(*(known.get(part, part) for part in _PLACES.split(text)))
+    replacements = {"NUMBER": _NUMBER, "ID": _ID, **positions}
+    return sequence(*(replacements.get(part, part) for part in _PLACES.split(text)))
 
 
 _NUMBER = repeat(char_class("0-9"), 1, 4)

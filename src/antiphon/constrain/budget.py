@@ -26,19 +26,19 @@ class WorkBudget:
     """
 
     def __init__(self, units: int = MAX_WORK, longest: int = LONGEST_ANSWER) -> None:
-        self._left = units
+        self._remaining = units
         self._longest = longest
 
     def spend(self, units: int) -> None:
         """Count work."""
-        self._left -= units
-        if self._left < 0:
+        self._remaining -= units
+        if self._remaining < 0:
             raise TooMuchWorkError
 
-    def within_reach(self, least: int, most: int | None) -> tuple[int, int | None]:
+    def within_reach(self, minimum: int, maximum: int | None) -> tuple[int, int | None]:
         """The counts of what has at least a character each, as far as an answer can reach them."""
-        reached = None if most is None or most >= self._longest else most
-        return min(least, self._longest), reached
+        reached = None if maximum is None or maximum >= self._longest else maximum
+        return min(minimum, self._longest), reached
 
 
 def number(digits: str) -> int:

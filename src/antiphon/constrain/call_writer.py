@@ -50,8 +50,8 @@ class CallWriter:
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._written = lru_cache(FORMS)(self._write)
-        if self._written("name", '{"argument": ""}') is None:
+        self._cached_write = lru_cache(FORMS)(self._write)
+        if self._cached_write("name", '{"argument": ""}') is None:
             raise UnsupportedSyntaxError("how calls are written")
 
     def __call__(self, name: str, arguments: Any) -> str:
@@ -61,20 +61,20 @@ class CallWriter:
             strings: list[str] = []
             with suppress(RecursionError):
                 form = json.dumps(_without_strings(arguments, strings), ensure_ascii=False)
-                text = self._written(name, form) if len(form) <= MAX_FORM else None
+                text = self._cached_write(name, form) if len(form) <= MAX_FORM else None
         if text is not None:
-            return _STRING.sub(lambda found: _filled(found, strings), text)
+            return _STRING.sub(lambda match: _filled(match, strings), text)
         return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
     def _write(self, name: str, form: str) -> str | None:
         arguments = json.loads(form)
         for node in (Const, _node):  # formats with elements have no whole values
-            members = tuple(Property(key, node(each), True) for key, each in arguments.items())
+            members = tuple(Property(key, node(value), True) for key, value in arguments.items())
             rules: dict[str, Expr] = {}
             called = CallableFunction(name, SchemaIR(Object(members)))
-            text = _first_text(_OneCall(self._grammar, [called], False, rules).begun(), rules, "")
+            text = _first_text(_OneCall(self._grammar, [called], False, rules).from_text(), rules, "")
             # An argument whose name the format cannot write is left out of its grammar.
-            if text and all(each in text for each in arguments):
+            if text and all(key in text for key in arguments):
                 return self._laid_out(text)
         return None
 
@@ -91,13 +91,13 @@ class CallWriter:
 class _OneCall(CallGrammar):
     """The grammar of one call with all of its markers, where a model may leave out the last ones."""
 
-    def begun(self) -> Expr:
+    def from_text(self) -> Expr:
         """From text to the end of the call."""
         start = self._states[self._grammar.start]
         if isinstance(start, Header):
             return sequence(headings_of(start).marker, self.headed(self._grammar.start, with_speaker=True))
         spans = [span for span in self._states.values() if isinstance(span, Span)]
-        markers = [each for span in spans if span.kind is SpanKind.TEXT for each in span.on.items()]
+        markers = [entry for span in spans if span.kind is SpanKind.TEXT for entry in span.on.items()]
         openers = [(marker, to) for marker, to in markers if opens_call(self._states[to])]
         if openers:  # a group before a single call
             marker, to = min(openers, key=lambda opener: not isinstance(self._states[opener[1]], Span))
@@ -128,8 +128,8 @@ def _first_text(expr: Expr, rules: Mapping[str, Expr], before: str) -> str | Non
         case RuleReference(name):
             return _first_text(rules[name], rules, before)
         case Alternation(options):
-            found = (_first_text(option, rules, before) for option in options)
-            return next((text for text in found if text is not None), None)
+            texts = (_first_text(option, rules, before) for option in options)
+            return next((text for text in texts if text is not None), None)
         case Sequence(parts):
             return _joined(parts, rules, before)
         case Repeat():
@@ -138,14 +138,14 @@ def _first_text(expr: Expr, rules: Mapping[str, Expr], before: str) -> str | Non
 
 
 def _joined(parts: tuple[Expr, ...], rules: Mapping[str, Expr], before: str) -> str | None:
-    written: list[str] = []
+    texts: list[str] = []
     for part in parts:
         text = _first_text(part, rules, before)
         if text is None:
             return None
-        written.append(text)
+        texts.append(text)
         before = text[-1:] or before
-    return "".join(written)
+    return "".join(texts)
 
 
 def _repeated(expr: Repeat, rules: Mapping[str, Expr], before: str) -> str | None:
@@ -154,14 +154,14 @@ def _repeated(expr: Repeat, rules: Mapping[str, Expr], before: str) -> str | Non
     match expr:
         case Repeat(Sequence((gap, Literal(marker))), 0, 1) if gap == GAP:
             return marker  # such as the one that begins a call inside of a group
-    one = _first_text(expr.expr, rules, before) if expr.least else ""
-    return None if one is None else one * expr.least
+    one = _first_text(expr.expr, rules, before) if expr.minimum else ""
+    return None if one is None else one * expr.minimum
 
 
 def _node(value: Any) -> SchemaNode:
     """The schema of exactly this value."""
     if isinstance(value, dict):
-        return Object(tuple(Property(name, _node(each), True) for name, each in value.items()), None)
+        return Object(tuple(Property(name, _node(member), True) for name, member in value.items()), None)
     if isinstance(value, list):
         return Array(tuple(map(_node, value)), whole=len(value))
     return Const(value)
@@ -175,13 +175,13 @@ def _without_strings(value: Any, strings: list[str], depth: int = MAX_DEPTH) -> 
     if not depth:
         raise RecursionError
     if isinstance(value, Mapping):
-        return {name: _without_strings(each, strings, depth - 1) for name, each in value.items()}
+        return {name: _without_strings(member, strings, depth - 1) for name, member in value.items()}
     return (
-        [_without_strings(each, strings, depth - 1) for each in value] if isinstance(value, list) else value
+        [_without_strings(item, strings, depth - 1) for item in value] if isinstance(value, list) else value
     )
 
 
-def _filled(found: re.Match[str], strings: list[str]) -> str:
-    if found[1] is not None:
-        return json.dumps(strings[int(found[1])], ensure_ascii=False)
-    return strings[int(found[2])]
+def _filled(match: re.Match[str], strings: list[str]) -> str:
+    if match[1] is not None:
+        return json.dumps(strings[int(match[1])], ensure_ascii=False)
+    return strings[int(match[2])]

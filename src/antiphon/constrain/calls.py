@@ -58,11 +58,11 @@ class CallGrammar:
         self._rules = rules
         self._allows_several = several
         self._arguments = {
-            each.name: ArgumentGrammar(grammar, each, rules, str(index), self.after)
-            for index, each in enumerate(offered)
+            function.name: ArgumentGrammar(grammar, function, rules, str(index), self.after)
+            for index, function in enumerate(offered)
         }
-        self._natives = [each.name for each in offered if each.native]
-        self._others = [each.name for each in offered if not each.native]
+        self._natives = [function.name for function in offered if function.native]
+        self._others = [function.name for function in offered if not function.native]
 
     def unenforced(self, name: str) -> list[str]:
         """The keywords that this format cannot enforce for the arguments of a function."""
@@ -101,11 +101,11 @@ class CallGrammar:
         ways: list[Expr] = []
         for text, to, native in headings.spellings:
             if "NAME" in text:
-                begun = text if with_speaker else text.removeprefix(headings.speaker)
+                spelling = text if with_speaker else text.removeprefix(headings.speaker)
                 for function in self._natives if native else self._others:
-                    written = fill_placeholders(begun.removeprefix(" "), {"NAME": Literal(function)})
-                    lead = optional(" ") if begun.startswith(" ") else EMPTY
-                    ways.append(sequence(lead, written, header.ends[0], self.sent(to, function)))
+                    heading = fill_placeholders(spelling.removeprefix(" "), {"NAME": Literal(function)})
+                    lead = optional(" ") if spelling.startswith(" ") else EMPTY
+                    ways.append(sequence(lead, heading, header.ends[0], self.sent(to, function)))
         return alternation(*ways)
 
     def after(self, name: str) -> Expr:
@@ -117,7 +117,7 @@ class CallGrammar:
             case Span():
                 return self._opening(state, name, only)
             case Name():
-                return alternation(*(self._headed(state, each) for each in self._callable(only)))
+                return alternation(*(self._headed(state, function) for function in self._callable(only)))
             case JsonCalls():
                 return self._values(self._json_call(state, only), begins, state.then)
             case KeyedCalls():
@@ -158,13 +158,13 @@ class CallGrammar:
         ids = [sequence(json.dumps(key), colon, _CALL_ID, comma) for key in state.ids]
         ways = [
             sequence(
-                json.dumps(each, ensure_ascii=False),
+                json.dumps(name, ensure_ascii=False),
                 comma,
                 alternation(*map(json.dumps, state.arguments)),
                 colon,
-                self._arguments[each].json(),
+                self._arguments[name].json(),
             )
-            for each in self._callable(only)
+            for name in self._callable(only)
         ]
         before = [*ids, sequence('"type"', colon, '"function"', comma)]
         head = sequence(optional(alternation(*before)), alternation(*map(json.dumps, state.name)), colon)
@@ -176,13 +176,13 @@ class CallGrammar:
 
     def _keyed_call(self, only: str | None) -> Expr:
         ways = [
-            sequence(json.dumps(each, ensure_ascii=False), ":", SPACE, self._arguments[each].json())
-            for each in self._callable(only)
+            sequence(json.dumps(name, ensure_ascii=False), ":", SPACE, self._arguments[name].json())
+            for name in self._callable(only)
         ]
         return sequence("{", SPACE, alternation(*ways), SPACE, "}")
 
     def _python(self, state: PythonCalls, begins: str, only: str | None) -> Expr:
-        ways = [sequence(each, "(", self._arguments[each].python(), ")") for each in self._callable(only)]
+        ways = [sequence(name, "(", self._arguments[name].python(), ")") for name in self._callable(only)]
         one = rule(self._rules, f"python {state.then} {only or ''}", lambda: alternation(*ways))
         several = repeat(sequence(",", SPACE, one)) if self._allows_several else EMPTY
         rows = repeat(sequence("\n", one)) if self._allows_several else EMPTY
@@ -198,8 +198,8 @@ class CallGrammar:
         for marker, to in span.on.items():
             state = self._states[to]
             if self._allows_several and isinstance(state, Header):
-                written = isinstance(state.route, SpelledParser) and marker == headings_of(state).marker
-                ways += [sequence(marker, self.headed(to, with_speaker=True))] if written else []
+                has_marker = isinstance(state.route, SpelledParser) and marker == headings_of(state).marker
+                ways += [sequence(marker, self.headed(to, with_speaker=True))] if has_marker else []
             elif self._allows_several and self._opens(to):
                 ways.append(sequence(marker, self.opened(to)))
             elif to != name and isinstance(state, Span) and _closes(span, state):
@@ -225,9 +225,9 @@ def headings_of(header: Header) -> HeaderSpellings:
     """The headers that lead to messages. Raises `UnwritableError`."""
     if not isinstance(header.route, SpelledParser):
         raise UnsupportedSyntaxError("how headers are written")
-    written = header.route.spellings
-    assert isinstance(written, HeaderSpellings)
-    return written
+    spellings = header.route.spellings
+    assert isinstance(spellings, HeaderSpellings)
+    return spellings
 
 
 def _closes(span: Span, to: Span) -> bool:

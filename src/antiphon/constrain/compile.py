@@ -75,20 +75,20 @@ class CompiledConstraint(Struct, frozen=True):
     triggers: tuple[str, ...] = ()
     unenforced: tuple[Unenforced, ...] = ()
 
-    def after(self, written: str) -> "CompiledConstraint | None":
-        """The constraint on the rest of an answer after `written`; None if that violates it."""
-        if self.grammar_ir is None or not self._is_triggered(written):
+    def after(self, prefix: str) -> "CompiledConstraint | None":
+        """The constraint on the rest of an answer after `prefix`; None if that violates it."""
+        if self.grammar_ir is None or not self._is_triggered(prefix):
             return self
         matcher = Matcher(
             with_free_text_before(self.grammar_ir, self.triggers) if self.triggers else self.grammar_ir
         )
-        if not matcher.feed(written):
+        if not matcher.feed(prefix):
             return None
         return CompiledConstraint(matcher.residual(), unenforced=self.unenforced)
 
-    def _is_triggered(self, written: str) -> bool:
+    def _is_triggered(self, prefix: str) -> bool:
         """Whether the text contains a trigger, or ends with a prefix of one."""
-        return not self.triggers or any(letter in written for letter in first_characters(self.triggers))
+        return not self.triggers or any(letter in prefix for letter in first_characters(self.triggers))
 
 
 def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> CompiledConstraint:
@@ -231,10 +231,10 @@ class _Compiler:
                 return *parse_structural_tag(spec, rules, budget), True
 
     def _unenforceable(self, param: str, unenforced: list[tuple[str, str]], strict: bool | None) -> None:
-        found = [Unenforced(param, pointer, what) for pointer, what in unenforced]
-        if strict and found:
-            refuse(found)
-        self.unenforced += found
+        entries = [Unenforced(param, pointer, what) for pointer, what in unenforced]
+        if strict and entries:
+            refuse(entries)
+        self.unenforced += entries
 
 
 _TOO_MUCH_WORK = "This schema or grammar is too complex to be enforced. Make it smaller."
@@ -242,12 +242,12 @@ _REPORTED = 5
 """Keywords that an error names."""
 
 
-def refuse(found: Sequence[Unenforced]) -> NoReturn:
+def refuse(unenforced: Sequence[Unenforced]) -> NoReturn:
     """Raise the error for a strict schema with keywords that cannot be enforced."""
-    listed = "; ".join(map(str, found[:_REPORTED]))
-    more = f"; and {len(found) - _REPORTED} more" if len(found) > _REPORTED else ""
+    listed = "; ".join(map(str, unenforced[:_REPORTED]))
+    more = f"; and {len(unenforced) - _REPORTED} more" if len(unenforced) > _REPORTED else ""
     raise RequestError(
         f"This strict schema cannot be enforced completely: {listed}{more}. "
         "Change it, or set strict to false.",
-        param=found[0].param,
+        param=unenforced[0].param,
     )

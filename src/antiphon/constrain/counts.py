@@ -16,12 +16,12 @@ _MAX_PART = 64
 
 def nested(expr: Repeat) -> Expr:
     """The same texts, with no count above `MAX_WRITTEN`."""
-    least, most = expr.least, expr.most
-    if max(least, most or 0) <= MAX_WRITTEN:
+    minimum, maximum = expr.minimum, expr.maximum
+    if max(minimum, maximum or 0) <= MAX_WRITTEN:
         return expr
-    if most is None:
-        return sequence(_exactly(expr.expr, least), repeat(expr.expr))
-    return sequence(_exactly(expr.expr, least), _up_to(expr.expr, most - least))
+    if maximum is None:
+        return sequence(_exactly(expr.expr, minimum), repeat(expr.expr))
+    return sequence(_exactly(expr.expr, minimum), _up_to(expr.expr, maximum - minimum))
 
 
 def _exactly(expr: Expr, count: int) -> Expr:

@@ -85,11 +85,11 @@ class _Writer:
                 return _quoted(text)
             case CharClass(ranges):
                 return _class(ranges)
-            case Repeat(inner, least, most):
-                if (written := nested(expr)) is not expr:
-                    return self._part(written)
-                single = self._single if most is None and least < EXPANDED_COUNT else self._single_rule
-                return f"{single(inner)}{_count(least, most)}"
+            case Repeat(inner, minimum, maximum):
+                if (expansion := nested(expr)) is not expr:
+                    return self._part(expansion)
+                single = self._single if maximum is None and minimum < EXPANDED_COUNT else self._single_rule
+                return f"{single(inner)}{_count(minimum, maximum)}"
             case RuleReference(name):
                 return self._named(name)
             case Until():
@@ -126,22 +126,22 @@ class _Writer:
                 options += ['""'] if state in expr.ends else []
                 nothing = _class(())
                 self._lines.append(f"{self._dfas[states]}-{state} ::= {' | '.join(options) or nothing}")
-        return f"{self._dfas[states]}-{expr.begun}"
+        return f"{self._dfas[states]}-{expr.start}"
 
     def _until(self, expr: Until) -> str:
         """The name of the rule for the text's beginning; that of each state has its number added."""
         if expr not in self._untils:
             self._untils[expr] = f"text-{len(self._untils)}"
             self._states(self._untils[expr], expr)
-        begun = aho_corasick(tuple(marker for marker, _ in expr.on)).state(expr.begun)
-        return f"{self._untils[expr]}-{begun}"
+        state = aho_corasick(tuple(marker for marker, _ in expr.on)).state(expr.prefix)
+        return f"{self._untils[expr]}-{state}"
 
     def _states(self, name: str, expr: Until) -> None:
         """A rule for each state: the characters that lead on, and where."""
         then = dict(expr.on)
-        found = aho_corasick(tuple(then))
-        for state in range(len(found.begun)):
-            ways = found.transitions(state)
+        automaton = aho_corasick(tuple(then))
+        for state in range(len(automaton.prefixes)):
+            ways = automaton.transitions(state)
             options = [f"{_class(without(ANY_CHAR, ''.join(ways)).ranges)} {name}-0"]
             for to in {to for to in ways.values() if isinstance(to, int)}:
                 letters = merged_ranges((ord(char), ord(char)) for char, way in ways.items() if way == to)
@@ -155,12 +155,12 @@ class _Writer:
             self._lines.append(f"{name}-{state} ::= {' | '.join(options)}")
 
 
-def _count(least: int, most: int | None) -> str:
-    if most is None and least < 2:
-        return "*+"[least]
-    if (least, most) == (0, 1):
+def _count(minimum: int, maximum: int | None) -> str:
+    if maximum is None and minimum < 2:
+        return "*+"[minimum]
+    if (minimum, maximum) == (0, 1):
         return "?"
-    return f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
+    return f"{{{minimum}}}" if minimum == maximum else f"{{{minimum},{'' if maximum is None else maximum}}}"
 
 
 def _quoted(text: str) -> str:

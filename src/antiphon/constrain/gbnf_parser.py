@@ -37,12 +37,12 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
     """The expression of the grammar's `root`; its rules are added to `rules`. Raises RequestError."""
-    found = read_gbnf(text, budget)
-    if counts_too_much_of_nothing(found):
+    grammar_ir = read_gbnf(text, budget)
+    if counts_too_much_of_nothing(grammar_ir):
         _refuse("it has a high count of what may be empty")
-    rules.update(found.rules)
-    rules.update(_unambiguous(found.rules, budget))
-    return found.start
+    rules.update(grammar_ir.rules)
+    rules.update(_unambiguous(grammar_ir.rules, budget))
+    return grammar_ir.start
 
 
 def read_gbnf(text: str, budget: WorkBudget) -> GrammarIR:
@@ -125,9 +125,9 @@ class _Parser:
     def _counted(self, expr: Expr) -> Expr:
         while (token := self._peek()) is not None:
             if token[0] == "count":
-                least, comma, most = token[1].strip("{} ").partition(",")
-                low = number(least.strip())
-                high = number(most.strip()) if most.strip() else None if comma else low
+                minimum, comma, maximum = token[1].strip("{} ").partition(",")
+                low = number(minimum.strip())
+                high = number(maximum.strip()) if maximum.strip() else None if comma else low
                 if high is not None and high < low:
                     _refuse(f"{token[1]} is no count")
                 expr = repeat(expr, *self._budget.within_reach(low, high))
@@ -151,15 +151,15 @@ class _Parser:
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     """The tokens of the notation; defined names and used names are different kinds."""
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     at = 0
     while match := _TOKEN.match(text, at):
         kind = str(match.lastgroup)
-        found.append((kind, match["name"] if kind == "defines" else match[kind]))
+        tokens.append((kind, match["name"] if kind == "defines" else match[kind]))
         at = match.end()
     if re.sub(r"#[^\n]*", "", text[at:]).strip():
         _refuse(f"'{text[at : at + 20].strip()}' is not understood")
-    return found
+    return tokens
 
 
 def _chars(text: str) -> list[str]:
@@ -175,11 +175,11 @@ def _chars(text: str) -> list[str]:
 def _class(text: str) -> Expr:
     negated = text.startswith("^")
     parts = [match[0] for match in _CHAR.finditer(text[negated:])]
-    found = _chars(text[negated:])
+    chars = _chars(text[negated:])
     ranges, at = list[tuple[int, int]](), 0
-    while at < len(found):
-        last = at + 2 if at + 2 < len(found) and parts[at + 1] == "-" else at
-        ranges.append((ord(found[at]), ord(found[last])))
+    while at < len(chars):
+        last = at + 2 if at + 2 < len(chars) and parts[at + 1] == "-" else at
+        ranges.append((ord(chars[at]), ord(chars[last])))
         at = last + 1
     char_class = CharClass(merged_ranges((low, high) for low, high in ranges if low <= high))
     return without(ANY_CHAR, char_class) if negated else char_class
@@ -189,12 +189,12 @@ def _factored(options: Sequence[Expr]) -> Expr:
     """One of these, with common beginnings factored out."""
     rests: dict[Expr, dict[Expr, None]] = {}
     for option in options:
-        first, *others = option.parts if isinstance(option, Several) else (option,)
-        rests.setdefault(first, {})[sequence(*others)] = None
+        first, *rest = option.parts if isinstance(option, Several) else (option,)
+        rests.setdefault(first, {})[sequence(*rest)] = None
     return alternation(
         *(
-            sequence(first, _factored([*each]) if len(each) > 1 else next(iter(each)))
-            for first, each in rests.items()
+            sequence(first, _factored([*tails]) if len(tails) > 1 else next(iter(tails)))
+            for first, tails in rests.items()
         )
     )
 

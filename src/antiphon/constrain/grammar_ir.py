@@ -40,11 +40,11 @@ class Alternation(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """The expression `least` to `most` times; None: any number."""
+    """The expression `minimum` to `maximum` times; None: any number."""
 
     expr: "Expr"
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
 
 
 class RuleReference(Struct, frozen=True):
@@ -57,24 +57,24 @@ class Until(Struct, frozen=True):
     """Any text up to the first of some markers, and what follows that marker.
 
     `on` maps each marker to what follows it, None for a marker that must not occur. If `open`, the text may
-    also end without a marker. `begun` is text that is read already, and may be the beginning of a marker.
+    also end without a marker. `prefix` is text that is read already, and may be the beginning of a marker.
     """
 
     on: tuple[tuple[str, "Expr | None"], ...]
     open: bool = False
-    begun: str = ""
+    prefix: str = ""
 
 
 class Dfa(Struct, frozen=True):
     """A deterministic automaton: for each state, the possible next expressions with their states.
 
-    It begins in the state `begun`, and may end in those of `ends`. The expressions of a state have no common
+    It begins in the state `start`, and may end in those of `ends`. The expressions of a state have no common
     beginning, so that there is one way to read a text.
     """
 
     transitions: tuple[tuple[tuple["Expr", int], ...], ...]
     ends: frozenset[int]
-    begun: int = 0
+    start: int = 0
 
 
 Expr = Literal | CharClass | Sequence | Alternation | Repeat | RuleReference | Until | Dfa
@@ -95,13 +95,13 @@ def sequence(*parts: Expr | str) -> Expr:
     """One after another; neighbouring literals are joined."""
     flat: list[Expr] = []
     for part in map(_expr, parts):
-        for each in part.parts if isinstance(part, Sequence) else (part,):
-            if each == NOTHING:
+        for piece in part.parts if isinstance(part, Sequence) else (part,):
+            if piece == NOTHING:
                 return NOTHING
-            if isinstance(each, Literal) and flat and isinstance(flat[-1], Literal):
-                flat[-1] = Literal(flat[-1].text + each.text)
-            elif each != EMPTY:
-                flat.append(each)
+            if isinstance(piece, Literal) and flat and isinstance(flat[-1], Literal):
+                flat[-1] = Literal(flat[-1].text + piece.text)
+            elif piece != EMPTY:
+                flat.append(piece)
     return flat[0] if len(flat) == 1 else Sequence(tuple(flat)) if flat else EMPTY
 
 
@@ -118,39 +118,39 @@ def optional(expr: Expr | str) -> Expr:
     return repeat(expr, 0, 1)
 
 
-def repeat(expr: Expr | str, least: int = 0, most: int | None = None) -> Expr:
+def repeat(expr: Expr | str, minimum: int = 0, maximum: int | None = None) -> Expr:
     """The expression repeated.
 
     Nested counts become one count. If the expression may be empty, its count begins at 0 instead.
     """
     expr = _expr(expr)
     if expr == NOTHING:
-        return EMPTY if least == 0 else NOTHING
-    if most == 0 or expr == EMPTY:
+        return EMPTY if minimum == 0 else NOTHING
+    if maximum == 0 or expr == EMPTY:
         return EMPTY
     if isinstance(expr, Alternation) and EMPTY in expr.options:
-        return repeat(alternation(*(each for each in expr.options if each != EMPTY)), 0, most)
-    if isinstance(expr, Repeat) and expr.least <= 1:
-        high = None if most is None or expr.most is None else most * expr.most
-        return repeat(expr.expr, least * expr.least, high)
-    return expr if least == most == 1 else Repeat(expr, least, most)
+        return repeat(alternation(*(option for option in expr.options if option != EMPTY)), 0, maximum)
+    if isinstance(expr, Repeat) and expr.minimum <= 1:
+        high = None if maximum is None or expr.maximum is None else maximum * expr.maximum
+        return repeat(expr.expr, minimum * expr.minimum, high)
+    return expr if minimum == maximum == 1 else Repeat(expr, minimum, maximum)
 
 
 def char_class(text: str) -> CharClass:
     """One of the characters, where `a-z` is a range."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     at = 0
     while at < len(text):
         last = at + 2 if text[at + 1 : at + 2] == "-" and at + 2 < len(text) else at
-        found.append((ord(text[at]), ord(text[last])))
+        ranges.append((ord(text[at]), ord(text[last])))
         at = last + 1
-    return CharClass(merged_ranges(found))
+    return CharClass(merged_ranges(ranges))
 
 
 def without(some: CharClass, others: CharClass | str) -> CharClass:
     """The characters of `some` that are not among the others."""
-    taken = CharClass(merged_ranges((ord(c), ord(c)) for c in others)) if isinstance(others, str) else others
-    return CharClass(_common(some.ranges, complement(taken.ranges)))
+    excluded = merged_ranges((ord(c), ord(c)) for c in others) if isinstance(others, str) else others.ranges
+    return CharClass(_common(some.ranges, complement(excluded)))
 
 
 def merged_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -228,6 +228,6 @@ def map_characters(expr: Expr, change: Any) -> Expr:
         return alternation(*(map_characters(option, change) for option in expr.options))
     if isinstance(expr, Dfa):
         ways = (((map_characters(read, change), to) for read, to in ways) for ways in expr.transitions)
-        return Dfa(tuple(map(tuple, ways)), expr.ends, expr.begun)
+        return Dfa(tuple(map(tuple, ways)), expr.ends, expr.start)
     assert isinstance(expr, Repeat)
-    return repeat(map_characters(expr.expr, change), expr.least, expr.most)
+    return repeat(map_characters(expr.expr, change), expr.minimum, expr.maximum)

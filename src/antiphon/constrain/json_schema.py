@@ -75,8 +75,8 @@ _KEYWORDS = {
     "object": _OBJECTS,
 }
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-_OTHERS = {"type", "enum", "const", "anyOf", "oneOf", "nullable"}
-_KNOWN = _STRINGS | _NUMBERS | _ARRAYS | _OBJECTS | _OTHERS | ANNOTATIONS
+_OTHER_KEYWORDS = {"type", "enum", "const", "anyOf", "oneOf", "nullable"}
+_ALL_KEYWORDS = _STRINGS | _NUMBERS | _ARRAYS | _OBJECTS | _OTHER_KEYWORDS | ANNOTATIONS
 
 
 class SchemaCompiler:
@@ -111,11 +111,11 @@ class SchemaCompiler:
         self._depth += 1
         reference = schema.get("$ref")
         if isinstance(reference, str) and not schema.keys() - ANNOTATIONS - {"$ref"}:
-            found = self._referred(reference, at)
+            node = self._referred(reference, at)
         else:
-            found = self._plain(schema, at)
+            node = self._plain(schema, at)
         self._depth -= 1
-        return found
+        return node
 
     def _referred(self, reference: str, at: str) -> SchemaNode:
         """A reference becomes a name, so that a schema may refer to itself."""
@@ -140,7 +140,7 @@ class SchemaCompiler:
                 return self._alternatives(plain, keyword, at)
         if plain.get("not") in (True, {}):
             return NEVER
-        for keyword in sorted(plain.keys() - _KNOWN):
+        for keyword in sorted(plain.keys() - _ALL_KEYWORDS):
             self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
         if "enum" in plain or "const" in plain:
             return self._constants(plain, at)
@@ -154,9 +154,9 @@ class SchemaCompiler:
         if keyword == "oneOf" and not disjoint(options, self._root, self._budget):
             self.unenforced.append((at, "oneOf: more than one of its schemas may fit"))
         if not rest.keys() - ANNOTATIONS:
-            return union(*(self._node(each, f"{at}/{keyword}/{i}") for i, each in enumerate(options)))
+            return union(*(self._node(option, f"{at}/{keyword}/{i}") for i, option in enumerate(options)))
         return union(
-            *(self._node({"allOf": [rest, each]}, f"{at}/{keyword}/{i}") for i, each in enumerate(options))
+            *(self._node({"allOf": [rest, part]}, f"{at}/{keyword}/{i}") for i, part in enumerate(options))
         )
 
     def _constants(self, schema: Schema, at: str) -> SchemaNode:
@@ -165,7 +165,7 @@ class SchemaCompiler:
         self._budget.spend(_VALUE * len(values))
         allowed = schema["enum"] if "const" in schema and "enum" in schema else None
         types = types_of(schema)
-        kept = [
+        fitting = [
             v
             for v in values
             if (allowed is None or within(v, allowed)) and (types is None or all_types_of(v) & types)
@@ -174,8 +174,8 @@ class SchemaCompiler:
             k: v for k, v in schema.items() if k not in {"enum", "const", "type", "nullable"} | ANNOTATIONS
         }
         if rest:
-            kept = [value for value in kept if self._fits(value, rest, at)]
-        return union(*map(Const, kept))
+            fitting = [value for value in fitting if self._fits(value, rest, at)]
+        return union(*map(Const, fitting))
 
     def _fits(self, value: Any, rest: Schema, at: str) -> bool:
         """Whether a listed value matches the other keywords; for containers that is not checked."""
@@ -216,10 +216,10 @@ class SchemaCompiler:
             "array": ("minItems", "maxItems", self._array),
             "object": ("minProperties", "maxProperties", self._object),
         }[type_]
-        least, most = self._count_of(schema, lowest, at) or 0, self._count_of(schema, highest, at)
-        if most is not None and most < least:
+        minimum, maximum = self._count_of(schema, lowest, at) or 0, self._count_of(schema, highest, at)
+        if maximum is not None and maximum < minimum:
             return NEVER
-        return node(schema, at, *self._budget.within_reach(least, most))
+        return node(schema, at, *self._budget.within_reach(minimum, maximum))
 
     # Numbers
 
@@ -242,17 +242,19 @@ class SchemaCompiler:
 
     # Strings
 
-    def _string(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
+    def _string(self, schema: Schema, at: str, minimum: int, maximum: int | None) -> SchemaNode:
         body = self._pattern(schema, at)
         if body is None:
-            return String(repeat(ANY_CHAR, least, most))
+            return String(repeat(ANY_CHAR, minimum, maximum))
         if isinstance(body, Repeat) and isinstance(body.expr, CharClass):
-            least = max(least, body.least)
-            most = body.most if most is None else most if body.most is None else min(most, body.most)
-            return NEVER if most is not None and most < least else String(repeat(body.expr, least, most))
+            minimum = max(minimum, body.minimum)
+            maximum = min((high for high in (maximum, body.maximum) if high is not None), default=None)
+            if maximum is not None and maximum < minimum:
+                return NEVER
+            return String(repeat(body.expr, minimum, maximum))
         shortest, longest = length(body)
-        if shortest < least or (most is not None and (longest is None or longest > most)):
-            fitting = with_length(body, least, most, self._budget)
+        if shortest < minimum or (maximum is not None and (longest is None or longest > maximum)):
+            fitting = with_length(body, minimum, maximum, self._budget)
             if fitting is not None:
                 return String(fitting) if fitting.ends else NEVER
             what = "minLength, maxLength: with this pattern or format they make too large an automaton"
@@ -289,25 +291,25 @@ class SchemaCompiler:
 
     # Arrays
 
-    def _array(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
+    def _array(self, schema: Schema, at: str, minimum: int, maximum: int | None) -> SchemaNode:
         for keyword in sorted(schema.keys() & {"contains", "minContains", "maxContains"}):
             self.unenforced.append((at, f"{keyword}: it cannot be enforced"))
-        if schema.get("uniqueItems") is True and most not in (0, 1):
+        if schema.get("uniqueItems") is True and maximum not in (0, 1):
             self.unenforced.append((at, "uniqueItems: it cannot be enforced"))
         prefix, rest = schema.get("prefixItems"), schema.get("items", True)
         if isinstance(rest, list):  # as drafts before 2020-12 wrote it
             prefix, rest = rest, schema.get("additionalItems", True)
         if "items" not in schema and schema.get("unevaluatedItems") is False:
             rest = False
-        first = [self._node(each, f"{at}/prefixItems/{i}") for i, each in enumerate(prefix or ())]
+        first = [self._node(item, f"{at}/prefixItems/{i}") for i, item in enumerate(prefix or ())]
         # After fixed items, models write no further ones unless the schema mentions them.
-        closed = bool(first) and "items" not in schema and least <= len(first)
+        closed = bool(first) and "items" not in schema and minimum <= len(first)
         more = NEVER if closed else self._node(rest, f"{at}/items")
-        return _counted(first, more, least, most)
+        return _counted(first, more, minimum, maximum)
 
     # Objects
 
-    def _object(self, schema: Schema, at: str, least: int, most: int | None) -> SchemaNode:
+    def _object(self, schema: Schema, at: str, minimum: int, maximum: int | None) -> SchemaNode:
         properties, patterns = schema.get("properties") or {}, schema.get("patternProperties") or {}
         if not isinstance(properties, Mapping) or not isinstance(patterns, Mapping):
             return self._unenforceable(at, "properties, patternProperties: they must be objects")
@@ -319,8 +321,8 @@ class SchemaCompiler:
             members, keys = self._named(schema, members, node, keys, at)
         if any(member.required and member.node == NEVER for member in members.values()):
             return NEVER
-        kept = tuple(member for member in members.values() if member.node != NEVER)
-        return self._sized(Object(kept, None if node == NEVER else node, keys), at, least, most)
+        possible = tuple(member for member in members.values() if member.node != NEVER)
+        return self._sized(Object(possible, None if node == NEVER else node, keys), at, minimum, maximum)
 
     def _members(
         self, properties: Schema, required: list[str], patterns: Schema, others: Any, at: str
@@ -328,14 +330,14 @@ class SchemaCompiler:
         """The properties listed, and those that are only required."""
         for name in dict.fromkeys([*properties, *required]):
             place = f"{at}/properties/{_escaped(name)}"
-            given = properties.get(name, True)
-            also = [value for pattern, value in patterns.items() if self._found(pattern, name)]
+            schema = properties.get(name, True)
+            also = [value for pattern, value in patterns.items() if self._matches(pattern, name)]
             if name not in properties and not also:
-                given, place = others, f"{at}/additionalProperties"
-            node = self._node({"allOf": [given, *also]} if also else given, place)
+                schema, place = others, f"{at}/additionalProperties"
+            node = self._node({"allOf": [schema, *also]} if also else schema, place)
             yield name, Property(name, node, name in required)
 
-    def _found(self, pattern: str, name: str) -> bool:
+    def _matches(self, pattern: str, name: str) -> bool:
         if pattern not in self._patterns:
             try:
                 self._patterns[pattern] = searching(pattern, self._budget)
@@ -364,9 +366,13 @@ class SchemaCompiler:
         """The members that have an allowed name, and the form of the keys of others, which are a `node`."""
         allowed = single_types(self._node(schema["propertyNames"], f"{at}/propertyNames"), self._definitions)
         texts = [
-            Literal(each.value) for each in allowed if isinstance(each, Const) and isinstance(each.value, str)
+            Literal(name_node.value)
+            for name_node in allowed
+            if isinstance(name_node, Const) and isinstance(name_node.value, str)
         ]
-        names = alternation(*texts, *(each.body for each in allowed if isinstance(each, String)))
+        names = alternation(
+            *texts, *(name_node.body for name_node in allowed if isinstance(name_node, String))
+        )
         if names == FREE_TEXT:
             return members, keys
         fitting = {name for name in members if self._is_one_of(names, name)}
@@ -380,7 +386,7 @@ class SchemaCompiler:
 
     def _patterned(self, properties: Schema, patterns: Schema, at: str) -> tuple[SchemaNode, Expr]:
         (pattern, schema), *more = patterns.items()
-        if more or any(self._found(pattern, name) for name in properties):
+        if more or any(self._matches(pattern, name) for name in properties):
             self.unenforced.append(
                 (at, "patternProperties: only one pattern, and for other keys than those listed")
             )
@@ -393,22 +399,22 @@ class SchemaCompiler:
             self.unenforced.append((at, f"patternProperties: {why} cannot be enforced"))
             return NEVER, FREE_TEXT
 
-    def _sized(self, node: Object, at: str, least: int, most: int | None) -> SchemaNode:
+    def _sized(self, node: Object, at: str, minimum: int, maximum: int | None) -> SchemaNode:
         """The object with its number of members bounded, as far as that can be expressed."""
         required = sum(member.required for member in node.members)
-        if most is not None and most < required:
+        if maximum is not None and maximum < required:
             return NEVER
         if node.members:
-            if least > required or (most is not None and (len(node.members) > most or node.others)):
+            if minimum > required or (maximum is not None and (len(node.members) > maximum or node.others)):
                 self.unenforced.append(
                     (at, "minProperties, maxProperties: they cannot be enforced together with properties")
                 )
             return node
-        if least > 1:
+        if minimum > 1:
             self.unenforced.append((at, "minProperties: a key may be written twice"))
         if node.others is None:
-            return NEVER if least else node
-        return Object((), node.others, node.keys, least, most)
+            return NEVER if minimum else node
+        return Object((), node.others, node.keys, minimum, maximum)
 
     def _unenforceable(self, at: str, what: str) -> SchemaNode:
         """Report a part that cannot be enforced: it allows anything."""
@@ -444,18 +450,18 @@ def _ambiguous_references(schema_ir: SchemaIR, budget: WorkBudget) -> list[str]:
     return [reference for reference in schema_ir.definitions if syntax.rule_of(reference) in hard]
 
 
-def _counted(first: list[SchemaNode], more: SchemaNode, least: int, most: int | None) -> SchemaNode:
-    """An array of `least` to `most` values."""
-    if most is not None and most < least:
+def _counted(first: list[SchemaNode], more: SchemaNode, minimum: int, maximum: int | None) -> SchemaNode:
+    """An array of `minimum` to `maximum` values."""
+    if maximum is not None and maximum < minimum:
         return NEVER
     possible = next((at for at, node in enumerate(first) if node == NEVER), len(first))
-    first = first[: possible if most is None else min(possible, most)]
+    first = first[: possible if maximum is None else min(possible, maximum)]
     rest = None if more == NEVER or possible < len(first) else more
-    if rest is None and least > len(first):
+    if rest is None and minimum > len(first):
         return NEVER
-    left = None if most is None else max(0, most - len(first))
-    rest = None if left == 0 else rest
-    return Array(tuple(first), rest, max(0, least - len(first)), left, min(least, len(first)))
+    remaining = None if maximum is None else max(0, maximum - len(first))
+    rest = None if remaining == 0 else rest
+    return Array(tuple(first), rest, max(0, minimum - len(first)), remaining, min(minimum, len(first)))
 
 
 def _escaped(name: str) -> str:

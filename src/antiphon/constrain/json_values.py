@@ -38,4 +38,4 @@ def same(value: Any, other: Any) -> bool:
 
 def within(value: Any, values: Iterable[Any]) -> bool:
     """Whether one of the values is equal."""
-    return any(same(value, each) for each in values)
+    return any(same(value, other) for other in values)

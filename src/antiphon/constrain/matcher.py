@@ -81,26 +81,26 @@ class Matcher:
 
     def _push(self, expr: Expr, at: int, rest: Stack | None) -> Stack:
         key = (id(expr), at, id(rest))
-        found = self._stacks.get(key)
-        if found is None:
-            found = self._stacks[key] = Stack(expr, at, rest)
-        return found
+        stack = self._stacks.get(key)
+        if stack is None:
+            stack = self._stacks[key] = Stack(expr, at, rest)
+        return stack
 
     def _expanded(self, stacks: list[Stack]) -> tuple[list[Stack], bool]:
         """The stacks with a character to read on top, and whether the text may end here."""
         tops: dict[int, Stack] = {}
         accepting = False
         for stack in stacks:
-            found, ends = self._expansion(stack)
-            tops.update((id(top), top) for top in found)
+            readers, ends = self._expansion(stack)
+            tops.update((id(top), top) for top in readers)
             accepting = accepting or ends
         return list(tops.values()), accepting
 
     def _expansion(self, stack: Stack) -> tuple[list[Stack], bool]:
-        known = self._expansions.get(id(stack))
-        if known is None:
-            known = self._expansions[id(stack)] = self._expand(stack)
-        return known
+        expansion = self._expansions.get(id(stack))
+        if expansion is None:
+            expansion = self._expansions[id(stack)] = self._expand(stack)
+        return expansion
 
     def _expand(self, stack: Stack) -> tuple[list[Stack], bool]:
         todo: list[Stack | None] = [stack]
@@ -108,14 +108,14 @@ class Matcher:
         tops: list[Stack] = []
         accepting = False
         while todo:
-            each = todo.pop()
-            if each is None:
+            current = todo.pop()
+            if current is None:
                 accepting = True
-            elif id(each) not in seen:
-                seen.add(id(each))
-                if _reads(each):
-                    tops.append(each)
-                todo += self._below(each)
+            elif id(current) not in seen:
+                seen.add(id(current))
+                if _reads(current):
+                    tops.append(current)
+                todo += self._below(current)
         return tops, accepting
 
     def _below(self, stack: Stack) -> list["Stack | None"]:  # noqa: PLR0911  # one for each type
@@ -139,16 +139,16 @@ class Matcher:
         return [rest] if isinstance(expr, Until) and expr.open else []
 
     def _repeated(self, expr: Repeat, at: int, rest: Stack | None) -> list["Stack | None"]:
-        below: list[Stack | None] = [rest] if at >= expr.least else []
-        if expr.most is None or at < expr.most:
-            # Without a most, only the least is counted: further counts would each be a stack of its own.
-            count = min(at + 1, expr.least) if expr.most is None else at + 1
+        below: list[Stack | None] = [rest] if at >= expr.minimum else []
+        if expr.maximum is None or at < expr.maximum:
+            # Without a maximum, only the minimum is counted: further counts would each be a stack of its own.
+            count = min(at + 1, expr.minimum) if expr.maximum is None else at + 1
             below.append(self._push(expr.expr, 0, self._push(expr, count, rest)))
         return below
 
     def _transitions(self, expr: Dfa, at: int, rest: Stack | None) -> list["Stack | None"]:
         """The transitions of a state: its number plus one, or 0 for the initial state of the DFA."""
-        state = at - 1 if at else expr.begun
+        state = at - 1 if at else expr.start
         below: list[Stack | None] = [rest] if state in expr.ends else []
         below += (self._push(read, 0, self._push(expr, to + 1, rest)) for read, to in expr.transitions[state])
         return below
@@ -161,11 +161,11 @@ class Matcher:
         if isinstance(expr, CharClass):
             return [self._push(EMPTY, 0, rest)] if contains(expr, char) else []
         assert isinstance(expr, Until)
-        begun = aho_corasick(tuple(marker for marker, _ in expr.on))
-        state = at or begun.state(expr.begun)
-        to = begun.step(state, char)
+        automaton = aho_corasick(tuple(marker for marker, _ in expr.on))
+        state = at or automaton.state(expr.prefix)
+        to = automaton.step(state, char)
         if isinstance(to, int):
-            return [self._push(expr if to or not expr.begun else Until(expr.on, expr.open), to, rest)]
+            return [self._push(expr if to or not expr.prefix else Until(expr.on, expr.open), to, rest)]
         then = dict(expr.on)[to]
         return [] if then is None else [self._push(then, 0, rest)]
 
@@ -176,10 +176,10 @@ def matches(grammar_ir: GrammarIR, text: str) -> bool:
     return matcher.feed(text) and matcher.accepting
 
 
-def residual(grammar_ir: GrammarIR, written: str) -> GrammarIR:
-    """The grammar of the possible rests after `written`: it matches nothing if that does not match."""
+def residual(grammar_ir: GrammarIR, prefix: str) -> GrammarIR:
+    """The grammar of the possible rests after `prefix`: it matches nothing if that does not match."""
     matcher = Matcher(grammar_ir)
-    matcher.feed(written)
+    matcher.feed(prefix)
     return matcher.residual()
 
 
@@ -194,10 +194,12 @@ def _rest_of(expr: Expr, at: int) -> Expr:
     if isinstance(expr, Sequence):
         return sequence(*expr.parts[at:])
     if isinstance(expr, Repeat):
-        return repeat(expr.expr, max(0, expr.least - at), None if expr.most is None else expr.most - at)
+        return repeat(
+            expr.expr, max(0, expr.minimum - at), None if expr.maximum is None else expr.maximum - at
+        )
     if isinstance(expr, Dfa) and at:
         return Dfa(expr.transitions, expr.ends, at - 1)
     if isinstance(expr, Until) and at:
-        begun = aho_corasick(tuple(marker for marker, _ in expr.on)).begun[at]
-        return Until(expr.on, expr.open, begun)
+        prefix = aho_corasick(tuple(marker for marker, _ in expr.on)).prefixes[at]
+        return Until(expr.on, expr.open, prefix)
     return expr

@@ -29,10 +29,10 @@ MAX_COMPARED = 256
 
 def types_of(schema: Schema) -> frozenset[str] | None:
     """The types that a schema names; None if it names none."""
-    given = schema.get("type")
-    if isinstance(given, str):
-        return frozenset({given})
-    return frozenset(each for each in given if isinstance(each, str)) if isinstance(given, list) else None
+    types = schema.get("type")
+    if isinstance(types, str):
+        return frozenset({types})
+    return frozenset(name for name in types if isinstance(name, str)) if isinstance(types, list) else None
 
 
 def merged(schema: Schema, root: Any, budget: WorkBudget) -> tuple[Any, list[str]]:
@@ -69,8 +69,8 @@ class _Merger:
         if isinstance(reference, str):
             result = self._intersection(result, self._target(reference, seen))
         combined = schema.get("allOf")
-        for each in combined if isinstance(combined, list) else ():
-            result = self._intersection(result, self.flat(each, seen))
+        for part in combined if isinstance(combined, list) else ():
+            result = self._intersection(result, self.flat(part, seen))
         return result
 
     def _target(self, reference: str, seen: frozenset[str]) -> Any:
@@ -91,7 +91,7 @@ class _Merger:
             return some
         result = {**some, **other}
         self._budget.spend(
-            1 + sum(len(each.get("enum") or ()) + len(_listed(each)) for each in (some, other))
+            1 + sum(len(schema.get("enum") or ()) + len(_listed(schema)) for schema in (some, other))
         )
         for key in some.keys() & other.keys() - ANNOTATIONS:
             if some[key] != other[key]:
@@ -116,9 +116,11 @@ class _Merger:
         names = dict.fromkeys([*_listed(some), *_listed(other)])
         merged_members = {name: _all(_member(some, name), _member(other, name)) for name in names}
         result: dict[str, Any] = {"properties": merged_members} if names else {}
-        given = [each["additionalProperties"] for each in (some, other) if "additionalProperties" in each]
-        if given:
-            result["additionalProperties"] = _all(*given)
+        additional = [
+            part["additionalProperties"] for part in (some, other) if "additionalProperties" in part
+        ]
+        if additional:
+            result["additionalProperties"] = _all(*additional)
             if "patternProperties" in some or "patternProperties" in other:
                 self.conflicts.append(
                     "patternProperties: together with additionalProperties in schemas that are combined"
@@ -175,14 +177,14 @@ def _normal(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _all(*schemas: Any) -> Any:
     """A schema that combines all of these."""
-    said = [schema for schema in schemas if schema is not True and schema != {}]
-    if any(schema is False for schema in said):
+    parts = [schema for schema in schemas if schema is not True and schema != {}]
+    if any(schema is False for schema in parts):
         return False
-    return {"allOf": said} if len(said) > 1 else said[0] if said else True
+    return {"allOf": parts} if len(parts) > 1 else parts[0] if parts else True
 
 
 def _types(some: list[str], other: list[str]) -> list[str]:
-    wide = [{*each, "integer"} if "number" in each else set(each) for each in (some, other)]
+    wide = [{*types, "integer"} if "number" in types else set(types) for types in (some, other)]
     shared = wide[0] & wide[1]
     return sorted(shared - {"integer"} if "number" in shared else shared)
 
@@ -235,14 +237,15 @@ def _excludes(some: Any, other: Any) -> bool:
         return True
     if _kind(some) != frozenset({"object"}) or _kind(other) != frozenset({"object"}):
         return False
-    mine, theirs = _listed(some), _listed(other)
-    both = set(some.get("required") or ()) & set(other.get("required") or ()) & mine.keys() & theirs.keys()
-    if any(_disjoint(_flat(mine[name]), _flat(theirs[name])) for name in both):
+    members, other_members = _listed(some), _listed(other)
+    required, other_required = set(some.get("required") or ()), set(other.get("required") or ())
+    shared = required & other_required & members.keys() & other_members.keys()
+    if any(_disjoint(_flat(members[name]), _flat(other_members[name])) for name in shared):
         return True
     closed = "additionalProperties" not in some or some["additionalProperties"] is False
-    lacks = set(other.get("required") or ()) - mine.keys()
-    barred = other.get("additionalProperties") is False and set(some.get("required") or ()) - theirs.keys()
-    return bool((closed and mine and lacks) or barred)
+    lacks = other_required - members.keys()
+    barred = other.get("additionalProperties") is False and required - other_members.keys()
+    return bool((closed and members and lacks) or barred)
 
 
 def _disjoint(some: Schema, other: Schema) -> bool:

@@ -35,24 +35,24 @@ def of_type(node: SchemaNode, type_: str | None, definitions: Mapping[str, Schem
     """The part of a schema node with a type: a JSON type, "json" for all but strings, None for any."""
     if type_ is None:
         return node
-    kinds = ((each, type_name(each)) for each in single_types(node, definitions))
-    return union(*(each for each, kind in kinds if kind == type_ or (type_ == "json" and kind != "string")))
+    kinds = ((option, type_name(option)) for option in single_types(node, definitions))
+    return union(*(node for node, kind in kinds if kind == type_ or (type_ == "json" and kind != "string")))
 
 
 def single_types(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> list[SchemaNode]:
     """The alternatives of a schema node, each of one type. Recursive references are followed once."""
-    found: list[SchemaNode] = []
+    alternatives: list[SchemaNode] = []
     todo, seen = [node], set[str]()
     while todo:
-        each = todo.pop(0)
-        if isinstance(each, Union | AnyValue):
-            todo = [*(each.options if isinstance(each, Union) else ANY_VALUE_NODES), *todo]
-        elif not isinstance(each, DefinitionReference):
-            found.append(each)
-        elif each.name not in seen:
-            seen.add(each.name)
-            todo.insert(0, definitions[each.name])
-    return found
+        option = todo.pop(0)
+        if isinstance(option, Union | AnyValue):
+            todo = [*(option.options if isinstance(option, Union) else ANY_VALUE_NODES), *todo]
+        elif not isinstance(option, DefinitionReference):
+            alternatives.append(option)
+        elif option.name not in seen:
+            seen.add(option.name)
+            todo.insert(0, definitions[option.name])
+    return alternatives
 
 
 def type_name(node: SchemaNode) -> str:
@@ -70,7 +70,7 @@ _TYPE_NAMES: dict[type[SchemaNode], str] = {
 
 def object_nodes(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> list[Object]:
     """The objects that a schema node may be."""
-    return [each for each in single_types(node, definitions) if isinstance(each, Object)]
+    return [option for option in single_types(node, definitions) if isinstance(option, Object)]
 
 
 def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) -> bool:
@@ -85,13 +85,15 @@ def accepts_any_text(node: SchemaNode, definitions: Mapping[str, SchemaNode]) ->
 
 def is_ambiguous_union(node: Union) -> bool:
     """Whether a written string may be read as a value of another type that does not match."""
-    strings = [each for each in node.options if isinstance(each, String | DefinitionReference | AnyValue)]
+    strings = [
+        option for option in node.options if isinstance(option, String | DefinitionReference | AnyValue)
+    ]
     single_types = (Const(None), Const(True), Const(False), Number(NUMBER))
     others = [
-        each
-        for each in node.options
-        if each not in strings
-        and each not in single_types
-        and not (isinstance(each, Const) and isinstance(each.value, str))
+        option
+        for option in node.options
+        if option not in strings
+        and option not in single_types
+        and not (isinstance(option, Const) and isinstance(option.value, str))
     ]
     return bool(strings) and bool(others)

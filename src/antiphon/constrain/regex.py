@@ -140,25 +140,25 @@ class _Parser:
         char = self._text[self._at : self._at + 1]
         if char in QUANTIFIERS and char:
             self._at += 1
-            least, most = QUANTIFIERS[char]
+            minimum, maximum = QUANTIFIERS[char]
         elif char == "{" and (counts := self._counts()):
-            least, most = counts
+            minimum, maximum = counts
         else:
             return expr
         if self._take("+"):
             self._fail("a possessive quantifier")
         self._take("?")  # lazy or not, the texts are the same
-        return repeat(expr, least, most)
+        return repeat(expr, minimum, maximum)
 
     def _counts(self) -> tuple[int, int | None] | None:
         """`{2}`, `{2,}` or `{2,5}`; None if the brace is a literal."""
         end = self._text.find("}", self._at)
-        least, comma, most = self._text[self._at + 1 : max(end, 0)].partition(",")
-        if end < 0 or not least.isdecimal() or (most and not most.isdecimal()):
+        minimum, comma, maximum = self._text[self._at + 1 : max(end, 0)].partition(",")
+        if end < 0 or not minimum.isdecimal() or (maximum and not maximum.isdecimal()):
             return None
-        low, high = number(least), (number(most) if most else None if comma else number(least))
+        low, high = number(minimum), (number(maximum) if maximum else None if comma else number(minimum))
         if high is not None and high < low:
-            self._fail(f"the counts {{{least}{comma}{most}}}")
+            self._fail(f"the counts {{{minimum}{comma}{maximum}}}")
         self._at = end + 1
         return self._budget.within_reach(low, high)
 
@@ -172,8 +172,8 @@ class _Parser:
         if char == ".":
             return without(ANY_CHAR, "\n\r\u2028\u2029")
         if char == "\\":
-            found = self._escape()
-            return found if isinstance(found, CharClass) else Literal(found)
+            escape = self._escape()
+            return escape if isinstance(escape, CharClass) else Literal(escape)
         if char in "*+?^":
             self._fail("an anchor in the middle" if char == "^" else f"a '{char}' without anything before it")
         return Literal(char)
@@ -211,8 +211,8 @@ class _Parser:
                 ranges.append((ord(low), ord(high)))
             else:
                 ranges.append((ord(low), ord(low)))
-        found = CharClass(merged_ranges(ranges))
-        return without(ANY_CHAR, found) if negated else found
+        char_class = CharClass(merged_ranges(ranges))
+        return without(ANY_CHAR, char_class) if negated else char_class
 
     def _member(self) -> CharClass | str:
         if self._at >= len(self._text):
@@ -249,9 +249,9 @@ class _Parser:
         return chr(code)
 
     def _take(self, char: str) -> bool:
-        found = self._text.startswith(char, self._at)
-        self._at += found
-        return found
+        follows = self._text.startswith(char, self._at)
+        self._at += follows
+        return follows
 
     def _fail(self, what: str) -> NoReturn:
         raise UnsupportedRegexError(what)

@@ -33,15 +33,15 @@ class Number(Struct, frozen=True):
 
 
 class Array(Struct, frozen=True):
-    """An array: first these values, then `least` to `most` more that are `rest`; without it, no more.
+    """An array: first these values, then `minimum` to `maximum` more that are `rest`; without it, no more.
 
     At least `whole` of the first values must be there.
     """
 
     first: tuple["SchemaNode", ...] = ()
     rest: "SchemaNode | None" = None
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
     whole: int = 0
 
 
@@ -54,7 +54,7 @@ class Property(Struct, frozen=True):
 
 
 class Object(Struct, frozen=True):
-    """An object: its members in this order, then `least` to `most` others, with keys that match `keys`.
+    """An object: its members in this order, then `minimum` to `maximum` others, with keys that match `keys`.
 
     The names of members are not keys of others.
     """
@@ -62,8 +62,8 @@ class Object(Struct, frozen=True):
     members: tuple[Property, ...] = ()
     others: "SchemaNode | None" = None
     keys: Expr = FREE_TEXT
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
 
 
 class Union(Struct, frozen=True):

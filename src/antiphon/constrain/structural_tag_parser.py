@@ -135,7 +135,7 @@ class OlderStructuralTag(Struct):
     @property
     def format(self) -> TriggeredTags:
         """The same in today's notation."""
-        tags = [Tag(each.begin, SchemaFormat(each.json_schema), each.end) for each in self.structures]
+        tags = [Tag(tag.begin, SchemaFormat(tag.json_schema), tag.end) for tag in self.structures]
         return TriggeredTags(self.triggers, tags)
 
 
@@ -184,9 +184,9 @@ class _Parser:
                 return _free(end)
             case SequenceFormat(elements):
                 ends = [*("" for _ in elements[1:]), end]
-                return sequence(*(self.expr(*each, depth + 1) for each in zip(elements, ends, strict=True)))
+                return sequence(*(self.expr(*pair, depth + 1) for pair in zip(elements, ends, strict=True)))
             case OrFormat(elements):
-                return alternation(*(self.expr(each, end, depth + 1) for each in elements))
+                return alternation(*(self.expr(element, end, depth + 1) for element in elements))
             case TriggeredTags():
                 return self._triggered(spec, end, depth + 1)
             case _:

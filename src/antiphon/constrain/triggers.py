@@ -13,7 +13,7 @@ def from_trigger_start(grammar_ir: GrammarIR, triggers: tuple[str, ...]) -> Gram
     """The same from the first character on that may begin a trigger."""
     until = _until(grammar_ir, triggers)
     ways: list[Expr] = [
-        sequence(letter, Until(until.on, until.open, begun=letter)) for letter in first_characters(triggers)
+        sequence(letter, Until(until.on, until.open, prefix=letter)) for letter in first_characters(triggers)
     ]
     return GrammarIR(alternation(*ways), grammar_ir.rules)
 

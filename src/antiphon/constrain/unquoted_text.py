@@ -51,7 +51,7 @@ def identifiers_except(taken: Sequence[str]) -> Expr:
     for name in taken:
         if name:
             rests.setdefault(name[0], []).append(name[1:])
-    ways = [sequence(c, text_except(each, letter)) for c, each in rests.items() if contains(begin, c)]
+    ways = [sequence(c, text_except(tails, letter)) for c, tails in rests.items() if contains(begin, c)]
     return alternation(sequence(without(begin, "".join(rests)), repeat(letter, 0, 40)), *ways)
 
 

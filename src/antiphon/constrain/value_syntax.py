@@ -154,7 +154,8 @@ class JsonSyntax(ValueSyntax):
             )
         if isinstance(value, Mapping):
             members = [
-                sequence(self.key(key), self.after_key, self.constant(each)) for key, each in value.items()
+                sequence(self.key(key), self.after_key, self.constant(member))
+                for key, member in value.items()
             ]
             return self._between("{", sequence(*_with_commas(members, self.comma)), "}")
         return self.words[value] if value is None or isinstance(value, bool) else Literal(json.dumps(value))
@@ -177,13 +178,13 @@ class JsonSyntax(ValueSyntax):
 
     def array(self, node: Array) -> Expr:
         """An array."""
-        first = [self.expr(each) for each in node.first]
+        first = [self.expr(item) for item in node.first]
         more = NOTHING if node.rest is None else self._part(self.expr(node.rest))
-        rest = repeat(sequence(self.comma, more), node.least, node.most)
+        rest = repeat(sequence(self.comma, more), node.minimum, node.maximum)
         if not first:
-            most = None if node.most is None else max(0, node.most - 1)
-            inner = sequence(more, repeat(sequence(self.comma, more), max(0, node.least - 1), most))
-            return self._between("[", inner if node.least else optional(inner), "]")
+            maximum = None if node.maximum is None else max(0, node.maximum - 1)
+            inner = sequence(more, repeat(sequence(self.comma, more), max(0, node.minimum - 1), maximum))
+            return self._between("[", inner if node.minimum else optional(inner), "]")
         inner = rest
         for at in reversed(range(len(first))):
             inner = sequence(self.comma if at else EMPTY, first[at], inner)
@@ -197,20 +198,21 @@ class JsonSyntax(ValueSyntax):
         if node.others is not None:
             others = sequence(self.keys(node.keys, names), self.after_key, self.expr(node.others))
         listed = [
-            (sequence(self.key(each.name), self.after_key, self.expr(each.node)), each.required)
-            for each in node.members
+            (sequence(self.key(member.name), self.after_key, self.expr(member.node)), member.required)
+            for member in node.members
         ]
-        return self._between("{", self.joined(listed, others, node.least, node.most), "}")
+        return self._between("{", self.joined(listed, others, node.minimum, node.maximum), "}")
 
-    def joined(self, listed: list[tuple[Expr, bool]], others: Expr, least: int, most: int | None) -> Expr:
+    def joined(
+        self, listed: list[tuple[Expr, bool]], others: Expr, minimum: int, maximum: int | None
+    ) -> Expr:
         """Members with commas between them: the listed ones, some of which are optional, then others."""
+        more = sequence(self.comma, others)
         if not listed:
-            inner = sequence(
-                others,
-                repeat(sequence(self.comma, others), max(0, least - 1), None if most is None else most - 1),
-            )
-            return EMPTY if others == NOTHING or most == 0 else inner if least else optional(inner)
-        tails: list[Expr] = [repeat(sequence(self.comma, others), least, most)]
+            further = None if maximum is None else maximum - 1
+            inner = sequence(others, repeat(more, max(0, minimum - 1), further))
+            return EMPTY if others == NOTHING or maximum == 0 else inner if minimum else optional(inner)
+        tails: list[Expr] = [repeat(more, minimum, maximum)]
         for expr, required in reversed(listed):
             one = sequence(self.comma, expr)
             tails.append(self._part(sequence(one if required else optional(one), tails[-1])))
@@ -218,7 +220,7 @@ class JsonSyntax(ValueSyntax):
         needed = next((at for at, (_, required) in enumerate(listed) if required), len(listed))
         begins = [sequence(expr, tails[at + 1]) for at, (expr, _) in enumerate(listed[: needed + 1])]
         if needed == len(listed):
-            begins += [EMPTY, sequence(others, repeat(sequence(self.comma, others), max(0, least - 1), most))]
+            begins += [EMPTY, sequence(others, repeat(more, max(0, minimum - 1), maximum))]
         return alternation(*begins)
 
     def _part(self, expr: Expr) -> Expr:
@@ -244,12 +246,12 @@ class JsonSyntax(ValueSyntax):
         if expr == ANY_CHAR:
             return self._char()
         special = f"{self.special}{_CONTROLS}{self._avoid}"
-        written = [
+        escaped_chars = [
             self._escaped(char)
             for char in special
             if contains(expr, char) and (char in _SPELLED or char in self.special)
         ]
-        return alternation(without(expr, special), *written)
+        return alternation(without(expr, special), *escaped_chars)
 
     def _escaped(self, char: str) -> str:
         if char in _SPELLED or char in self.special:
@@ -277,8 +279,8 @@ class PythonSyntax(JsonSyntax):
 
     def _in_either(self, body: Expr) -> Expr:
         """A string in quotes of either kind; both are escaped in it."""
-        written = map_characters(body, self._spelled)
-        return alternation(*(sequence(quote, written, quote) for quote in "\"'"))
+        inner = map_characters(body, self._spelled)
+        return alternation(*(sequence(quote, inner, quote) for quote in "\"'"))
 
 
 class BraceSyntax(JsonSyntax):
@@ -364,14 +366,14 @@ class ElementSyntax(ValueSyntax):
         """An array."""
         if node.first:
             self.unenforced.append("prefixItems: this model's format does not tell their types")
-        items = [self.element("item", each) for each in node.first]
+        items = [self.element("item", item) for item in node.first]
         rest = NOTHING if node.rest is None else self.element("item", node.rest)
-        return sequence(*items, repeat(rest, node.least, node.most))
+        return sequence(*items, repeat(rest, node.minimum, node.maximum))
 
     def object(self, node: Object) -> Expr:
         """An object."""
-        elements = [(self.element(each.name, each.node), each.required) for each in node.members]
-        return sequence(*(each if required else optional(each) for each, required in elements))
+        elements = [(self.element(member.name, member.node), member.required) for member in node.members]
+        return sequence(*(element if required else optional(element) for element, required in elements))
 
 
 class RawTextSyntax(ValueSyntax):
@@ -412,4 +414,4 @@ _AMBIGUOUS_TYPES = "a string as well as other types: this model's format cannot 
 
 
 def _with_commas(parts: list[Expr], comma: Expr) -> list[Expr]:
-    return [each for part in parts for each in (comma, part)][1:]
+    return [piece for part in parts for piece in (comma, part)][1:]
