@@ -158,7 +158,7 @@ def test_a_stop_string_ends_the_text_and_is_named() -> None:
 
 
 def test_an_answer_ends_where_it_is_too_long_to_be_kept() -> None:
-    decoder = ChatDecoder(most=10)
+    decoder = ChatDecoder(max_bytes=10)
     events = [event for _ in range(3) for event in decoder.feed(ChatChunk(pieces=(text("word "),)))]
     assert decoder.stopped
     assert fold(events + decoder.finish(STOP)).reason is FinishReason.LENGTH

@@ -13,7 +13,7 @@ from antiphon.core.items import FunctionCall, Message, OutputItem, Reasoning, St
 from antiphon.decode.decoder import PIECE, Decoder
 from antiphon.decode.event_builder import MAX_SKIPPED
 from antiphon.decode.lexer import Lexer
-from antiphon.decode.readers import MIN_BEGUN
+from antiphon.decode.readers import MIN_CUT_MARKER
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import DIALECTS
 from tests.contracts.dialect import TOOLS, answers, table_of
@@ -68,7 +68,7 @@ def test_an_answer_that_is_cut_shows_the_beginning_of_what_the_whole_answer_show
                 seen = shown(cut.items, kind)
                 assert any(
                     shown(whole.items, kind).startswith(seen[: len(seen) - extra])
-                    for extra in range(MIN_BEGUN)
+                    for extra in range(MIN_CUT_MARKER)
                 ), (text[:length], seen)
             for call, expected in zip(cut.calls, whole.calls, strict=False):
                 assert call.name == expected.name, text[:length]

@@ -55,15 +55,15 @@ class BraceArgumentsReader(PhaseReader):
 
     def _key(self, text: str) -> Step | str | None:
         """The key of an argument or of an object's member, or the object's end."""
-        found = _KEY_END.search(text)
+        match = _KEY_END.search(text)
         closer = self._closers.find(text)
-        end = found.start() if found else len(text)
+        end = match.start() if match else len(text)
         if closer and closer.marker and closer.start < end:
-            found, end = None, closer.start
-        elif not found and len(text) <= MAX_HEADER:
+            match, end = None, closer.start
+        elif not match and len(text) <= MAX_HEADER:
             self._held = text
             return None
-        if not found or found[0] not in ":=":
+        if not match or match[0] not in ":=":
             return (
                 self._end(text) if not text[:end].strip() else self._fail("an argument without a name", text)
             )
@@ -72,7 +72,7 @@ class BraceArgumentsReader(PhaseReader):
             return self._fail("an argument without a name", text)
         if len(self._stack) == 1:
             self._argument = keyed.key
-            self._ends.assign = self._ends.assign or found[0]
+            self._ends.assign = self._ends.assign or match[0]
         else:
             self._builder.arguments(("" if self._empty else ", ") + _json(keyed.key) + ": ", "")
         self._empty = False
@@ -127,18 +127,18 @@ class BraceArgumentsReader(PhaseReader):
         """A string, or a value of the call without quotes."""
         at = start = 0
         while stop := self._ends.stops.search(text, at):
-            found = self._ends.find(text, stop.start(), start)
-            if isinstance(found, int):  # it goes on
-                at = found
+            result = self._ends.find(text, stop.start(), start)
+            if isinstance(result, int):  # it goes on
+                at = result
                 continue
             self._text(text[start : stop.start()])
-            if found is None:
+            if result is None:
                 self._held = text[stop.start() :]
                 return None
-            if found.text is None:
-                return self._end_value(text, stop.start(), found.after)
-            self._text(found.text, text[stop.start() : found.after])
-            at = start = found.after
+            if result.text is None:
+                return self._end_value(text, stop.start(), result.after)
+            self._text(result.text, text[stop.start() : result.after])
+            at = start = result.after
         self._text(text[start:])
         return ""
 
@@ -153,10 +153,10 @@ class BraceArgumentsReader(PhaseReader):
 
     def _bare(self, text: str) -> Step | str | None:
         """A value without quotes in a container, up to a comma, the container's end, or a marker."""
-        found = _VALUE_END[self._stack[-1]].search(text)
+        match = _VALUE_END[self._stack[-1]].search(text)
         closer = self._closers.find(text)
-        end = found.start() if found else len(text)
-        ended = found is not None
+        end = match.start() if match else len(text)
+        ended = match is not None
         if closer and closer.start < end:
             end, ended = closer.start, bool(closer.marker)
         self._word += text[:end]
@@ -219,7 +219,7 @@ class BraceArgumentsReader(PhaseReader):
 
     def _text(self, text: str, raw: str | None = None) -> None:
         """Text of the current value; `raw` is how the model wrote it."""
-        self._ends.passed(text)
+        self._ends.pass_text(text)
         if len(self._stack) == 1:
             self._builder.value(text, text if raw is None else raw)
         else:

@@ -38,12 +38,12 @@ class NameReader(ShortTextReader):
         state = self._state
         if marker in state.glued:
             return self._parse_glued(header, state.glued[marker], marker, rest)
-        named = state.parse(header)
-        if named is not None:
+        call_header = state.parse(header)
+        if call_header is not None:
             names = AcceptedNames.DECLARED if marker in state.unclosed else state.names
-            if not self._builder.accepts(named.name, names):
+            if not self._builder.accepts(call_header.name, names):
                 return None
-            self._builder.name_call(named.name, named.call_id)
+            self._builder.name_call(call_header.name, call_header.call_id)
         elif header.strip() or marker not in state.unclosed:
             return None  # the same marker again, without a name between, is a habit
         self._builder.markup(header)
@@ -54,10 +54,10 @@ class NameReader(ShortTextReader):
     def _parse_glued(self, header: str, to: str, marker: str, rest: str) -> Step | None:
         """The names of the function and of its first argument, without a marker between them."""
         names = header.lstrip()
-        found = self._builder.split_name(names)
-        if found is None:
+        split = self._builder.split_name(names)
+        if split is None:
             return None
-        name, key = found
+        name, key = split
         self._builder.markup(header[: len(header) - len(key)])
         self._builder.name_call(name)
         self._builder.key(ArgumentKey(key.strip()), key)
@@ -152,8 +152,8 @@ class JsonArgumentsReader(PhaseReader):
             return self._end_before(self._held)
         if step is None:
             hidden = self._phase in (self._begin, self._stream)  # maybe the beginning of a marker
-            shown = "" if hidden else "".join(self._collected) + self._held
-            self._builder.broken_arguments(shown, self._held, self._broken)
+            visible = "" if hidden else "".join(self._collected) + self._held
+            self._builder.broken_arguments(visible, self._held, self._broken)
             self._builder.fail_call(self._broken)
         return step
 
@@ -162,27 +162,27 @@ class JsonArgumentsReader(PhaseReader):
     def _begin(self, text: str) -> Step | str | None:
         """Before the object: space, or a closing marker, which means no arguments."""
         body = text.lstrip()
-        found = self._closers.find(body)
-        if not body or (found and found.start == 0 and not found.marker):
+        match = self._closers.find(body)
+        if not body or (match and match.start == 0 and not match.marker):
             self._held = text
             return None
         self._builder.markup(text[: len(text) - len(body)])
-        if found and found.start == 0:
+        if match and match.start == 0:
             return self._end("{}", body)
         self._phase = self._stream if body[0] == "{" else self._collect
         return body
 
     def _stream(self, text: str) -> Step | str | None:
-        found = self._openers.find(text)
-        if found is None:
+        match = self._openers.find(text)
+        if match is None:
             return self._scan(text)
-        marked = text[found.start :]
-        result = self._scan(text[: found.start])
+        marked = text[match.start :]
+        result = self._scan(text[: match.start])
         if isinstance(result, Step):
             return result._replace(rest=result.rest + marked)
         if self._phase != self._stream:
             return (result or "") + marked
-        if not found.marker:
+        if not match.marker:
             self._held = marked
             return None
         self._phase = self._doubt
@@ -196,8 +196,8 @@ class JsonArgumentsReader(PhaseReader):
 
     def _doubt(self, text: str) -> Step | str | None:
         """From a marker of another call on: hold text back, until it shows whether it is in the JSON."""
-        ahead, begun = copy(self._scanner), text[:MAX_DOUBTFUL]
-        ahead.feed(begun, 0, [])
+        ahead, start = copy(self._scanner), text[:MAX_DOUBTFUL]
+        ahead.feed(start, 0, [])
         if ahead.broken:
             return self._end_before(text)
         if len(text) < MAX_DOUBTFUL and not ahead.done:
@@ -206,7 +206,7 @@ class JsonArgumentsReader(PhaseReader):
         self._phase = self._stream
         if ahead.done:
             return self._scan(text)
-        self._scan(begun)
+        self._scan(start)
         return text[MAX_DOUBTFUL:]
 
     def _end_before(self, text: str) -> Step:

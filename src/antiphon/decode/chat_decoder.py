@@ -31,7 +31,7 @@ class ChatDecoder:
 
     `stop` strings end visible text, and are part of it if `include_stop`. `ids` makes the ids of calls that
     have none. If the server reports no counts, the prompt had about `prompt_tokens`. An answer of more than
-    `most` bytes ends there, with the finish reason of the length limit.
+    `max_bytes` bytes ends there, with the finish reason of the length limit.
     """
 
     open_delta = None
@@ -48,14 +48,14 @@ class ChatDecoder:
         include_stop: bool = False,
         ids: CallIds | None = None,
         prompt_tokens: int = 0,
-        most: float = inf,
+        max_bytes: float = inf,
     ) -> None:
         stops = tuple(stop)
         matcher = StopMatcher(stops, include_stop) if stops else None
         self._token_map = TokenMap()
         self._builder = EventBuilder(self._token_map, ids or ids_by(openai_call_id), matcher, {})
         self._prompt_tokens = prompt_tokens
-        self._most = most
+        self._max_bytes = max_bytes
         self._bytes = {PieceKind.TEXT: 0, PieceKind.REASONING: 0, PieceKind.CALL: 0}
         self._call: _Call | None = None  # the open call
         self._ended_calls: set[str] = set()  # the keys of calls that have ended
@@ -92,7 +92,7 @@ class ChatDecoder:
 
     def _count(self, piece: Piece) -> None:
         self._bytes[piece.kind] += len(piece.text.encode())
-        if self._written > self._most:
+        if self._written > self._max_bytes:
             self._cut = self.stopped = True
 
     @property
@@ -168,10 +168,10 @@ class ChatDecoder:
     def _arguments(self, call: "_Call", text: str) -> None:
         out: list[str] = []
         end = 0 if call.scanner.broken else call.scanner.feed(text, 0, out)
-        shown, rest = "".join(out), text[end:]
-        if shown or call.scanner.broken:
-            call.begun = True
-            self._builder.arguments(shown, text[:end])
+        arguments, rest = "".join(out), text[end:]
+        if arguments or call.scanner.broken:
+            call.has_arguments = True
+            self._builder.arguments(arguments, text[:end])
         if call.scanner.broken:  # the client gets what the model wrote
             self._builder.broken_arguments(rest, rest, call.scanner.broken)
         elif rest:
@@ -186,10 +186,10 @@ class ChatDecoder:
         if not call.name:
             builder.malformed("a call without a name")
             self._show(SpanKind.TEXT, Piece(PieceKind.TEXT, "".join(call.unread)))
-        elif not call.begun and cut:
+        elif not call.has_arguments and cut:
             builder.malformed("the call was truncated")
             builder.discard_call()
-        elif not call.begun:
+        elif not call.has_arguments:
             builder.arguments("{}", "")  # of a function without parameters
             builder.end_call()
         elif call.scanner.done:
@@ -233,5 +233,5 @@ class _Call:
         self.id = ""
         self.name = ""
         self.unread: list[str] = []  # before its name is known
-        self.begun = False  # it has arguments
+        self.has_arguments = False  # it has arguments
         self.scanner = JsonScanner(only_object=True)

@@ -18,7 +18,7 @@ from antiphon.decode.doubled import DoubledMarker
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.decode.ids import CallIds, ids_by, openai_call_id
 from antiphon.decode.lexer import NEVER_PLAIN
-from antiphon.decode.readers import MIN_BEGUN, RETRACT, SpanReader, StateReader, Step
+from antiphon.decode.readers import MIN_CUT_MARKER, RETRACT, SpanReader, StateReader, Step
 from antiphon.decode.stops import StopMatcher
 from antiphon.decode.table import Table
 from antiphon.decode.token_map import TokenMap
@@ -168,7 +168,7 @@ class Decoder:
     def reasoning_tokens(self) -> int:
         """Reasoning tokens so far, including an incomplete one."""
         self._flush_counts()
-        return self._builder.reasoning_tokens + (self.in_reasoning and self._token_map.begun)
+        return self._builder.reasoning_tokens + (self.in_reasoning and self._token_map.is_inside_token)
 
     def feed(self, chunk: Chunk) -> list[Event]:
         """The events that this chunk completes."""
@@ -195,15 +195,15 @@ class Decoder:
 
     def _feed(self, chunk: Chunk) -> list[Event]:
         """The same for any chunk."""
-        space, one = self._space, len(chunk.tokens) == 1
+        space, single = self._space, len(chunk.tokens) == 1
         if space is not None:
             text = space.text + chunk.text
-            if one and self._plain_texts[text]:
+            if single and self._plain_texts[text]:
                 self._space, self.plain = None, self._plain_texts
                 self._plain_length += len(text)
                 self._plain_tokens += 2
                 return [self._delta(text, text, space.tokens + chunk.tokens)]
-        elif one and self._spaces[chunk.text]:
+        elif single and self._spaces[chunk.text]:
             # The next chunk will probably be plain together with this space. The space alone is not.
             self._space, self.plain = chunk, NEVER_PLAIN
             return []
@@ -274,12 +274,12 @@ class Decoder:
 
     def _read_cut(self) -> None:
         """Read what was held back when the answer was cut: the beginning of a marker or call is not shown."""
-        begun, text = self._doubled.take_cut(MIN_BEGUN)
-        self._builder.markup(begun)
+        start, text = self._doubled.take_cut(MIN_CUT_MARKER)
+        self._builder.markup(start)
         while text and (step := self._reader.feed(text)):
             text = self._follow(step)
         if isinstance(self._reader, SpanReader):
-            self._reader.drop_begun_marker()
+            self._reader.drop_cut_marker()
         text = ""
         while step := self._reader.finish(text):
             if step.to == RETRACT and self._builder.retractable:
@@ -295,17 +295,17 @@ class Decoder:
         events = self._builder.drain()
         if not self._prefix_left:
             return events
-        return [kept for event in events if (kept := self._without_prefix(event))]
+        return [remaining for event in events if (remaining := self._without_prefix(event))]
 
     def _without_prefix(self, event: Event) -> Event | None:
         """The event without the text of `call_prefix`; None if it has no other."""
-        given = min(self._prefix_left, len(event.raw))
-        if not given:
+        length = min(self._prefix_left, len(event.raw))
+        if not length:
             return event
-        self._prefix_left -= given
+        self._prefix_left -= length
         if not isinstance(event, TextDelta | ReasoningDelta):
-            return replace(event, raw=event.raw[given:])
-        new = event.raw[given:]
+            return replace(event, raw=event.raw[length:])
+        new = event.raw[length:]
         return replace(event, text=new, raw=new) if new else None
 
     def _is_complete(self, finish: Finish) -> bool:
@@ -378,17 +378,17 @@ class Decoder:
             return text[len(token) :]
         if text:  # an answer that starts inside a header may be empty
             self._builder.malformed("a marker that opens no call")
-        taken = self._text_length(marker or "", raw)
+        length = self._text_length(marker or "", raw)
         reader = self._resume_text(None if marker is None else self._origin)
-        reader.take_as_text(text[:taken], quoted=bool(marker))
-        return text[taken:]
+        reader.take_as_text(text[:length], quoted=bool(marker))
+        return text[length:]
 
     def _header_token(self, text: str) -> str:
         """The special token, and the space before it, with which text that is no header begins."""
         if not isinstance(self._table[self.state].state, Header):
             return ""
         space = len(text) - len(text.lstrip())
-        token = next((each for each in self._table.header_tokens if text.startswith(each, space)), "")
+        token = next((token for token in self._table.header_tokens if text.startswith(token, space)), "")
         return text[:space] + token if token else ""
 
     def _text_length(self, marker: str, raw: str) -> int:

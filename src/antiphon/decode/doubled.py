@@ -6,7 +6,7 @@ a row, so this is the same in all of them.
 
 from antiphon.decode.lexer import MAX_SPACE
 
-LEAST = 3
+MIN_LENGTH = 3
 """Characters of a marker that has a double. Shorter ones, like `>`, are punctuation."""
 
 
@@ -20,7 +20,7 @@ class DoubledMarker:
 
     def expect(self, marker: str) -> None:
         """This marker was read, and the text after it comes next."""
-        self.expected = marker.strip() if len(marker) >= LEAST else ""
+        self.expected = marker.strip() if len(marker) >= MIN_LENGTH else ""
 
     def take(self, text: str, *, final: bool = False) -> tuple[str, str]:
         """The double with the space before it, and the text after it. What may become one is held back."""
@@ -38,8 +38,8 @@ class DoubledMarker:
         self.expected = ""
         return "", text
 
-    def take_cut(self, least: int) -> tuple[str, str]:
+    def take_cut(self, minimum: int) -> tuple[str, str]:
         """The beginning of a double with so many characters, where an answer was cut; or the held text."""
-        begun = len(self._held.strip()) >= least
+        is_double = len(self._held.strip()) >= minimum
         text, self._held, self.expected = self._held, "", ""
-        return (text, "") if begun else ("", text)
+        return (text, "") if is_double else ("", text)

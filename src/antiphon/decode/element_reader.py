@@ -49,16 +49,16 @@ class ElementReader:
         return step
 
     def _read_text(self, text: str) -> tuple[Step | None, str]:
-        found = self._opener.find(text)
-        end = len(text) if found is None else found.start
+        match = self._opener.find(text)
+        end = len(text) if match is None else match.start
         self._text(text[:end])
         if self._size > MAX_COLLECTED:
             return self._break("an argument is too long", text[end:]), ""
-        if found is None or not found.marker:
+        if match is None or not match.marker:
             self._held = text[end:]
             return None, ""
-        self._in_tag, self._before = True, found.marker
-        return None, text[found.end :]
+        self._in_tag, self._before = True, match.marker
+        return None, text[match.end :]
 
     def _read_tag(self, text: str) -> tuple[Step | None, str]:
         end = text.find(">", 0, MAX_NAME + 2)

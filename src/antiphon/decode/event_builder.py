@@ -66,7 +66,7 @@ class EventBuilder:
         self._writer: ObjectWriter  # of the arguments of the call that is named
         self._broken = False  # the arguments of the open call are no JSON any more
         self._provisional: list[str] | None = None
-        self._named: CallHeader | None = None  # the call that the provisional text begins
+        self._call_header: CallHeader | None = None  # the call that the provisional text begins
         self._provisional_size = self._skipped = 0
         self._events: list[Event] = []
         self.completion_tokens = 0
@@ -85,7 +85,7 @@ class EventBuilder:
     def enter(self, kind: SpanKind, phase: str | None = None) -> None:
         """Text of this kind follows: close an open item of another kind."""
         # A call with a name and without an argument is not open yet, but ends here as well.
-        if self._open is not kind or self._phase != phase or self._named is not None:
+        if self._open is not kind or self._phase != phase or self._call_header is not None:
             self.close()
         self._kind, self._phase = kind, phase
         self.reasoned = self.reasoned or kind is _REASONING
@@ -130,7 +130,7 @@ class EventBuilder:
         """Close the open item; a call that did not fail is complete."""
         if self._held:
             self._release()
-        if self._open is _CALL or self._named is not None:
+        if self._open is _CALL or self._call_header is not None:
             self.arguments(self._writer.end(), "")
             self.end_call()
         elif self._open is not None:
@@ -151,7 +151,7 @@ class EventBuilder:
     @property
     def provisional(self) -> bool:
         """Whether there may be a call, whose name is not known."""
-        return self._provisional is not None and self._named is None
+        return self._provisional is not None and self._call_header is None
 
     @property
     def retractable(self) -> bool:
@@ -172,7 +172,7 @@ class EventBuilder:
     def retract(self) -> tuple[str | None, str]:
         """There is no call: return the marker and the text after it, to be read again."""
         raw, marker = "".join(self._provisional or ()), self.marker
-        self._provisional = self.marker = self._named = None
+        self._provisional = self.marker = self._call_header = None
         return marker, raw
 
     def discard_call(self) -> None:
@@ -198,7 +198,7 @@ class EventBuilder:
 
     def name_call(self, name: str, call_id: str | None = None) -> None:
         """The call's name is known: it starts with its first argument, or its end."""
-        self._named = CallHeader(name, call_id)
+        self._call_header = CallHeader(name, call_id)
         self._writer = ObjectWriter(self._tools.get(name, {}))
 
     def _start_call(self, name: str, call_id: str | None) -> None:
@@ -219,22 +219,22 @@ class EventBuilder:
     @property
     def in_call(self) -> bool:
         """Whether a call is open."""
-        return self._open is _CALL or self._named is not None
+        return self._open is _CALL or self._call_header is not None
 
     def arguments(self, text: str, raw: str) -> None:
         """Add JSON text to the arguments of the call, which starts with the first text."""
-        if self._named is not None:
+        if self._call_header is not None:
             if not text:
                 self.markup(raw)
                 return
-            self._start_call(*self._named)
+            self._start_call(*self._call_header)
         if raw or text:
             self._events.append(ArgumentsDelta(text, raw, self._take(raw)))
 
     def broken_arguments(self, text: str, raw: str, why: str) -> None:
         """Add text that is not JSON to the arguments, after reporting that they are malformed."""
-        if text and self._named is not None:
-            self._start_call(*self._named)
+        if text and self._call_header is not None:
+            self._start_call(*self._call_header)
         if text and not self._broken:
             self._broken = True
             self._malformed_arguments(why)

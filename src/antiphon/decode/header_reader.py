@@ -19,10 +19,10 @@ class HeaderReader(ShortTextReader):
         self._state = state
         self._grammar = grammar
 
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        if not self._state.begins(text[: found.start]):
+    def _read(self, text: str, match: MarkerMatch) -> Step | None:
+        if not self._state.begins(text[: match.start]):
             return Step(RETRACT, text)
-        return super()._read(text, found)
+        return super()._read(text, match)
 
     def _parse(self, header: str, marker: str, rest: str) -> Step | None:
         route = self._state.route(header)

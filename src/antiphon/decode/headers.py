@@ -59,9 +59,9 @@ def kimi_name(text: str) -> CallHeader | None:
 def mistral_name(text: str) -> CallHeader | None:
     """`NAME`, or `NAME[CALL_ID]ID` with an id that Mistral's templates accept."""
     name, _, call_id = text.partition("[CALL_ID]")
-    named = plain_name(name)
-    return named and CallHeader(
-        named.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None
+    header = plain_name(name)
+    return header and CallHeader(
+        header.name, call_id.strip() if _MISTRAL_ID.fullmatch(call_id.strip()) else None
     )
 
 
@@ -71,8 +71,8 @@ def attribute_name(name: str, more: str = "") -> NameParser:
     find = _attribute(name)
 
     def parse(text: str) -> CallHeader | None:
-        found = find(text)
-        return plain_name(found) if found else None
+        value = find(text)
+        return plain_name(value) if value else None
 
     return SpelledParser(parse, (f'{name}="NAME"{more}',))
 
@@ -92,8 +92,8 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
         outside = _RECIPIENT.sub(" ", text)
         tokens = set(_TOKEN.findall(outside))
         words = [*filter(None, _WORD.findall(_TOKEN.sub(" ", outside)))]
-        known = tokens or recipient or len(words) < 2 or not {"assistant", *channels}.isdisjoint(words)
-        if not known or not tokens <= {"<|channel|>", "<|constrain|>"}:
+        is_header = tokens or recipient or len(words) < 2 or not {"assistant", *channels}.isdisjoint(words)
+        if not is_header or not tokens <= {"<|channel|>", "<|constrain|>"}:
             return None
         state = next((channels[word] for word in words if word in channels), guess)
         path = recipient[1] if recipient else ""
@@ -107,13 +107,13 @@ def harmony_router(channels: Mapping[str, str], guess: str, arguments: str, code
         glued = [name.removesuffix(word) for word in _GLUED if name.endswith(word)]
         return Route(arguments, CallHeader(name), None if certain else state, tuple(glued))
 
-    known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
+    messages = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
     calls = (
         HeaderSpelling("assistant<|channel|>commentary to=functions.NAME <|constrain|>json", arguments),
         HeaderSpelling("assistant to=functions.NAME<|channel|>commentary json", arguments),
         HeaderSpelling("assistant<|channel|>analysis to=NAME json", arguments, native=True),
     )
-    return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", (*known, *calls)))
+    return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", (*messages, *calls)))
 
 
 @with_source
@@ -134,19 +134,19 @@ def called_recipient_router(channels: Mapping[str, str], guess: str, call: str, 
             return None
         return Route(next((channels[word] for word in words if word in channels), guess))
 
-    known = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
-    headings = (*known, HeaderSpelling(f"assistant {spelling}", call))
+    messages = [HeaderSpelling(f"assistant<|channel|>{channel}", to) for channel, to in channels.items()]
+    headings = (*messages, HeaderSpelling(f"assistant {spelling}", call))
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
 
 
 @with_source
 def begins_harmony_header(*channels: str) -> Callable[[str], bool]:
     """Whether text may be the start of a harmony header: a special token, or first a word of one."""
-    known = ("assistant", "json", *channels)
+    first_words = ("assistant", "json", *channels)
 
     def begins(text: str) -> bool:
         words = _HEADER_TEXT.match(text)[1].split(maxsplit=1)  # type: ignore[index]  # it may be empty
-        return len(words) < 2 or words[0].startswith("to=") or _WORD.match(words[0])[0] in known  # type: ignore[index]
+        return len(words) < 2 or words[0].startswith("to=") or _WORD.match(words[0])[0] in first_words  # type: ignore[index]
 
     return begins
 
@@ -162,8 +162,8 @@ def prefixed_name(pattern: str, spelling: str) -> NameParser:
     prefix = re.compile(pattern)
 
     def parse(text: str) -> CallHeader | None:
-        found = prefix.match(text)
-        return plain_name(text[found.end() :]) if found else None
+        match = prefix.match(text)
+        return plain_name(text[match.end() :]) if match else None
 
     return SpelledParser(parse, (spelling,))
 
@@ -195,8 +195,8 @@ def recipient_router(recipients: Mapping[str, str], others: str, nobody: str | N
             return None
         return Route(recipients.get(words[0][3:], others))
 
-    known = [HeaderSpelling(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
-    headings = (*known, HeaderSpelling("assistant to=NAME", others))
+    messages = [HeaderSpelling(f"assistant to={recipient}", to) for recipient, to in recipients.items()]
+    headings = (*messages, HeaderSpelling("assistant to=NAME", others))
     return SpelledParser(route, HeaderSpellings("<|start|>", "assistant", headings))
 
 
@@ -204,8 +204,8 @@ def begins_recipient(text: str) -> bool:
     """Whether text may be the start of `assistant to=RECIPIENT`, or a token without a header."""
     text = _STARTED_AGAIN.sub("", text).lstrip()
     recipient = text.removeprefix("assistant").lstrip()
-    begun = any(word.startswith(recipient) for word in ("<|start|>", "<|eom|>", "<|eot|>", "to="))
-    return begun or "assistant".startswith(text.rstrip()) or _TO_RECIPIENT.fullmatch(recipient) is not None
+    starts = any(word.startswith(recipient) for word in ("<|start|>", "<|eom|>", "<|eot|>", "to="))
+    return starts or "assistant".startswith(text.rstrip()) or _TO_RECIPIENT.fullmatch(recipient) is not None
 
 
 def is_cut_recipient(text: str) -> bool:
@@ -270,10 +270,10 @@ def typed_key(key: str, type_: str, texts: str, others: Mapping[str, str] = _JSO
     find_key, find_type = _attribute(key), _attribute(type_)
 
     def parse(text: str) -> ArgumentKey | None:
-        found, type_found = find_key(text), find_type(text)
-        if not found or len(found) > MAX_NAME:
+        key_value, type_value = find_key(text), find_type(text)
+        if not key_value or len(key_value) > MAX_NAME:
             return None
-        return ArgumentKey(found, "string" if type_found == texts else "json")
+        return ArgumentKey(key_value, "string" if type_value == texts else "json")
 
     spellings = {"string": texts, **others}
     return SpelledParser(
@@ -322,8 +322,8 @@ def _attribute(name: str) -> Callable[[str], str | None]:
     pattern = re.compile(rf"(?:^|\s){re.escape(name)}\s*=\s*{value}")
 
     def find(text: str) -> str | None:
-        found = pattern.search(text)
-        return found and unescape(found[found.lastindex or 0])
+        match = pattern.search(text)
+        return match and unescape(match[match.lastindex or 0])
 
     return find
 

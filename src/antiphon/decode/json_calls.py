@@ -34,7 +34,7 @@ class JsonCallsReader(PhaseReader):
         self._openers = openers
         self._make_scanner = _SCANNERS[state.quotes]
         self._in_array = False
-        self._called = False
+        self._has_name = False
         self._begin_object()
 
     def _begin_object(self) -> None:
@@ -192,7 +192,7 @@ class JsonCallsReader(PhaseReader):
     def _take_key(self, key: str) -> bool:
         """A key before the name is known. False if this is not a call."""
         state = self._state
-        return any(key in known for known in (state.name, state.arguments, state.ids, _OTHER_KEYS))
+        return any(key in keys for keys in (state.name, state.arguments, state.ids, _OTHER_KEYS))
 
     def _is_arguments(self, key: str) -> bool:
         return key in self._state.arguments
@@ -208,7 +208,7 @@ class JsonCallsReader(PhaseReader):
         self._name = _string([value])
         if not self._name or not self._builder.accepts(self._name, self._state.names):
             return False
-        self._called = True
+        self._has_name = True
         self._builder.name_call(self._name, self._id)
         if self._early is not None:
             self._emit_early(self._early)
@@ -235,7 +235,7 @@ class JsonCallsReader(PhaseReader):
         return text
 
     def _end_array(self, text: str) -> Step:
-        if self._builder.provisional and not self._called:
+        if self._builder.provisional and not self._has_name:
             return Step(RETRACT, "]" + text)
         self._builder.discard_call()  # a trailing comma in the array
         self._builder.markup("]")
@@ -267,7 +267,7 @@ class KeyedCallsReader(JsonCallsReader):
     def _take_key(self, key: str) -> bool:
         if not key or not self._builder.accepts(key, self._state.names):
             return False
-        self._called = True
+        self._has_name = True
         self._builder.name_call(key)
         return True
 

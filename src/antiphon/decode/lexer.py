@@ -20,12 +20,12 @@ class MarkerMatch(Struct, frozen=True):
     marker: str
 
 
-def _begun(marker: str, least: int = 1) -> str:
-    """A pattern for proper prefixes of `marker` with `least` characters or more: `a(?:b)?` for `abc`."""
+def _prefix_pattern(marker: str, minimum: int = 1) -> str:
+    """A pattern for proper prefixes of `marker` with `minimum` characters or more: `a(?:b)?` for `abc`."""
     pattern = ""
-    for char in reversed(marker[least:-1]):
+    for char in reversed(marker[minimum:-1]):
         pattern = f"(?:{re.escape(char)}{pattern})?"
-    return re.escape(marker[:least]) + pattern
+    return re.escape(marker[:minimum]) + pattern
 
 
 MAX_KNOWN = 16_384
@@ -67,20 +67,20 @@ class Lexer:
         self.markers = frozenset(markers)
         longest_first = sorted(self.markers, key=lambda marker: (-len(marker), marker))
         whole = "|".join(map(re.escape, longest_first)) or r"(?!)"
-        begun = "|".join(_begun(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
+        prefixes = "|".join(_prefix_pattern(marker) for marker in longest_first if len(marker) > 1) or r"(?!)"
         # If a marker is the beginning of another, the longer one may still follow.
         longer = [
-            _begun(marker, len(short))
+            _prefix_pattern(marker, len(short))
             for marker in longest_first
             for short in longest_first
             if short != marker and marker.startswith(short)
         ]
         first = rf"(?:{'|'.join(longer)})\Z|" if longer else ""
-        self._search = re.compile(rf"{first}({whole})|(?:{begun})\Z").search
+        self._search = re.compile(rf"{first}({whole})|(?:{prefixes})\Z").search
         self._search_final = re.compile(rf"({whole})").search
         # Text is not plain if it contains a marker, or ends with the beginning of one, or with space, which
         # belongs to the marker if one follows.
-        self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{begun}|\s)\Z").search)
+        self.plain = PlainTexts(re.compile(rf"{first}({whole})|(?:{prefixes}|\s)\Z").search)
         search = self._search
         self.space = PlainTexts(lambda text: not text.isspace() or len(text) > MAX_SPACE or search(text))
 

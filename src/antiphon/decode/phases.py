@@ -40,10 +40,10 @@ class PhaseReader:
 
     def _break(self, text: str) -> Step | None:
         """After malformed arguments: all text up to a marker belongs to them, so no text is lost."""
-        found = self._closers.find(text)
-        end = len(text) if found is None else found.start
+        match = self._closers.find(text)
+        end = len(text) if match is None else match.start
         self._builder.broken_arguments(text[:end], text[:end], self._broken)
-        if found is None or not found.marker:
+        if match is None or not match.marker:
             self._held = text[end:]
             return None
         self._builder.fail_call(self._broken)

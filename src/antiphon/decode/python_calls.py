@@ -47,12 +47,12 @@ class PythonCallsReader(PhaseReader):
         if step is not None:
             return step
         if self._builder.provisional:
-            begun = self._phase == self._begin_arguments or self._builder.in_list
-            return None if begun else Step(RETRACT, "")
+            is_call = self._phase == self._begin_arguments or self._builder.in_list
+            return None if is_call else Step(RETRACT, "")
         if self._phase == self._break:
             self._builder.broken_arguments("", self._held, self._broken)
         else:
-            self._builder.arguments(self._shown([self._arguments.last()]), self._held)
+            self._builder.arguments(self._as_json([self._arguments.last()]), self._held)
         return None
 
     # Phases
@@ -84,8 +84,8 @@ class PythonCallsReader(PhaseReader):
         return rest[1:]
 
     def _opens(self, char: str) -> bool:
-        named = plain_name(self._name)
-        return char == "(" and named is not None and self._builder.accepts(named.name, self._state.names)
+        header = plain_name(self._name)
+        return char == "(" and header is not None and self._builder.accepts(header.name, self._state.names)
 
     def _begin_arguments(self, text: str) -> Step | str | None:
         """Up to the first argument's name, or the end."""
@@ -94,9 +94,9 @@ class PythonCallsReader(PhaseReader):
         self._builder.markup(text[:end])
         if self._arguments.broken:
             return Step(RETRACT, text[end:])
-        if self._arguments.begun:
+        if self._arguments.is_call:
             self._builder.name_call(self._name)
-            self._builder.arguments(self._shown(out), "")
+            self._builder.arguments(self._as_json(out), "")
             self._phase = self._stream
             self._end_call()
         return text[end:]
@@ -105,7 +105,7 @@ class PythonCallsReader(PhaseReader):
         """The arguments, streamed."""
         out: list[str] = []
         end = self._arguments.feed(text, 0, out)
-        self._builder.arguments(self._shown(out), text[:end])
+        self._builder.arguments(self._as_json(out), text[:end])
         if self._arguments.waits:
             self._held = text[end:]
             return None
@@ -137,7 +137,7 @@ class PythonCallsReader(PhaseReader):
         self._phase = self._read_name
         return rest
 
-    def _shown(self, pieces: list[str]) -> str:
+    def _as_json(self, pieces: list[str]) -> str:
         """More of the arguments as JSON."""
         out: list[str] = []
         self._written.feed("".join(pieces), 0, out)

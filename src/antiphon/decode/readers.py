@@ -16,7 +16,7 @@ RETRACT: Final = ""
 """In place of a state's name: the provisional text is not a call."""
 
 
-MIN_BEGUN = 2
+MIN_CUT_MARKER = 2
 """Characters of a marker that a cut answer does not show. After text, a single one is rather text."""
 
 _NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
@@ -90,16 +90,16 @@ class SpanReader:
         if self._held:
             text, self._held = self._held + text, ""
         while text:
-            found = self._lexer.find_final(text) if self._final else self._lexer.find(text)
-            if found is None or not self._passes(found.marker):
-                return self._read_to(text, found)
-            text = self._pass(text, found)
+            match = self._lexer.find_final(text) if self._final else self._lexer.find(text)
+            if match is None or not self._passes(match.marker):
+                return self._read_to(text, match)
+            text = self._pass(text, match)
         return None
 
-    def _read_to(self, text: str, found: MarkerMatch | None) -> Step | None:
-        """Read text up to what was found in it."""
-        if found is not None:
-            return self._read(text, found)
+    def _read_to(self, text: str, match: MarkerMatch | None) -> Step | None:
+        """Read text up to the match in it; None: there is none."""
+        if match is not None:
+            return self._read(text, match)
         only_space = self._begins and (self._table.otherwise is not None or self._table.names)
         if self.at_start or text[-1:].isspace() or only_space:
             return self._read(text, MarkerMatch(len(text), len(text), ""))
@@ -113,7 +113,7 @@ class SpanReader:
         if self._table.kind in (_MARKUP, _CALL):
             if text and (step := self.feed(text)):
                 return step
-            if to := self._begun_tag():
+            if to := self._cut_tag():
                 return Step(to, "", self._held)
             text = ""
         self._final = True
@@ -124,24 +124,24 @@ class SpanReader:
             self._report(self._held)
         return step
 
-    def _begun_tag(self) -> str:
+    def _cut_tag(self) -> str:
         """The state that a tag around calls leads to, whose last characters the model has left out."""
-        begun, table = self._held.strip(), self._table
-        if len(begun) <= MIN_BEGUN:
+        start, table = self._held.strip(), self._table
+        if len(start) <= MIN_CUT_MARKER:
             return ""
         states = {
-            to for marker, to in table.to.items() if marker.startswith(begun) and marker not in table.peek
+            to for marker, to in table.to.items() if marker.startswith(start) and marker not in table.peek
         }
         return states.pop() if len(states) == 1 else ""
 
-    def drop_begun_marker(self) -> None:
+    def drop_cut_marker(self) -> None:
         """Report the beginning of a marker, or the name before it, as markup: the answer was cut there."""
-        found = self._lexer.find(self._held)
-        least = MIN_BEGUN if self._table.kind is _TEXT and not self._begins else 1
+        match = self._lexer.find(self._held)
+        minimum = MIN_CUT_MARKER if self._table.kind is _TEXT and not self._begins else 1
         whole = self._lexer.find_final(self._held)  # it may be the beginning of a longer one
         is_whole = whole is not None and whole.end == len(self._held)
-        begun = found and found.end - found.start >= least and not is_whole
-        if begun or (self._begins and self._is_name(self._held, "")):
+        is_cut = match and match.end - match.start >= minimum and not is_whole
+        if is_cut or (self._begins and self._is_name(self._held, "")):
             self._builder.markup(self._held)
             self._held = ""
 
@@ -172,9 +172,9 @@ class SpanReader:
             return False
         return marker in self._table.hidden or marker in self._table.quotes
 
-    def _pass(self, text: str, found: MarkerMatch) -> str:
+    def _pass(self, text: str, match: MarkerMatch) -> str:
         """Read such a marker, and the text before it; return the text after it."""
-        body, marker = text[: found.start], found.marker
+        body, marker = text[: match.start], match.marker
         if self.at_start:
             body = self._skip_space(body)
         if body:
@@ -186,15 +186,15 @@ class SpanReader:
         else:
             self._builder.markup(marker)
         self._quoted = quoted and marker in self._table.quotes
-        return text[found.end :]
+        return text[match.end :]
 
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
+    def _read(self, text: str, match: MarkerMatch) -> Step | None:
         """Read text, space, and a marker or the start of one."""
-        body, rest, begins = text[: found.start], text[found.start :], self._begins
+        body, rest, begins = text[: match.start], text[match.start :], self._begins
         if self.at_start:
             body = self._skip_space(body)
-        if begins and self._is_name(body, found.marker):
-            return self._read_name(body, text, found)
+        if begins and self._is_name(body, match.marker):
+            return self._read_name(body, text, match)
         content = body.rstrip()
         if content and self._table.otherwise is not None:
             return Step(self._table.otherwise, body + rest)
@@ -205,20 +205,20 @@ class SpanReader:
         self._report(content + space[:surplus])
         if content and self._builder.over_limit:
             return Step(RETRACT, space[surplus:] + rest)
-        if found.marker:
-            to, space = self._table.to[found.marker], space[surplus:]
-            peeks = found.marker in self._table.peek
-            return Step(to, rest, space) if peeks else Step(to, text[found.end :], space + found.marker)
+        if match.marker:
+            to, space = self._table.to[match.marker], space[surplus:]
+            peeks = match.marker in self._table.peek
+            return Step(to, rest, space) if peeks else Step(to, text[match.end :], space + match.marker)
         self._held = space[surplus:] + rest
         return None
 
-    def _read_name(self, name: str, text: str, found: MarkerMatch) -> Step | None:
+    def _read_name(self, name: str, text: str, match: MarkerMatch) -> Step | None:
         """Hold a name back until the marker after it comes."""
-        if found.marker in self._table.peek:
-            return Step(self._table.to[found.marker], text)
-        if found.marker:
-            return Step(self._table.to[found.marker], text[found.end :], name + found.marker)
-        self._held = name + text[found.start :]
+        if match.marker in self._table.peek:
+            return Step(self._table.to[match.marker], text)
+        if match.marker:
+            return Step(self._table.to[match.marker], text[match.end :], name + match.marker)
+        self._held = name + text[match.start :]
         return None
 
     def _is_name(self, body: str, marker: str) -> bool:

@@ -20,8 +20,8 @@ class StopMatcher:
 
     def reset(self) -> None:
         """Forget the held-back text."""
-        self._begun = [0] * len(self._stops)  # how much of each the text ends with
-        self._found: tuple[int, int, str] | None = None  # where one begins, minus its length, and the string
+        self._lengths = [0] * len(self._stops)  # how much of each the text ends with
+        self._match: tuple[int, int, str] | None = None  # where one begins, minus its length, and the string
         self._read = 0  # characters of the next text that were read before
 
     def find(self, text: str, first: float = 0) -> tuple[int, str | None]:
@@ -39,22 +39,22 @@ class StopMatcher:
                 at = begins.start()
             waits = self._step(text[at], at + 1, counts=at >= first)
             at += 1
-            if self._found is not None and not waits:
-                start, length, stop = self._found
+            if self._match is not None and not waits:
+                start, length, stop = self._match
                 return start - length * self._include_stop, stop
         visible = min(self._starts(len(text)), default=len(text))
         self._read = len(text) - visible
-        if self._found is not None:
-            self._found = (self._found[0] - visible, *self._found[1:])
+        if self._match is not None:
+            self._match = (self._match[0] - visible, *self._match[1:])
         return visible, None
 
     def find_final(self, text: str) -> tuple[int, str | None]:
         """The same for the characters that are held back, if no more text follows. Then it begins again."""
-        found = self._found
+        match = self._match
         self.reset()
-        if found is None:
+        if match is None:
             return len(text), None
-        start, length, stop = found
+        start, length, stop = match
         return start - length * self._include_stop, stop
 
     def _step(self, char: str, end: int, *, counts: bool) -> bool:
@@ -62,29 +62,29 @@ class StopMatcher:
 
         Unless it `counts`, no stop string ends with it.
         """
-        begun = self._begun
+        lengths = self._lengths
         for index, (stop, borders) in enumerate(self._stops):
-            length = begun[index]
+            length = lengths[index]
             while length and stop[length : length + 1] != char:
                 length = borders[length]
             if stop[length] == char:
                 length += 1
-            begun[index] = length
+            lengths[index] = length
             if length == len(stop) and counts:
-                found = end - length, -length, stop  # the least of these begins first, and is the longest
-                self._found = found if self._found is None else min(self._found, found)
-        if self._found is None:
-            return any(begun)
+                match = end - length, -length, stop  # the least of these begins first, and is the longest
+                self._match = match if self._match is None else min(self._match, match)
+        if self._match is None:
+            return any(lengths)
         return any(
-            length < len(stop) and (end - length, -len(stop)) < self._found[:2]
-            for length, (stop, _) in zip(begun, self._stops, strict=True)
+            length < len(stop) and (end - length, -len(stop)) < self._match[:2]
+            for length, (stop, _) in zip(lengths, self._stops, strict=True)
             if length
         )
 
     def _starts(self, end: int) -> list[int]:
         """The positions where a stop string may begin, in text that ends at `end`."""
-        starts = [end - length for length in self._begun if length]
-        return starts if self._found is None else [*starts, self._found[0]]
+        starts = [end - length for length in self._lengths if length]
+        return starts if self._match is None else [*starts, self._match[0]]
 
 
 def _borders(string: str) -> list[int]:

@@ -104,7 +104,7 @@ class Table(dict[str, CompiledState]):
         return self
 
     def _maker(self, name: str, state: State) -> Callable[[EventBuilder], StateReader]:
-        written, state = state, _decoded(state, self.grammar.states)
+        original, state = state, _decoded(state, self.grammar.states)
         if isinstance(state, Span):
             first, reader = SpanTable(state, name), _SPAN_READERS[state.space]
             again = SpanTable(state, name, reasoned=True) if state.again or state.closes else first
@@ -113,7 +113,7 @@ class Table(dict[str, CompiledState]):
         if isinstance(state, Header):
             return partial(HeaderReader, state, lexer, self.grammar)
         if isinstance(state, Value):
-            habits = written.habits if isinstance(written, Value) else {}
+            habits = original.habits if isinstance(original, Value) else {}
             return partial(ValueReader, state, lexer, _following(state, habits, self.grammar.states))
         if isinstance(state, JsonCalls | KeyedCalls | JsonArguments):
             openers = Lexer(_openers(state.then, self.grammar.states))

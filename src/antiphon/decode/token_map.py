@@ -65,13 +65,13 @@ class TokenMap:
         """The tokens of the next `length` characters; those that continue after hidden text are held back."""
         self.position += length
         tokens, position = self._tokens, self.position
-        taken = []
+        result = []
         while tokens and tokens[0][0] < position and (visible or tokens[0][1] <= position):
-            taken.append(tokens.popleft()[2])
-        return tuple(taken)
+            result.append(tokens.popleft()[2])
+        return tuple(result)
 
     @property
-    def begun(self) -> bool:
+    def is_inside_token(self) -> bool:
         """Whether a held token begins in text that was read."""
         return bool(self._tokens) and self._tokens[0][0] < self.position
 

@@ -27,11 +27,11 @@ class UntilMarkerReader:
         """The same, at the end of the text."""
         text, self._held = self._held + text, ""
         # The second call finds the beginning of a marker that was cut off: it is not part of the text.
-        found = self._lexer.find_final(text) or self._lexer.find(text)
-        return self._read(text, found or MarkerMatch(len(text), len(text), "")) or self._end_of_input()
+        match = self._lexer.find_final(text) or self._lexer.find(text)
+        return self._read(text, match or MarkerMatch(len(text), len(text), "")) or self._end_of_input()
 
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        """Read text up to `found`; hold back the rest if that is only the start of a marker."""
+    def _read(self, text: str, match: MarkerMatch) -> Step | None:
+        """Read text up to `match`; hold back the rest if that is only the start of a marker."""
         raise NotImplementedError
 
     def _end_of_input(self) -> Step | None:
@@ -49,12 +49,12 @@ class ShortTextReader(UntilMarkerReader):
         super().__init__(lexer, builder)
         self._words = words
 
-    def _read(self, text: str, found: MarkerMatch) -> Step | None:
-        header = text[: found.start]
+    def _read(self, text: str, match: MarkerMatch) -> Step | None:
+        header = text[: match.start]
         if len(header) > MAX_HEADER or len(header.split()) > self._words or _PROSE.search(header):
             return self._reject(text)
-        if found.marker:
-            return self._parse(header, found.marker, text[found.end :]) or self._reject(text)
+        if match.marker:
+            return self._parse(header, match.marker, text[match.end :]) or self._reject(text)
         self._held = text
         return None
 

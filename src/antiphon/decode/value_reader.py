@@ -62,7 +62,7 @@ class ValueReader:
         self._following = following
         self._builder = builder
         self._trims = state.trim is Trim.NEWLINE
-        self._begun = not self._trims
+        self._started = not self._trims
         self._held = ""
         self._final = False
         self._end: str | None = None  # the marker that may be the value's end
@@ -101,23 +101,23 @@ class ValueReader:
 
     def _read(self, text: str) -> Step | str | None:
         """Read the value, up to a marker."""
-        found = self._find(self._lexer, text)
-        body = text[: found.start]
-        if not self._begun and body:
-            self._begun = True
+        match = self._find(self._lexer, text)
+        body = text[: match.start]
+        if not self._started and body:
+            self._started = True
             if body[0] == "\n":
                 self._builder.value("", "\n")
                 body = body[1:]
         value = body.removesuffix("\n") if self._trims else body
         self._builder.value(value, value)
-        space, rest = body[len(value) :], text[found.end :]
-        if not found.marker:
-            self._held = space + text[found.start :]
+        space, rest = body[len(value) :], text[match.end :]
+        if not match.marker:
+            self._held = space + text[match.start :]
             return None
         self._before_end = space
-        if found.marker not in self._following:
-            return self._end_value(found.marker, rest)
-        self._end = found.marker
+        if match.marker not in self._following:
+            return self._end_value(match.marker, rest)
+        self._end = match.marker
         return rest
 
     def _decide(self, text: str) -> Step | str | None:
@@ -125,11 +125,11 @@ class ValueReader:
         end = self._end
         assert end is not None
         following = self._following[end]
-        found = self._find(following.lexer, text)
-        self._after.append(text[: found.start])
-        self._size += found.start
-        rest, confirmed = text[found.start :], found.marker in following.confirming
-        if (found.marker and not confirmed) or not self._fits(following, whole=confirmed):
+        match = self._find(following.lexer, text)
+        self._after.append(text[: match.start])
+        self._size += match.start
+        rest, confirmed = text[match.start :], match.marker in following.confirming
+        if (match.marker and not confirmed) or not self._fits(following, whole=confirmed):
             return self._take_as_text(rest)
         if confirmed or self._size > MAX_UNDECIDED:
             return self._end_value(end, rest)
@@ -147,7 +147,7 @@ class ValueReader:
         body = "".join((self._before_end, end, *self._after))
         value = body.removesuffix("\n") if self._trims else body
         self._builder.value(value, value)
-        self._begun, self._end, self._size = True, None, 0
+        self._started, self._end, self._size = True, None, 0
         self._after.clear()
         return body[len(value) :] + rest
 

@@ -101,7 +101,7 @@ class ChatModel(EngineModel):
                 include_stop=turn.stop_shown,
                 ids=ids_by(openai_call_id, calls, rng),
                 prompt_tokens=size,
-                most=most_bytes,
+                max_bytes=most_bytes,
             )
 
         return Prepared(

@@ -41,7 +41,7 @@ class ValueEnds:
         self._quote = quote
         self._marks = (quote, *sorted(markers, key=len, reverse=True))
         self._longest = max(map(len, self._marks))
-        self._key, self._key_begun = _key_patterns(quote)
+        self._key, self._key_start = _key_patterns(quote)
         self.stops = _stops("".join(sorted({mark[0] for mark in self._marks})))
         self.assign = ""
         self.final = False
@@ -62,7 +62,7 @@ class ValueEnds:
         self._names = names
         self._open = dict.fromkeys(self._open, 0)
 
-    def passed(self, text: str) -> None:
+    def pass_text(self, text: str) -> None:
         """This text is part of a bare value."""
         if not self._opener:
             self._open = {end: self._still_open(end, text) for end in self._open}
@@ -72,8 +72,8 @@ class ValueEnds:
 
         Its text from `start` on has not been passed.
         """
-        found = self._find(text, at, start)
-        return at + 1 if found is None and len(text) - at > MAX_HELD else found
+        stop = self._find(text, at, start)
+        return at + 1 if stop is None and len(text) - at > MAX_HELD else stop
 
     def _find(self, text: str, at: int, start: int) -> Stop | int | None:
         mark = self.mark(text, at)
@@ -104,9 +104,9 @@ class ValueEnds:
 
     def _at_tail(self, text: str, at: int) -> Stop | int | None:
         """In a string: another quote or brackets, directly before the end of the call."""
-        found = _TAIL.match(text, at)
-        assert found is not None
-        after = found.end()
+        tail = _TAIL.match(text, at)
+        assert tail is not None
+        after = tail.end()
         if after == len(text):
             return None
         mark = self.mark(text, after)
@@ -142,8 +142,8 @@ class ValueEnds:
             if len(text) < at + 6:
                 return None if _UNICODE.match((text[at + 2 :] + "0000")[:4]) else at + 2
             code = _UNICODE.match(text, at + 2)
-            known = code is not None and not 0xD800 <= int(code[0], 16) < 0xE000
-            return Stop(at + 6, chr(int(code[0], 16))) if code and known else at + 2
+            valid = code is not None and not 0xD800 <= int(code[0], 16) < 0xE000
+            return Stop(at + 6, chr(int(code[0], 16))) if code and valid else at + 2
         if not char:
             return None
         return Stop(at + 2, _ESCAPES[char]) if char in _ESCAPES else at + 1
@@ -185,31 +185,31 @@ class ValueEnds:
         """Whether the name of an argument follows; with `declared` one that the tool declares."""
         if declared and text[at : at + 1] == ",":
             at += 1
-        found = self._key.match(text, at)
-        if found is not None:
-            return self._is_argument(found, declared)
+        key = self._key.match(text, at)
+        if key is not None:
+            return self._is_argument(key, declared)
         closing = _skip(text, at)
         if closing < len(text) and text[closing] in "})" and not declared:
             return True if self._inside else self._closes(text, closing)  # after a trailing comma
-        return None if self._key_begun.fullmatch(text, at) else False
+        return None if self._key_start.fullmatch(text, at) else False
 
-    def _is_argument(self, found: re.Match[str], declared: bool) -> bool | None:
+    def _is_argument(self, match: re.Match[str], declared: bool) -> bool | None:
         """Whether this name is that of an argument, and not a word before a colon."""
-        text, end, known = found.string, found.end(), found[1] in self._names
-        if self.assign and not self._inside and found[2] != self.assign:
+        text, end, known = match.string, match.end(), match[1] in self._names
+        if self.assign and not self._inside and match[2] != self.assign:
             return False
         if known or self._inside or declared:
             return known or not declared
-        spaced = bool(self._names) and text[found.start()].isspace()
+        spaced = bool(self._names) and text[match.start()].isspace()
         if not spaced and len(text) < end + 2 and "//".startswith(text[end:]):
             return None
         return not (spaced or text.startswith("//", end))  # a URL has no arguments
 
     def _closes(self, text: str, at: int) -> bool | None:
         """Whether only brackets come between this one and the end of the call."""
-        found = _BRACKETS.match(text, at)
-        assert found is not None
-        after = found.end()
+        brackets = _BRACKETS.match(text, at)
+        assert brackets is not None
+        after = brackets.end()
         mark = self.mark(text, after)
         if mark is None or after == len(text):
             return self.final or None
@@ -221,8 +221,8 @@ class ValueEnds:
             if text.startswith(mark, at):
                 return mark
         rest = text[at:] if len(text) - at < self._longest else ""
-        begun = rest and any(mark.startswith(rest) for mark in self._marks)
-        return None if begun else ""
+        may_follow = rest and any(mark.startswith(rest) for mark in self._marks)
+        return None if may_follow else ""
 
     def _still_open(self, end: str, text: str) -> int:
         opener = "{" if end == "}" else "("
@@ -245,7 +245,7 @@ def _stops(marks: str) -> re.Pattern[str]:
 def _key_patterns(quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """A name in quotes or none and what is written before its value; and the start of one."""
     quotes = rf"(?:{re.escape(quote)}|[\"'])?"
-    name, space, begun_quotes = r"[^\W\d][\w.\-]{0,100}", r"\s{0,32}", rf"[{re.escape(quote)}\"']{{0,12}}"
+    name, space, start_quotes = r"[^\W\d][\w.\-]{0,100}", r"\s{0,32}", rf"[{re.escape(quote)}\"']{{0,12}}"
     whole = rf"{space}{quotes}({name}){quotes}{space}([:=])"
-    begun = rf"{space}{begun_quotes}(?:{name})?{begun_quotes}{space}"
-    return re.compile(whole), re.compile(begun)
+    start = rf"{space}{start_quotes}(?:{name})?{start_quotes}{space}"
+    return re.compile(whole), re.compile(start)

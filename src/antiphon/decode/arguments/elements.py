@@ -33,12 +33,12 @@ class Element:
         self.elements: list[Element] = []
 
 
-def written(element: Element, schema: Any, root: Schema) -> str:
+def element_json(element: Element, schema: Any, root: Schema) -> str:
     """The element's contents as JSON. `schema` is its own, None if unknown; `root` resolves references."""
     types = allowed(schema, root)
     if not element.elements:
         return _leaf("".join(element.text), types, schema, root)
-    list_like = all(each.name == ITEM for each in element.elements)
+    list_like = all(child.name == ITEM for child in element.elements)
     if "array" in types - {"object"} and (list_like or "object" not in types):
         return _array(element.elements, schema, root)
     return _array(element.elements, None, root) if list_like and not types else _object(element, schema, root)
@@ -46,13 +46,13 @@ def written(element: Element, schema: Any, root: Schema) -> str:
 
 def merged_json(elements: Sequence[Element], schema: Any, root: Schema) -> str:
     """Elements of one name as JSON: an array, unless there is only one."""
-    return written(elements[0], schema, root) if len(elements) == 1 else _array(elements, schema, root)
+    return element_json(elements[0], schema, root) if len(elements) == 1 else _array(elements, schema, root)
 
 
 def lists(schema: Any, root: Schema) -> bool:
     """Whether nested elements are the values of an array, and not arrays themselves."""
-    types, each = allowed(schema, root), allowed(items(schema, root), root)
-    return "array" in types and "object" not in types and bool(each) and "array" not in each
+    types, item_types = allowed(schema, root), allowed(items(schema, root), root)
+    return "array" in types and "object" not in types and bool(item_types) and "array" not in item_types
 
 
 class Repeated:
@@ -74,11 +74,11 @@ class Repeated:
 
     def add_value(self, element: Element) -> str:
         """Add a value of an array, see `lists`."""
-        each, before = items(self._schema, self._root), ", " if self._values else "["
-        found = [written(value, each, self._root) for value in (*self._elements, element)]
+        item_schema, before = items(self._schema, self._root), ", " if self._values else "["
+        values = [element_json(value, item_schema, self._root) for value in (*self._elements, element)]
         self._elements.clear()
-        self._values += found
-        return before + ", ".join(found)
+        self._values += values
+        return before + ", ".join(values)
 
     def end(self) -> str:
         """End the argument: the whole text, or the end of the array."""
@@ -90,14 +90,14 @@ class Repeated:
 
 
 def _array(elements: Sequence[Element], schema: Any, root: Schema) -> str:
-    each = items(schema, root)
-    return f"[{', '.join(written(element, each, root) for element in elements)}]"
+    item_schema = items(schema, root)
+    return f"[{', '.join(element_json(element, item_schema, root) for element in elements)}]"
 
 
 def _object(element: Element, schema: Any, root: Schema) -> str:
     groups: dict[str, list[Element]] = {}
-    for each in element.elements:
-        groups.setdefault(each.name, []).append(each)
+    for child in element.elements:
+        groups.setdefault(child.name, []).append(child)
     members = {name: merged_json(group, argument(schema, name, root), root) for name, group in groups.items()}
     if text := "".join(element.text).strip():
         members[TEXT] = json.dumps(text, ensure_ascii=False)

@@ -30,7 +30,7 @@ _CLOSER = {"call": ")", "[": "]", "(": ")", "{": "}"}
 _JSON = {"call": "{}", "[": "[]", "(": "[]", "{": "{}"}
 _GAP = re.compile(rf"\s{{0,{MAX_GAP}}}")
 _ARGUMENT = re.compile(rf"\s{{0,{MAX_GAP}}}([^\W\d]\w{{0,{MAX_GAP}}})[ \t]{{0,8}}=")
-_ARGUMENT_BEGUN = re.compile(rf"\s{{0,{MAX_GAP}}}(?:[^\W\d]\w{{0,{MAX_GAP}}})?[ \t]{{0,8}}")
+_ARGUMENT_START = re.compile(rf"\s{{0,{MAX_GAP}}}(?:[^\W\d]\w{{0,{MAX_GAP}}})?[ \t]{{0,8}}")
 _END_OF_CALLS = re.compile(r"\)\s{0,16}(?:\]\s{0,16})?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
 _ESCAPES |= {"\\": "\\", '"': '"', "'": "'"}
@@ -42,7 +42,7 @@ _Phase = Callable[[str, int, list[str]], int]
 class PythonArguments:
     """Reads from after a call's `(` up to and including its `)`.
 
-    `begun` is true once the first name or the end was read: `feed` stops there
+    `is_call` is true once the first name or the end was read: `feed` stops there
     once. `done` is true after the end, `broken` says why the arguments are malformed. `waits` is true where
     it stopped because it needs more text. `names` are the arguments that the tool declares; `final`: no more
     text follows.
@@ -56,10 +56,10 @@ class PythonArguments:
         self._in_key = False  # reading the key of a dict
         self._word = ""
         self._quote = ""  # of the current string, one character or three
-        self._seen = 0  # consecutive quotes read
+        self._quote_count = 0  # consecutive quotes read
         self._depth = 0  # parentheses that are open in the string
         self._escape = ""
-        self.begun = False
+        self.is_call = False
         self.done = False
         self.waits = False
         self.final = False
@@ -67,8 +67,8 @@ class PythonArguments:
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
         """Read from `text[start]`, append JSON to `out`, and return where reading stopped."""
-        position, begun, self.waits = start, self.begun, False
-        while position < len(text) and not self.done and not self.broken and self.begun is begun:
+        position, before, self.waits = start, self.is_call, False
+        while position < len(text) and not self.done and not self.broken and self.is_call is before:
             position = self._phase(text, position, out)
             if self.waits:
                 break
@@ -124,7 +124,7 @@ class PythonArguments:
         )
         self._counts[-1] += 1
         self._word = ""
-        self.begun = True
+        self.is_call = True
         self._phase = self._value
         return position + 1
 
@@ -135,7 +135,7 @@ class PythonArguments:
             return position
         char = text[position]
         if char in "\"'":
-            self._quote, self._seen, self._phase = char, 0, self._opening
+            self._quote, self._quote_count, self._phase = char, 0, self._opening
         elif char in "[({" and not self._in_key:
             return self._open(char, position, out)
         elif _WORD.match(char)[0]:  # type: ignore[index]  # it may be empty, never missing
@@ -175,7 +175,7 @@ class PythonArguments:
         out.append(_JSON[kind] if kind == "call" and not count else _JSON[kind][1])
         self._phase = self._after
         self.done = not self._stack
-        self.begun = self.begun or self.done
+        self.is_call = self.is_call or self.done
         return position + 1
 
     def _break(self, position: int, why: str) -> int:
@@ -203,12 +203,12 @@ class PythonArguments:
     def _opening(self, text: str, position: int, out: list[str]) -> int:
         """The quotes that open a string: one, two (it is empty) or three."""
         if text[position] == self._quote:
-            self._seen += 1
-            if self._seen < 3:
+            self._quote_count += 1
+            if self._quote_count < 3:
                 return position + 1
             self._quote *= 3
             position += 1
-        empty = self._seen == 2
+        empty = self._quote_count == 2
         out.append('""' if empty else '"')
         self._depth = 0
         self._phase = self._after if empty else self._string
@@ -228,7 +228,7 @@ class PythonArguments:
         elif char != self._quote[0]:
             out.append(_encoded(char))
         elif len(self._quote) == 3:
-            self._seen, self._phase = 0, self._triple
+            self._quote_count, self._phase = 0, self._triple
             return position
         else:
             ends = self._ends(text, position + 1)
@@ -257,35 +257,35 @@ class PythonArguments:
 
     def _argument_follows(self, text: str, position: int) -> bool | None:
         """Whether an argument follows a comma after a quote."""
-        found = _ARGUMENT.match(text, position)
-        if found is not None:
-            return found[1] in self._names or self._depth <= 0
-        begun = _ARGUMENT_BEGUN.match(text, position)
-        assert begun is not None
-        if begun.end() == len(text):
+        argument = _ARGUMENT.match(text, position)
+        if argument is not None:
+            return argument[1] in self._names or self._depth <= 0
+        start = _ARGUMENT_START.match(text, position)
+        assert start is not None
+        if start.end() == len(text):
             return self.final or None
-        trails = text[begun.end()] == ")" and not begun[0].strip()
-        return self._call_ends(text, begun.end()) if trails else False
+        trails = text[start.end()] == ")" and not start[0].strip()
+        return self._call_ends(text, start.end()) if trails else False
 
     def _call_ends(self, text: str, position: int) -> bool | None:
         """Whether a parenthesis after a quote ends the call: another one follows, or the end of the calls."""
-        found = _END_OF_CALLS.match(text, position)
-        assert found is not None
-        after = found.end()
+        end = _END_OF_CALLS.match(text, position)
+        assert end is not None
+        after = end.end()
         if after == len(text):
             return self.final or None
         char = text[after]
-        if "]" in found[0] or char == "<":
+        if "]" in end[0] or char == "<":
             return char not in "'\"),"
-        return self._depth <= 0 and (char in ",;" or "\n" in found[0])
+        return self._depth <= 0 and (char in ",;" or "\n" in end[0])
 
     def _triple(self, text: str, position: int, out: list[str]) -> int:
         if text[position] != self._quote[0]:
-            out.append(_encoded(self._quote[0] * self._seen))
+            out.append(_encoded(self._quote[0] * self._quote_count))
             self._phase = self._string
             return position
-        self._seen += 1
-        if self._seen == 3:
+        self._quote_count += 1
+        if self._quote_count == 3:
             out.append('"')
             self._phase = self._after
         return position + 1

@@ -40,11 +40,11 @@ _LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0
 def argument(schema: Any, key: str, root: Schema | None = None) -> Any:
     """The schema of the argument or member `key`; None if `schema` has none."""
     for part in _subschemas(schema, schema if root is None else root):
-        properties, others = part.get("properties"), part.get("additionalProperties")
+        properties, additional = part.get("properties"), part.get("additionalProperties")
         if isinstance(properties, Mapping) and key in properties:
             return properties[key]
-        if isinstance(others, Mapping):
-            return others
+        if isinstance(additional, Mapping):
+            return additional
     return None
 
 
@@ -85,8 +85,8 @@ def _subschemas(schema: Any, root: Schema) -> Iterator[Schema]:
 
 def _own_types(schema: Schema) -> set[str]:
     """The types that this schema states itself."""
-    given = schema.get("type")
-    listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    declared = schema.get("type")
+    listed = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
     types = {type_ for type_ in listed if isinstance(type_, str)}
     if not types and isinstance(schema.get("enum"), list):
         types = {_type_of(value) for value in schema["enum"]}
@@ -134,9 +134,9 @@ def _null(text: str) -> str | None:
 
 
 def _integer(text: str) -> str | None:
-    found = _INTEGER.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    match = _INTEGER.fullmatch(text) if len(text) <= MAX_NUMBER else None
     # Normalized, because models write 007, +5 and 3.0.
-    return str(int(found[1])) if found else None
+    return str(int(match[1])) if match else None
 
 
 def _number(text: str) -> str | None:
@@ -170,11 +170,11 @@ def _python(text: str, types: tuple[type, ...]) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarning: invalid escapes in the model's strings
             value = ast.literal_eval(text)
-        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        written.encode()  # raises on a lone surrogate
+        encoded = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        encoded.encode()  # raises on a lone surrogate
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None  # `literal_eval` raises any of these; for deep nesting a MemoryError
-    return written if isinstance(value, types) else None
+    return encoded if isinstance(value, types) else None
 
 
 _PARSERS: dict[str, Callable[[str], str | None]] = {
@@ -201,8 +201,8 @@ def _type_of(value: Any) -> str:
 
 def _resolve(reference: str, root: Schema) -> Any:
     """The schema that `#/a/b` refers to in `root`; None if there is none."""
-    found: Any = root
+    target: Any = root
     for part in reference.removeprefix("#").strip("/").split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from antiphon.core.grammar import ArgumentKey
-from antiphon.decode.arguments.elements import Element, Repeated, lists, written
+from antiphon.decode.arguments.elements import Element, Repeated, element_json, lists
 from antiphon.decode.arguments.types import (
     LITERALS,
     Schema,
@@ -73,9 +73,9 @@ class ObjectWriter:
     def text(self, text: str) -> str:
         """Add text to the argument's value."""
         assert self._value is not None
-        begun = self._value.feed(text.translate(self._replacements) if self._replacements else text)
+        encoded = self._value.feed(text.translate(self._replacements) if self._replacements else text)
         # A value that is streamed is a string, so it cannot contain the arguments.
-        return self._unwrap(None) + begun if self._wrapper and begun else begun
+        return self._unwrap(None) + encoded if self._wrapper and encoded else encoded
 
     def end_value(self) -> str:
         """Complete the argument's value."""
@@ -107,7 +107,7 @@ class ObjectWriter:
         schema = argument(self._schema, element.name)
         types = allowed(schema, self._schema)
         if types and "array" not in types:
-            return self._end_list() + self._begin(element.name) + written(element, schema, self._schema)
+            return self._end_list() + self._begin(element.name) + element_json(element, schema, self._schema)
         before, repeated = self._repeated(element.name)
         return before + self._write(repeated, repeated.add(element))
 
@@ -170,7 +170,7 @@ class _Value:
         self._held: list[str] = []
         self._size = 0
         self._streams = types == _STRING
-        self._begun = False
+        self._opened = False
 
     def feed(self, text: str) -> str:
         if self._streams:
@@ -190,15 +190,15 @@ class _Value:
         return as_json(text) if self._types is None else coerce(text, self._types)
 
     def _encode_more(self, text: str) -> str:
-        quote, self._begun = "" if self._begun else '"', True
+        quote, self._opened = "" if self._opened else '"', True
         return quote + _encode(text)[1:-1].decode()
 
     def _must_be_text(self) -> bool:
         """Whether the text so far can only be a string, of all allowed types."""
         if self._types is None or "string" not in self._types:
             return False
-        begun = "".join(self._held)[:_TYPE_PREFIX].strip().lower()
-        return bool(begun) and not any(_POSSIBLE[type_](begun) for type_ in self._types if type_ in _POSSIBLE)
+        start = "".join(self._held)[:_TYPE_PREFIX].strip().lower()
+        return bool(start) and not any(_POSSIBLE[type_](start) for type_ in self._types if type_ in _POSSIBLE)
 
 
 _TYPE_PREFIX = 64
@@ -207,11 +207,11 @@ _TYPE_PREFIX = 64
 _encode = msgspec.json.Encoder().encode
 
 _POSSIBLE: dict[str, Callable[[str], bool]] = {
-    "null": lambda begun: "null".startswith(begun) or "none".startswith(begun),
-    "integer": lambda begun: set(begun) <= set("0123456789+-."),
-    "number": lambda begun: set(begun) <= set("0123456789+-.e"),
-    "boolean": lambda begun: "true".startswith(begun) or "false".startswith(begun),
-    "object": lambda begun: begun.startswith("{"),
-    "array": lambda begun: begun.startswith("["),
+    "null": lambda start: "null".startswith(start) or "none".startswith(start),
+    "integer": lambda start: set(start) <= set("0123456789+-."),
+    "number": lambda start: set(start) <= set("0123456789+-.e"),
+    "boolean": lambda start: "true".startswith(start) or "false".startswith(start),
+    "object": lambda start: start.startswith("{"),
+    "array": lambda start: start.startswith("["),
 }
 """Whether text, stripped and in lower case, may be the start of a value of a type."""
