@@ -36,8 +36,8 @@ def nearest_efforts(render: Callable[[Mapping[str, str]], str]) -> dict[str, str
     strange = rendered(_STRANGER)
     if strange is not None:
         # Also where the template writes the word itself: then it takes any.
-        known = [word for word in allowed if texts[word] != strange or _STRANGER in strange]
-        allowed = [word for word in allowed if word in known or word == "medium"] if known else []
+        distinct = [word for word in allowed if texts[word] != strange or _STRANGER in strange]
+        allowed = [word for word in allowed if word in distinct or word == "medium"] if distinct else []
     levels = [word for word in SCALE[1:] if word in allowed]
     off = [word for word in OFF if word in allowed]
     if not levels + off:

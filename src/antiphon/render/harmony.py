@@ -139,20 +139,22 @@ class HarmonyRenderer:
         Of the server's only the functions that may be called are described. A description of the server's is
         appended to the one that the models were trained with.
         """
-        known = self._built_in.keys()
-        if not isinstance(names, list | tuple) or not all(str(name) in known for name in names):
-            message = f"Unknown built-in tools. Give a list of some of: {', '.join(sorted(known))}."
+        built_in = self._built_in.keys()
+        if not isinstance(names, list | tuple) or not all(str(name) in built_in for name in names):
+            message = f"Unknown built-in tools. Give a list of some of: {', '.join(sorted(built_in))}."
             raise RequestError(message, param="builtin_tools")
         descriptions = {tool.name: tool.description for tool in native}
-        wanted = {*names, *(_namespace_of(tool.name) for tool in native)}
-        found = []
-        for name in sorted(known & wanted):
+        requested = {*names, *(_namespace_of(tool.name) for tool in native)}
+        namespaces = []
+        for name in sorted(built_in & requested):
             namespace = _with(self._built_in[name], descriptions.get(name))
             if name not in names:
-                allowed = [each for each in namespace.functions if f"{name}.{each.name}" in descriptions]
+                allowed = [
+                    function for function in namespace.functions if f"{name}.{function.name}" in descriptions
+                ]
                 namespace = replace(namespace, functions=(*allowed,))
-            found.append(namespace)
-        return found
+            namespaces.append(namespace)
+        return namespaces
 
     def _history(self, turn: Turn, start: int) -> Iterator[str]:
         """The messages from `start` on, without reasoning before the last final answer."""
@@ -252,13 +254,13 @@ def _namespace_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _effort(wanted: Any) -> str:
-    if wanted is None:
+def _effort(effort: Any) -> str:
+    if effort is None:
         return "medium"
-    if not isinstance(wanted, str) or wanted not in EFFORTS:
+    if not isinstance(effort, str) or effort not in EFFORTS:
         message = f"Unknown reasoning effort. Use one of: {', '.join(EFFORTS)}."
         raise RequestError(message, param="reasoning_effort")
-    return EFFORTS[wanted]
+    return EFFORTS[effort]
 
 
 def _is_instruction(item: Item) -> bool:

@@ -22,8 +22,8 @@ def read_messages(text: str) -> list[Mapping[str, Any]]:
 
 def _messages(text: str) -> Iterator[Mapping[str, Any]]:
     for piece in _ENDS.split(text):
-        header, found, content = piece.partition("<|message|>")
-        if found:  # otherwise it is the beginning of the next answer
+        header, separator, content = piece.partition("<|message|>")
+        if separator:  # otherwise it is the beginning of the next answer
             yield _message(header.rpartition("<|start|>")[2], content)
 
 

@@ -72,11 +72,11 @@ class Marks:
 
     def numbers(self, text: str) -> list[int]:
         """The numbers of the media in a text, in order."""
-        return [int(found[1]) for found in self._pattern.finditer(text)] if self.media else []
+        return [int(match[1]) for match in self._pattern.finditer(text)] if self.media else []
 
-    def found(self, text: str) -> list[str]:
+    def find_all(self, text: str) -> list[str]:
         """The marks in a text."""
-        return [found[0] for found in self._pattern.finditer(text)] if self.media else []
+        return [match[0] for match in self._pattern.finditer(text)] if self.media else []
 
     def without(self, text: str) -> str:
         """The text without its marks."""
@@ -86,14 +86,14 @@ class Marks:
         """A content as a list of parts: media of these kinds as such, all else as text."""
         parts: list[dict[str, Any]] = []
         at = 0
-        for found in self._pattern.finditer(text) if self.media else ():
-            kind = self.media[int(found[1])].kind
+        for match in self._pattern.finditer(text) if self.media else ():
+            kind = self.media[int(match[1])].kind
             if kind not in placeholders:
                 continue
             # The separator that `text_of` has written between two parts.
-            parts += _text_part(text[at : found.start()].removesuffix("\n"))
+            parts += _text_part(text[at : match.start()].removesuffix("\n"))
             parts.append({"type": kind.value})
-            at = found.end() + (text[found.end() : found.end() + 1] == "\n")
+            at = match.end() + (text[match.end() : match.end() + 1] == "\n")
         return parts + _text_part(text[at:])
 
     def fenced(self, prompt: str, order: Sequence[int], placeholders: Mapping[MediaKind, str]) -> str:
@@ -104,17 +104,17 @@ class Marks:
         prompt = prompt.replace(FENCE, SEPARATOR)  # without it, what is around it could be a special token
         plain = self.numbers(prompt)
         prompt = self._pattern.sub(self._plain, prompt)
-        written = [number for number in order if self.media[number].kind in placeholders]
+        numbers = [number for number in order if self.media[number].kind in placeholders]
         places = [*_places(prompt, placeholders)]
-        kinds = [self.media[number].kind for number in written]
-        complete = sorted([*plain, *written]) == [*range(len(self.media))]
+        kinds = [self.media[number].kind for number in numbers]
+        complete = sorted([*plain, *numbers]) == [*range(len(self.media))]
         if not complete or [kind for _, _, kind in places] != kinds:
             message = (
                 "The chat template of this model has no place for media here. Send them in a user's message."
             )
             raise RequestError(message, param="messages")
         pieces, at = [], 0
-        for (start, end, _), number in zip(places, written, strict=True):
+        for (start, end, _), number in zip(places, numbers, strict=True):
             pieces += [prompt[at:start], _fence(number, prompt[start:end])]
             at = end
         return "".join(pieces) + prompt[at:]
@@ -139,9 +139,9 @@ def _places(prompt: str, placeholders: Mapping[MediaKind, str]) -> Iterator[tupl
     kinds = [*placeholders]
     options = (_NUMBER.sub(r"\\d+", re.escape(placeholders[kind])) for kind in kinds)
     pattern = re.compile("|".join(f"({option})" for option in options))
-    for found in pattern.finditer(prompt):
-        assert found.lastindex is not None
-        yield found.start(), found.end(), kinds[found.lastindex - 1]
+    for match in pattern.finditer(prompt):
+        assert match.lastindex is not None
+        yield match.start(), match.end(), kinds[match.lastindex - 1]
 
 
 def split_at_media(prompt: str) -> Iterator[str | tuple[int, str]]:
@@ -161,10 +161,10 @@ def placeholder_in(none: str, one: str, two: str) -> str | None:
     """
     start = _common(none, one)
     end = _common(none[start:][::-1], one[start:][::-1])
-    found = _TAGS.search(one[start : len(one) - end])
-    if found is None or len([*_places(two, {MediaKind.IMAGE: found[0]})]) != 2:
+    match = _TAGS.search(one[start : len(one) - end])
+    if match is None or len([*_places(two, {MediaKind.IMAGE: match[0]})]) != 2:
         return None
-    return found[0]
+    return match[0]
 
 
 def _common(first: str, second: str) -> int:

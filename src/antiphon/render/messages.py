@@ -125,8 +125,8 @@ def move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list
         if media and message["role"] != "tool":
             moved.append({"role": "user", "content": "\n".join(media)})
             media = []
-        if message["role"] == "tool" and (found := marks.found(message["content"])):
-            media += found
+        if message["role"] == "tool" and (media_marks := marks.find_all(message["content"])):
+            media += media_marks
             message = {**message, "content": marks.without(message["content"])}  # noqa: PLW2901
         moved.append(message)
     return [*moved, {"role": "user", "content": "\n".join(media)}] if media else moved
@@ -135,7 +135,10 @@ def move_media_of_results(messages: list[TemplateMessage], marks: Marks) -> list
 def _place_system(messages: list[TemplateMessage], template: TemplateCapabilities) -> list[TemplateMessage]:
     """Move system and developer messages to where the template renders them."""
     if not template.developer:
-        messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+        messages = [
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in messages
+        ]
     if not (template.system and template.later_system):
         messages = _merge_system(messages)
     if not template.system and messages and messages[0]["role"] == "system":
@@ -220,12 +223,12 @@ def _merge_neighbours(messages: list[TemplateMessage]) -> list[TemplateMessage]:
 
 
 def _merge(first: TemplateMessage, second: TemplateMessage) -> TemplateMessage:
-    both = {**first, **second, "content": _paragraphs(first["content"], second["content"])}
+    merged = {**first, **second, "content": _paragraphs(first["content"], second["content"])}
     for key in REASONING_KEYS:
-        if key in both:
-            both[key] = _paragraphs(first.get(key, ""), second.get(key, ""))
+        if key in merged:
+            merged[key] = _paragraphs(first.get(key, ""), second.get(key, ""))
     calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
-    return both | {"tool_calls": calls} if calls else both
+    return merged | {"tool_calls": calls} if calls else merged
 
 
 def _insert_user_first(messages: list[TemplateMessage]) -> list[TemplateMessage]:
@@ -302,7 +305,7 @@ def _format_call(
 
 
 def parse_arguments(
-    arguments: str, wanted: ArgumentFormat, escaper: SpecialTokenEscaper = GENERIC_ESCAPER
+    arguments: str, argument_format: ArgumentFormat, escaper: SpecialTokenEscaper = GENERIC_ESCAPER
 ) -> Any:
     """The arguments as an object, as nearly all templates need them, escaped.
 
@@ -317,7 +320,7 @@ def parse_arguments(
         parsed = None
     if isinstance(parsed, dict):
         return parsed
-    return {} if wanted is ArgumentFormat.OBJECT else arguments
+    return {} if argument_format is ArgumentFormat.OBJECT else arguments
 
 
 def short_id(call_id: str) -> str:

@@ -62,7 +62,7 @@ class Meter:
     def __init__(self, variables: Mapping[str, Any]) -> None:
         # Weights by id. The containers are kept alive, or their ids could be reused.
         self._weights: dict[int, int] = {}
-        self._kept: list[Any] = []
+        self._containers: list[Any] = []
         self._long: list[str] = []
         self._spent = 0
         # Few renderings come near the smallest limits: only then the variables are weighed.
@@ -116,9 +116,9 @@ class Meter:
     def _raise_limits(self, variables: Mapping[str, Any]) -> None:
         """Raise the limits according to these variables."""
         self._unweighed, self._allowance, spent = None, inf, self._spent
-        given = self.weigh(dict(variables))
-        self._spent, self._allowance = spent, BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * given
-        self._time_limit = (BASE_TIME + TIME_PER_BYTE * given) / 2
+        weight = self.weigh(dict(variables))
+        self._spent, self._allowance = spent, BASE_ALLOWANCE + ALLOWANCE_PER_BYTE * weight
+        self._time_limit = (BASE_TIME + TIME_PER_BYTE * weight) / 2
 
     def _reclaim(self) -> None:
         """Subtract the long strings that only this list references."""
@@ -154,10 +154,10 @@ class Meter:
         self.spend(new)
         self.require(weight)
         weights[id(container)] = weight
-        self._kept.append(container)
+        self._containers.append(container)
         return weight
 
-    def each(self, parts: Iterable[Any]) -> Iterator[Any]:
+    def iterate(self, parts: Iterable[Any]) -> Iterator[Any]:
         """The parts, with a check of the clock before each."""
         for part in parts:
             if monotonic() > self._deadline:

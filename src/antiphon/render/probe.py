@@ -163,27 +163,28 @@ def _roles(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabil
 def _knows_developer(probe: _Probe) -> bool:
     """Whether the role is known. Many templates print any role by its name."""
     developer = _message("developer", LATER)
-    known, unknown = probe.text([developer, _user]), probe.text([_message("stranger", LATER), _user])
-    if LATER not in known or known.replace("developer", "stranger") == unknown:
+    as_developer = probe.text([developer, _user])
+    as_stranger = probe.text([_message("stranger", LATER), _user])
+    if LATER not in as_developer or as_developer.replace("developer", "stranger") == as_stranger:
         return False
     talks = [[_system, developer, _user], [_user, _answer, developer, _user_2]]
     return all(map(probe.keeps, talks))
 
 
 def _tools_and_calls(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
-    shown = any(probe.shows(talk, TOOL, tools=_TOOLS) for talk in ([_user], [_system, _user]))
-    capabilities = replace(capabilities, tools=shown)
+    shows_tools = any(probe.shows(talk, TOOL, tools=_TOOLS) for talk in ([_user], [_system, _user]))
+    capabilities = replace(capabilities, tools=shows_tools)
     form = next((form for form in _call_forms(capabilities) if _shows_call(probe.with_form(form))), None)
     if form is None:
         return replace(capabilities, calls=False, results=False)
     probe = probe.with_form(form)
-    both = [_user, _with_two_calls, _result_1, _result_2]
+    parallel = [_user, _with_two_calls, _result_1, _result_2]
     called = _with_call | {"content": ANSWER}
     talks = [[_user, answer, _result_1] for answer in (called, called | _with_reasoning)]
     return replace(
         form,
         results=probe.shows([_user, _with_call, _result_1], RESULT, tools=_TOOLS),
-        parallel_calls=probe.shows(both, VALUE, VALUE_2, tools=_TOOLS),
+        parallel_calls=probe.shows(parallel, VALUE, VALUE_2, tools=_TOOLS),
         text_with_calls=all(probe.shows(talk, ANSWER, VALUE, tools=_TOOLS) for talk in talks),
         arguments=_argument_format(probe, form.arguments),
         answer_after_results=_needs_answer_after_results(probe),
@@ -246,10 +247,10 @@ def turn_markers(render: RenderProbe, capabilities: TemplateCapabilities) -> fro
     """
     probe = _Probe(render, capabilities)
     talk = [_user, _answer, _user_2]
-    frames = [_CONTENTS.sub("\n", probe.text(each)) for each in ([_user], [_system, *talk], talk)]
+    frames = [_CONTENTS.sub("\n", probe.text(messages)) for messages in ([_user], [_system, *talk], talk)]
     tools = probe.text([_user, _with_call, _result_1], _TOOLS)
-    found = {*_TOOL_MARKER.findall(tools)}.union(*map(_MARKER.findall, frames))
-    return frozenset(marker for marker in found if not _OF_REASONING.search(marker))
+    markers = {*_TOOL_MARKER.findall(tools)}.union(*map(_MARKER.findall, frames))
+    return frozenset(marker for marker in markers if not _OF_REASONING.search(marker))
 
 
 _MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)
@@ -258,8 +259,8 @@ _MEDIA = (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO)
 def _media(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     """The placeholders of media that are parts of a content, and whether results may have such."""
     plain = probe.with_form(replace(capabilities, content_parts=False))  # lists are passed unchanged
-    found = ((kind, _placeholder(plain, kind)) for kind in _MEDIA)
-    media = {kind: placeholder for kind, placeholder in found if placeholder}
+    placeholders = ((kind, _placeholder(plain, kind)) for kind in _MEDIA)
+    media = {kind: placeholder for kind, placeholder in placeholders if placeholder}
     if not media:
         return capabilities
     kind, placeholder = next(iter(media.items()))

@@ -129,8 +129,8 @@ class ChatTemplateRenderer:
                 raise unknown_role(role)
         media = media_in(turn.items)
         marks = Marks(media) if media else NO_MARKS
-        given = [*map(_tool, turn.listed_tools)], gather(turn.items, marks), dict(turn.variables)
-        tools, gathered, variables = self._escaper.escape_json(given)
+        inputs = [*map(_tool, turn.listed_tools)], gather(turn.items, marks), dict(turn.variables)
+        tools, gathered, variables = self._escaper.escape_json(inputs)
         messages = self._writer.write_history(gathered, self.capabilities)
         if tools and not self.capabilities.tools:
             messages = self._describe_tools(messages, tools, turn.tool_choice.calling)
@@ -181,8 +181,8 @@ class ChatTemplateRenderer:
 
 def unknown_role(role: str) -> RequestError:
     """The error for a role that the model's format does not have."""
-    known = ", ".join((*Role, "tool"))
-    message = f"Unknown role '{role[:64]}': this model's chat template does not show it. Use one of: {known}."
+    roles = ", ".join((*Role, "tool"))
+    message = f"Unknown role '{role[:64]}': this model's chat template does not show it. Use one of: {roles}."
     return RequestError(message, param=role_parameter(role))
 
 

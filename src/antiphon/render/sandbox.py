@@ -66,7 +66,7 @@ _LOOP_ATTRIBUTES = frozenset({
     "revindex0",
 })  # fmt: skip
 
-_EACH, _SLICE, _LITERAL = "(each)", "(slice)", "(literal)"
+_ITERATE, _SLICE, _LITERAL = "(iterate)", "(slice)", "(literal)"
 _CONCAT, _COMPARED, _ARGS, _SUM = "(concat)", "(compared)", "(args)", "(sum)"
 
 
@@ -181,7 +181,7 @@ class _Metering(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, _EACH)
+        node.iter = _filtered(node.iter, _ITERATE)
         return node
 
     def visit_Call(self, node: nodes.Call) -> nodes.Node:  # noqa: N802
@@ -315,7 +315,7 @@ def _strftime_now(layout: str) -> str:
 
 def _metered(function: Callable[..., Any], bound: bounds.Bound | None = None) -> Callable[..., Any]:
     """A filter or test with a check before it runs, and a count of its result."""
-    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+    pass_arg = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
     @pass_context
     @wraps(function)
@@ -325,17 +325,17 @@ def _metered(function: Callable[..., Any], bound: bounds.Bound | None = None) ->
             value = meter.charge(meter.collect(value))
         if bound is not None:
             meter.require(bound(meter, value, *args, **kwargs))
-        if passed is None:
+        if pass_arg is None:
             return meter.charge(function(value, *args, **kwargs))
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
-        return meter.charge(function(first[passed], value, *args, **kwargs))
+        return meter.charge(function(first[pass_arg], value, *args, **kwargs))
 
     return metered
 
 
 @pass_context
-def _each(context: _Context, value: Iterable[Any]) -> Iterator[Any]:
-    return context.meter.each(value)
+def _iterate(context: _Context, value: Iterable[Any]) -> Iterator[Any]:
+    return context.meter.iterate(value)
 
 
 @pass_context
@@ -394,7 +394,7 @@ def _environment() -> _Environment:
     environment.filters |= {"tojson": _tojson, "from_json": json.loads}
     filters: Mapping[str, Any] = environment.filters
     metered = {name: _metered(function, bounds.FILTERS.get(name)) for name, function in filters.items()}
-    rewritten = {_EACH: _each, _SLICE: _slice, _CONCAT: _concat, _ARGS: _args, _SUM: _sum}
+    rewritten = {_ITERATE: _iterate, _SLICE: _slice, _CONCAT: _concat, _ARGS: _args, _SUM: _sum}
     environment.filters = {**metered, **rewritten, _LITERAL: _charged, _COMPARED: _charged}
     tests: Mapping[str, Any] = environment.tests
     environment.tests |= {name: _metered(test) for name, test in tests.items() if name not in _CHEAP_TESTS}

@@ -36,10 +36,10 @@ class SpecialTokenEscaper:
     """
 
     def __init__(self, *tokens: str) -> None:
-        others = {token for token in tokens if len(token) > 1 and not _BY_FORM.fullmatch(token)}
-        self._pattern = _pattern(others)
-        escaped = {msgspec.json.encode(token).decode()[1:-1] for token in others}
-        self._others_in_json = re.compile(_any_of(escaped)) if escaped else None
+        irregular = {token for token in tokens if len(token) > 1 and not _BY_FORM.fullmatch(token)}
+        self._pattern = _pattern(irregular)
+        escaped = {msgspec.json.encode(token).decode()[1:-1] for token in irregular}
+        self._irregular_in_json = re.compile(_any_of(escaped)) if escaped else None
 
     def escape(self, text: str) -> str:
         """The text with separators."""
@@ -48,10 +48,10 @@ class SpecialTokenEscaper:
             return text
         # `sub` would keep all pieces until it joins them: a long text may have hundreds of thousands.
         escaped, start = StringIO(newline=""), 0
-        for found in self._pattern.finditer(text):
-            escaped.write(text[start : found.end()])
+        for match in self._pattern.finditer(text):
+            escaped.write(text[start : match.end()])
             escaped.write(SEPARATOR)
-            start = found.end()
+            start = match.end()
         escaped.write(text[start:])
         return escaped.getvalue()
 
@@ -62,8 +62,8 @@ class SpecialTokenEscaper:
         # Nearly always there is nothing to escape, and searches of the encoded value are much
         # cheaper than a walk.
         text = msgspec.json.encode(value).decode()
-        others = self._others_in_json
-        if any(start in text for start in _IN_JSON) or (others is not None and others.search(text)):
+        irregular = self._irregular_in_json
+        if any(start in text for start in _IN_JSON) or (irregular is not None and irregular.search(text)):
             return self._escape_strings(value)
         return value
 
@@ -83,8 +83,8 @@ def _pattern(tokens: Iterable[str]) -> re.Pattern[str]:
     """Matches the text before each place for a separator."""
     rests: dict[str, set[str]] = {}
     for token in tokens:
-        found = _PUNCTUATION.match(token)
-        at = found.end() if found and 0 < found.end() < len(token) else 1
+        match = _PUNCTUATION.match(token)
+        at = match.end() if match and 0 < match.end() < len(token) else 1
         rests.setdefault(token[:at], set()).add(token[at:])
     # The longest first: of `<` and `</`, both may match.
     starts = sorted(rests, key=len, reverse=True)

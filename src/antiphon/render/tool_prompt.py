@@ -70,8 +70,8 @@ class ToolPromptRenderer:
         functions = [call["function"] for call in message["tool_calls"]]
         texts = [self._write_call(function) for function in functions]
         content = [message["content"]] if message["content"] else []
-        written = {key: value for key, value in message.items() if key != "tool_calls"}
-        return written | {"content": "\n".join([*content, *texts])}
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        return rest | {"content": "\n".join([*content, *texts])}
 
     def _write_call(self, function: dict[str, Any]) -> str:
         arguments = parse_arguments(function["arguments"], ArgumentFormat.ANY, self._escaper)
@@ -79,17 +79,17 @@ class ToolPromptRenderer:
 
     def _write_results(self, messages: list[TemplateMessage]) -> list[TemplateMessage]:
         """Results as messages of the user. Consecutive ones belong to one message, so they are merged."""
-        written: list[TemplateMessage] = []
+        result: list[TemplateMessage] = []
         in_results = False
         for message in messages:
             is_result = message["role"] == "tool"
             if is_result:
                 message = self._write_result(message)  # noqa: PLW2901
             if is_result and in_results:
-                message = {**message, "content": written.pop()["content"] + "\n" + message["content"]}  # noqa: PLW2901
-            written.append(message)
+                message = {**message, "content": result.pop()["content"] + "\n" + message["content"]}  # noqa: PLW2901
+            result.append(message)
             in_results = is_result
-        return written
+        return result
 
     def _write_result(self, message: TemplateMessage) -> TemplateMessage:
         variables = {"name": message.get("name", ""), "content": message["content"]}

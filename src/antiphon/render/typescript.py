@@ -22,8 +22,8 @@ _PRIMITIVES = {"number": "number", "integer": "number", "boolean": "boolean"}
 
 def declaration(function: Function) -> str:
     """`type NAME = (_: …) => any;` Raises `RequestError` if the schema is nested too deeply."""
-    given = f"_: {type_of(function.parameters)}" if _takes_any(function.parameters) else ""
-    return f"type {function.name} = ({given}) => any;"
+    parameter = f"_: {type_of(function.parameters)}" if _takes_any(function.parameters) else ""
+    return f"type {function.name} = ({parameter}) => any;"
 
 
 def _takes_any(parameters: Mapping[str, Any]) -> bool:
@@ -117,8 +117,8 @@ def _union_property(name: str, schema: Mapping[str, Any], indent: str, depth: in
 
 def _nullable(schema: Any, indent: str, depth: int) -> str:
     """The type, or null if the schema has OpenAPI's `nullable`."""
-    written = type_of(schema, indent, depth + 1)
-    return f"{written} | null" if _get(schema, "nullable") is True and "null" not in written else written
+    type_ = type_of(schema, indent, depth + 1)
+    return f"{type_} | null" if _get(schema, "nullable") is True and "null" not in type_ else type_
 
 
 def _default(schema: Any, enum_text: Callable[[str], str] = str) -> list[str]:
