@@ -43,7 +43,7 @@ def _grammar(block: str, space: str = "") -> Grammar:
     def variants(on: Markers) -> Markers:
         """The same markers as models also spell them."""
         spaced = {f"{marker[:-1]} >": to for marker, to in on.items() if marker.endswith(">")}
-        return {marker.replace(mark, each): to for each in marks for marker, to in {**on, **spaced}.items()}
+        return {marker.replace(mark, form): to for form in marks for marker, to in {**on, **spaced}.items()}
 
     def blocks(begin: str, to: str) -> Markers:
         return variants({f"{begin}{mark}{name}>": to for name in (block, *_BLOCKS)})

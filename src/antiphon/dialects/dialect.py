@@ -72,12 +72,12 @@ class Dialect(Struct, frozen=True):
 
     def with_tag_suffix(self, rendered: str) -> "Dialect":
         """This dialect with the suffix that its tags have in `rendered`, if they have one."""
-        found = re.search(self.suffix, rendered) if self.suffix else None
-        if found is None:
+        match = re.search(self.suffix, rendered) if self.suffix else None
+        if match is None:
             return self
 
         def rename(marker: str) -> str:
-            return f"{marker[:-1]}{found[1]}>"
+            return f"{marker[:-1]}{match[1]}>"
 
         return self.map_markers(rename)
 

@@ -15,8 +15,9 @@ def _assigned() -> list[Dialect]:
     """Every dialect that a module of this package assigns, once, by canonical name."""
     names = [module.name for module in iter_modules(dialects.__path__)]
     modules = [import_module(f"{dialects.__name__}.{name}") for name in names if name not in _NOT_FAMILIES]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
-    return sorted({dialect.names[0]: dialect for dialect in found}.values(), key=lambda each: each.names)
+    assigned = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
+    by_name = {dialect.names[0]: dialect for dialect in assigned}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 SUFFIX = ".toml"
@@ -78,9 +79,9 @@ def _load(name: str, template: str | None) -> Dialect:
 def _of_module(name: str) -> Dialect:
     """The value of `DIALECT` in a module. Raises EngineError."""
     try:
-        found = getattr(import_module(name), "DIALECT", None)
+        dialect = getattr(import_module(name), "DIALECT", None)
     except ImportError as error:
         raise EngineError(f"The dialect {name} cannot be imported: {error}.") from error
-    if not isinstance(found, Dialect):
+    if not isinstance(dialect, Dialect):
         raise EngineError(f"The module {name} has no dialect. Assign it: DIALECT = Dialect(…).")
-    return found
+    return dialect

@@ -174,7 +174,7 @@ def lines(report: Report) -> Iterator[str]:
 
 def _scorer(result: ScorerResult) -> tuple[str, ...]:
     scores = [f"{name} {score:.2f}" for name, score in result.scores.items()]
-    return result.name, _few(scores), _few(result.seen)
+    return result.name, _few(scores), _few(result.evidence)
 
 
 def _capability(name: str, value: Any) -> tuple[str, ...]:

@@ -85,17 +85,17 @@ def choose(name: str | None, evidence: Evidence, reasoning_tags: tuple[str, str]
 
     Raises EngineError if there is no dialect of that name, or if a template cannot be used.
     """
-    found = detect(evidence) if name is None else _named(name, evidence)
+    detection = detect(evidence) if name is None else _load_named(name, evidence)
     if reasoning_tags is None:
-        return found
-    return replace(found, dialect=found.dialect.with_reasoning_tags(*reasoning_tags))
+        return detection
+    return replace(detection, dialect=detection.dialect.with_reasoning_tags(*reasoning_tags))
 
 
-def _named(name: str, evidence: Evidence) -> Detection:
+def _load_named(name: str, evidence: Evidence) -> Detection:
     """The dialect that a user named."""
     dialect = _with_tag_suffix(load(name, evidence.response_template), evidence)
-    if name in hf.NAMES and (found := detect(evidence)).name == hf.NAME:
-        dialect = found.dialect  # completed with properties of its family
+    if name in hf.NAMES and (detection := detect(evidence)).name == hf.NAME:
+        dialect = detection.dialect  # completed with properties of its family
     return Detection(dialect, "It was named with --dialect.")
 
 
@@ -106,10 +106,10 @@ def detect(evidence: Evidence, dialects: Sequence[Dialect] = DIALECTS) -> Detect
     dialects = [dialect.with_tag_suffix(samples.written) for dialect in dialects]
     dialects += hf.build_if_supported(evidence.response_template)
     ranking = _Ranking(samples, evidence, dialects)
-    found = ranking.by_calls() if samples.calls else ranking.without_calls(renderer.capabilities)
+    winner = ranking.by_calls() if samples.calls else ranking.without_calls(renderer.capabilities)
     return Detection(
-        _with_fitting_reasoning(found.dialect, samples, dialects),
-        *(found.reason, ranking.scorers, found.tied, found.unmatched, renderer.capabilities),
+        _with_fitting_reasoning(winner.dialect, samples, dialects),
+        *(winner.reason, ranking.scorers, winner.tied, winner.unmatched, renderer.capabilities),
     )
 
 
@@ -127,7 +127,7 @@ def _renderer(evidence: Evidence) -> ChatTemplateRenderer:
     return ChatTemplateRenderer(source, bos=evidence.bos, eos=evidence.eos, tool_prompt=None)
 
 
-class _Found(Struct, frozen=True):
+class _Winner(Struct, frozen=True):
     dialect: Dialect
     reason: str
     tied: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class _Ranking:
         self._response = score_response_template(evidence.response_template, dialects)
         self.scorers = (self._markers, self._answers, self._names, self._response)
 
-    def by_calls(self) -> _Found:
+    def by_calls(self) -> _Winner:
         """The dialect that decodes most of the calls."""
         best, *others = sorted(self._dialects, key=self._rank, reverse=True)
         score = self._calls.score(best)
@@ -156,36 +156,38 @@ class _Ranking:
         derived_score = round_trip_score(self._samples.calls, derived) if derived else 0.0
         if score < MIN_SCORE or derived_score > score + (1 - MIN_SCORE) / 2:
             return self._unmatched(derived, derived_score, best, score)
-        tied = [each for each in others if self._rank(each) == self._rank(best)]
-        if any(each.grammar != best.grammar for each in tied):
-            names = tuple(each.names[0] for each in (best, *tied))
+        tied = [dialect for dialect in others if self._rank(dialect) == self._rank(best)]
+        if any(dialect.grammar != best.grammar for dialect in tied):
+            names = tuple(dialect.names[0] for dialect in (best, *tied))
             fallback = derived if derived and derived_score >= score else best
-            return _Found(fallback, f"{_listed(names)} decode the template's calls equally well.", tied=names)
+            return _Winner(
+                fallback, f"{_listed(names)} decode the template's calls equally well.", tied=names
+            )
         why = f"It decodes {_percent(score)} of the calls that the template renders{self._agreeing(best)}."
-        return _Found(self._completed_from(best, others[0]), why)
+        return _Winner(self._completed_from(best, others[0]), why)
 
-    def without_calls(self, capabilities: TemplateCapabilities) -> _Found:
+    def without_calls(self, capabilities: TemplateCapabilities) -> _Winner:
         """The dialect with other evidence, or the one whose format a tool prompt can describe."""
         lacking = "The template renders no calls" if self._source else "There is no chat template"
-        with_calls = [each for each in self._dialects if each.calls is not TEXT]
-        usable = [each for each in with_calls if capabilities.tools or each.tool_prompt]
-        known = [each for each in usable if capabilities.tools and self._is_known(each)]
-        named = [each for each in usable if each.names[0] in self._names.best]
+        with_calls = [dialect for dialect in self._dialects if dialect.calls is not TEXT]
+        usable = [dialect for dialect in with_calls if capabilities.tools or dialect.tool_prompt]
+        marked = [dialect for dialect in usable if capabilities.tools and self._is_known(dialect)]
+        named = [dialect for dialect in usable if dialect.names[0] in self._names.best]
         indications = (
             (self._best_by_response_template(usable), "the response template indicates"),
-            (known, "its text has markers of"),
+            (marked, "its text has markers of"),
             (named, "the model's names indicate"),
         )
         for fitting, what in indications:
             if fitting:
-                best = max(fitting, key=lambda each: (self._count_markers(each), *self._rank(each)))
-                return _Found(best, f"{lacking}, but {what} {best.names[0]}.")
-        return _Found(HERMES, f"{lacking}, so a format is described that most models know.")
+                best = max(fitting, key=lambda dialect: (self._count_markers(dialect), *self._rank(dialect)))
+                return _Winner(best, f"{lacking}, but {what} {best.names[0]}.")
+        return _Winner(HERMES, f"{lacking}, so a format is described that most models know.")
 
     def _best_by_response_template(self, dialects: Sequence[Dialect]) -> list[Dialect]:
         """Those that match the response template best, none if nothing matches."""
         best = max(map(self._response.score, dialects), default=0.0)
-        return [each for each in dialects if best and self._response.score(each) == best]
+        return [dialect for dialect in dialects if best and self._response.score(dialect) == best]
 
     def _completed_from(self, best: Dialect, next_best: Dialect) -> Dialect:
         """The best dialect. `hf` is completed from a family that decodes the calls as well.
@@ -218,12 +220,12 @@ class _Ranking:
 
     def _unmatched(
         self, derived: Dialect | None, derived_score: float, best: Dialect, score: float
-    ) -> _Found:
+    ) -> _Winner:
         why = f"No dialect decodes the template's calls; {best.names[0]} decodes {_percent(score)}."
         if derived is None or derived_score <= score:
             winner = best if score else HERMES
-            return _Found(winner, f"{why} None could be derived from what it renders.", unmatched=True)
-        return _Found(derived, f"{why} One was derived from what it renders.", unmatched=True)
+            return _Winner(winner, f"{why} None could be derived from what it renders.", unmatched=True)
+        return _Winner(derived, f"{why} One was derived from what it renders.", unmatched=True)
 
     def _agreeing(self, best: Dialect) -> str:
         agreeing = [scorer for scorer in (self._names, self._response) if scorer.ranks_first(best)]
@@ -232,16 +234,18 @@ class _Ranking:
 
 def _with_fitting_reasoning(dialect: Dialect, samples: ProbeSamples, dialects: Sequence[Dialect]) -> Dialect:
     """The same calls with another dialect's reasoning, if its own does not match the rendered text."""
-    reasoning = [each for each in samples.answers if any(isinstance(item, Reasoning) for item in each.items)]
-    without_calls = [each for each in reasoning if not each.calls]
+    reasoning = [
+        sample for sample in samples.answers if any(isinstance(item, Reasoning) for item in sample.items)
+    ]
+    without_calls = [sample for sample in reasoning if not sample.calls]
     if not without_calls or dialect.has_own_reasoning or round_trip_score(without_calls, dialect) == 1:
         return dialect
     derived = generic.build(samples)
-    others = [each for each in (*dialects, *([derived] if derived else ())) if each.reasoning]
+    others = [other for other in (*dialects, *([derived] if derived else ())) if other.reasoning]
     return max(
         (dialect, *map(dialect.with_reasoning_of, others)),
         # Samples without calls first: those with calls also depend on how the calls are decoded.
-        key=lambda each: (round_trip_score(without_calls, each), round_trip_score(reasoning, each)),
+        key=lambda other: (round_trip_score(without_calls, other), round_trip_score(reasoning, other)),
     )
 
 

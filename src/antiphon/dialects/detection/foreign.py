@@ -44,21 +44,21 @@ class ForeignCalls:
         self._attempts -= 1
         names = dict.fromkeys(name for mark in marks for name in _markers()[mark] if name != self._own)
         start = min(text.index(mark) for mark in marks)
-        found = [name for name in names if _reads_call(name, text[start:], tools)]
-        if found:
+        dialects = [name for name in names if _reads_call(name, text[start:], tools)]
+        if dialects:
             self._attempts = 0
-        return found
+        return dialects
 
 
 @cache
 def _markers() -> Mapping[str, Sequence[str]]:
     """The markers that only begin calls, with the dialects that have them."""
-    found: dict[str, list[str]] = {}
+    markers: dict[str, list[str]] = {}
     for dialect in DIALECTS:
         for mark in opening_markers(dialect):
             if not mark[0].isalnum() and _CALL_WORDS.search(mark):
-                found.setdefault(mark, []).append(dialect.names[0])
-    return found
+                markers.setdefault(mark, []).append(dialect.names[0])
+    return markers
 
 
 def _reads_call(name: str, text: str, tools: Mapping[str, Schema]) -> bool:
@@ -70,4 +70,4 @@ def _reads_call(name: str, text: str, tools: Mapping[str, Schema]) -> bool:
 
 @cache
 def _table(name: str) -> Table:
-    return next(Table(each.calls) for each in DIALECTS if each.names[0] == name)
+    return next(Table(dialect.calls) for dialect in DIALECTS if dialect.names[0] == name)

@@ -46,14 +46,14 @@ class _CallLayout(Struct, frozen=True):
 
 def build(samples: ProbeSamples) -> Dialect | None:
     """The dialect that decodes these samples, None if their format is not recognized."""
-    plain = {each.generation_prompt: each for each in samples.answers if each.items == (ANSWER,)}
-    reasoned = (each for each in samples.answers if each.items == (REASONING, ANSWER))
-    pairs = ((each, plain.get(each.generation_prompt)) for each in reasoned)
-    reasoning = next(filter(None, (_find_reasoning(each, other) for each, other in pairs if other)), None)
+    plain = {sample.generation_prompt: sample for sample in samples.answers if sample.items == (ANSWER,)}
+    reasoned = (sample for sample in samples.answers if sample.items == (REASONING, ANSWER))
+    pairs = ((sample, plain.get(sample.generation_prompt)) for sample in reasoned)
+    reasoning = next(filter(None, (_find_reasoning(sample, other) for sample, other in pairs if other)), None)
     forms: tuple[CallFormat | None, ...] = (_find_calls(samples.calls), tags.find_calls(samples.calls))
-    dialects = [Dialect((NAME,), each.grammar(), reasoning, call_format=each) for each in forms if each]
+    dialects = [Dialect((NAME,), form.grammar(), reasoning, call_format=form) for form in forms if form]
     if dialects:
-        return max(dialects, key=lambda each: round_trip_score(samples.calls, each))
+        return max(dialects, key=lambda dialect: round_trip_score(samples.calls, dialect))
     return Dialect((NAME,), reasoning=reasoning) if reasoning else None
 
 
@@ -82,31 +82,31 @@ def _calls_in(sample: ProbeSample) -> list[_CallLayout]:
     text, layouts = sample.text_after(sample.generation_prompt), []
     for call in sample.items:
         if isinstance(call, FunctionCall):
-            found = _with_keys(text, call) or _with_name(text, call)
-            if found is None:
+            layout = _with_keys(text, call) or _with_name(text, call)
+            if layout is None:
                 return []
-            layouts.append(found)
-            text = found.after
+            layouts.append(layout)
+            text = layout.after
     return layouts
 
 
 def _with_keys(text: str, call: FunctionCall) -> _CallLayout | None:
     """A call that is one JSON object. In an array, the bracket is part of the text before it."""
     for start, end, value in _objects(text):
-        name = next((key for key, each in value.items() if each == call.name), None)
-        given = next((key for key, each in value.items() if each == json.loads(call.arguments)), None)
-        if name is not None and given is not None:
+        name = next((key for key, member in value.items() if member == call.name), None)
+        arguments = next((key for key, member in value.items() if member == json.loads(call.arguments)), None)
+        if name is not None and arguments is not None:
             before, after = text[:start].rstrip(), text[end:].lstrip()
             if before.endswith(("[", ",")):
                 before, after = before.removesuffix("["), after.removeprefix("]")
-            return _CallLayout(before, "", after, (name, given))
+            return _CallLayout(before, "", after, (name, arguments))
     return None
 
 
 def _with_name(text: str, call: FunctionCall) -> _CallLayout | None:
     """A call that is a name, a separator, and a JSON object."""
-    before, found, after = text.partition(call.name)
-    for start, end, value in _objects(after) if found else ():
+    before, name, after = text.partition(call.name)
+    for start, end, value in _objects(after) if name else ():
         if value == json.loads(call.arguments) and after[:start].strip():
             return _CallLayout(before, after[:start], after[end:], None)
     return None
@@ -132,10 +132,10 @@ def _find_reasoning(sample: ProbeSample, without: ProbeSample) -> ReasoningMarke
     answer. Or a template renders both markers around empty reasoning, too.
     """
     before, _, after = sample.written.partition(REASONING.text)
-    between, found, _ = after.partition(ANSWER.text)
+    between, answer, _ = after.partition(ANSWER.text)
     closing, plain_start = first_tag(between), without.written.partition(ANSWER.text)[0]
     own = before[len(common(before, plain_start)) :]
-    if not (found and closing):
+    if not (answer and closing):
         return None
     # A generation prompt that opens and closes reasoning asks the model for none.
     prompt = sample.generation_prompt

@@ -116,25 +116,25 @@ class ProbeSamples(Struct, frozen=True):
     @property
     def written(self) -> str:
         """All rendered answers."""
-        return "\n".join(each.written for each in self.answers)
+        return "\n".join(sample.written for sample in self.answers)
 
     @property
     def calls(self) -> tuple[ProbeSample, ...]:
         """Answers with calls."""
-        return tuple(each for each in self.answers if each.calls)
+        return tuple(sample for sample in self.answers if sample.calls)
 
 
 def collect_samples(renderer: ChatTemplateRenderer) -> ProbeSamples:
     """Render every probe with the template, with reasoning on and off, without duplicates."""
-    found: dict[tuple[str, str], ProbeSample] = {}
+    unique: dict[tuple[str, str], ProbeSample] = {}
     generation_prompts: dict[str, None] = {}
     for variables in REASONING_VARIABLES:
         samples = _SampleRenderer(renderer, variables)
         generation_prompts[samples.generation_prompt] = None
         for name, items in PROBES.items():
             for sample in samples.render(name, items):
-                found[sample.generation_prompt, sample.written] = sample
-    return ProbeSamples(tuple(found.values()), tuple(filter(None, generation_prompts)))
+                unique[sample.generation_prompt, sample.written] = sample
+    return ProbeSamples(tuple(unique.values()), tuple(filter(None, generation_prompts)))
 
 
 def samples_of(
@@ -173,11 +173,11 @@ class _SampleRenderer:
         written = self._answer(*items)
         if calls and not all(call.name in written for call in calls):
             written = self._answer_with_results(items, calls)
-        shown = [item for item in items if _marker_text(item) in written]
-        shown.sort(key=lambda item: written.find(_marker_text(item)))
-        several = TEXT in shown and calls and self._ends_turn(written)
-        if shown and all(call in shown for call in calls) and not several:
-            yield ProbeSample(name, tuple(shown), self.generation_prompt, written.removesuffix(self._tail))
+        visible = [item for item in items if _marker_text(item) in written]
+        visible.sort(key=lambda item: written.find(_marker_text(item)))
+        several = TEXT in visible and calls and self._ends_turn(written)
+        if visible and all(call in visible for call in calls) and not several:
+            yield ProbeSample(name, tuple(visible), self.generation_prompt, written.removesuffix(self._tail))
 
     def _supports(self, items: Sequence[OutputItem], calls: Sequence[FunctionCall]) -> bool:
         capabilities = self._renderer.capabilities

@@ -44,13 +44,13 @@ _ESCAPES = re.compile(r"\\([^A-Za-z0-9\s])")
 
 
 class ScorerResult(Struct, frozen=True):
-    """The result of one scorer: `seen` is its evidence, `scores` how well each dialect fits it.
+    """The result of one scorer: its `evidence`, and in `scores` how well each dialect fits it.
 
     Dialects with a score of 0 are left out.
     """
 
     name: str
-    seen: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     scores: Mapping[str, float] = {}
 
     @property
@@ -70,21 +70,23 @@ class ScorerResult(Struct, frozen=True):
 
 def score_markers(samples: ProbeSamples, dialects: Iterable[Dialect]) -> ScorerResult:
     """How many of a dialect's markers are in the rendered answers or the generation prompts."""
-    written = "\n".join([*(each.written for each in samples.answers), *samples.generation_prompts])
-    seen = {
+    written = "\n".join([*(sample.written for sample in samples.answers), *samples.generation_prompts])
+    marks_by_dialect = {
         dialect.names[0]: {
             mark.strip() for mark in dialect.grammar.markers if _is_distinctive(mark) and mark in written
         }
         for dialect in dialects
     }
-    scores = {name: float(len(marks)) for name, marks in seen.items()}
-    return ScorerResult("markers", tuple(sorted(set().union(*seen.values()))), _positive(scores))
+    scores = {name: float(len(marks)) for name, marks in marks_by_dialect.items()}
+    return ScorerResult("markers", tuple(sorted(set().union(*marks_by_dialect.values()))), _positive(scores))
 
 
 def score_round_trip(samples: Sequence[ProbeSample], dialects: Iterable[Dialect]) -> ScorerResult:
     """How much of the samples each dialect decodes correctly, from 0 to 1."""
     scores = {dialect.names[0]: round_trip_score(samples, dialect) for dialect in dialects}
-    return ScorerResult("round trip", tuple(dict.fromkeys(each.name for each in samples)), _positive(scores))
+    return ScorerResult(
+        "round trip", tuple(dict.fromkeys(sample.name for sample in samples)), _positive(scores)
+    )
 
 
 def score_metadata(names: Sequence[str], dialects: Iterable[Dialect]) -> ScorerResult:
@@ -101,7 +103,7 @@ def score_response_template(template: str | None, dialects: Iterable[Dialect]) -
     """The share of a dialect's markers in a `response_template`, JSON text; `OWN_SCORE` if built from it."""
     texts = list(_strings(template)) if template else []
     joined = "\n".join(texts)
-    marks = {each.names[0]: [mark.strip() for mark in each.grammar.markers] for each in dialects}
+    marks = {dialect.names[0]: [mark.strip() for mark in dialect.grammar.markers] for dialect in dialects}
     scores = {
         name: sum(mark in joined for mark in markers) / len(markers)
         for name, markers in marks.items()
@@ -116,7 +118,7 @@ def round_trip_score(samples: Sequence[ProbeSample], dialect: Dialect) -> float:
     if not samples:
         return 0.0
     table = Table(dialect.grammar)
-    total = sum(_similarity(each.items, decode_sample(each, dialect, table)) for each in samples)
+    total = sum(_similarity(sample.items, decode_sample(sample, dialect, table)) for sample in samples)
     return round(total / len(samples), 3)
 
 
@@ -154,26 +156,26 @@ def _similarity(expected: Sequence[OutputItem], items: Sequence[OutputItem]) -> 
     if len(items) > 1 and not isinstance(items[-1], FunctionCall) and _END_TOKENS.fullmatch(items[-1].text):
         items = items[:-1]
     matched, at = 0.0, 0
-    for wanted in expected:
-        found = ((_match(wanted, item), n) for n, item in enumerate(items[at:], at))
-        match, n = max(found, key=lambda each: (each[0], -each[1]), default=(0.0, at))
+    for expected_item in expected:
+        matches = ((_match(expected_item, item), n) for n, item in enumerate(items[at:], at))
+        match, n = max(matches, key=lambda pair: (pair[0], -pair[1]), default=(0.0, at))
         if match:
             matched, at = matched + match, n + 1
     return matched / max(len(expected), len(items))
 
 
-def _match(wanted: OutputItem, item: OutputItem) -> float:
-    if isinstance(wanted, FunctionCall):
+def _match(expected: OutputItem, item: OutputItem) -> float:
+    if isinstance(expected, FunctionCall):
         if (
             not isinstance(item, FunctionCall)
-            or item.name != wanted.name
+            or item.name != expected.name
             or item.status is not Status.COMPLETED
         ):
             return 0.0
-        return 1.0 if json.loads(item.arguments) == json.loads(wanted.arguments) else WRONG_ARGUMENTS
-    if type(item) is not type(wanted) or item.text.strip() != wanted.text:
+        return 1.0 if json.loads(item.arguments) == json.loads(expected.arguments) else WRONG_ARGUMENTS
+    if type(item) is not type(expected) or item.text.strip() != expected.text:
         return 0.0
-    return 1.0 if item.text == wanted.text else SPACED
+    return 1.0 if item.text == expected.text else SPACED
 
 
 def _is_distinctive(marker: str) -> bool:
@@ -212,4 +214,4 @@ def _strings(template: str) -> Iterable[str]:
 
 def _positive(scores: Mapping[str, float]) -> dict[str, float]:
     """The scores above 0, the highest first."""
-    return dict(sorted(((n, s) for n, s in scores.items() if s > 0), key=lambda each: -each[1]))
+    return dict(sorted(((n, s) for n, s in scores.items() if s > 0), key=lambda pair: -pair[1]))

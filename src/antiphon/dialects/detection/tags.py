@@ -136,24 +136,24 @@ def _calls_in(sample: ProbeSample) -> list[_Call]:
 
 def _call_in(text: str, name: str, arguments: Mapping[str, Any]) -> _Call | None:
     """The texts around the parts of a call; keys may be sorted."""
-    before, found, rest = text.partition(name)
+    before, separator, rest = text.partition(name)
     gaps, texts = list[str](), list[bool]()
-    for key, value in sorted(arguments.items(), key=lambda each: _position(rest, each[0])):
+    for key, value in sorted(arguments.items(), key=lambda argument: _position(rest, argument[0])):
         at = _position(rest, key)
-        if not found or at == len(rest):
+        if not separator or at == len(rest):
             return None
         gaps.append(rest[:at])
         rest = rest[at + len(key) :]
         end, written = min(
-            ((_position(rest, each), each) for each in _spellings(value)), default=(len(rest), "")
+            ((_position(rest, spelling), spelling) for spelling in _spellings(value)), default=(len(rest), "")
         )
         if end == len(rest):
             return None
         gaps.append(rest[:end])
         texts.append(isinstance(value, str))
         rest = rest[end + len(written) :]
-    named, *others = gaps
-    return _Call(before, named, tuple(others[::2]), tuple(texts), tuple(others[1::2]), rest)
+    named, *inner = gaps
+    return _Call(before, named, tuple(inner[::2]), tuple(texts), tuple(inner[1::2]), rest)
 
 
 def _position(text: str, part: str) -> int:
@@ -183,8 +183,8 @@ def _tags(text: str) -> list[str]:
 
 def _from_tag(text: str) -> str:
     """The text from its first tag, or the first word of a line, on."""
-    found = _START.search(text)
-    return text[found.start() :] if found else ""
+    match = _START.search(text)
+    return text[match.start() :] if match else ""
 
 
 def _ending(*texts: str) -> str:

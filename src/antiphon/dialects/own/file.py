@@ -54,8 +54,8 @@ MAX_FILE = 1024 * 1024
 
 _Texts = Marker | tuple[Marker, ...]
 _FORMATS: Mapping[str, type[Struct]] = {
-    str(each.__struct_config__.tag): each
-    for each in (JsonFormat, NameAndJsonFormat, TagsFormat, PythonFormat)
+    str(form.__struct_config__.tag): form
+    for form in (JsonFormat, NameAndJsonFormat, TagsFormat, PythonFormat)
 }
 
 
@@ -151,23 +151,23 @@ class _File:
 
     def dialect(self) -> Dialect:
         table, base = self._table, self._base()
-        given: dict[str, Any] = {"names": (table.name or Path(self._path).stem,)}
-        for key, known in (("ids", IDS), ("renderer", RENDERERS)):
-            if (named := getattr(table, key)) is not None:
-                if named not in known:
-                    self._fail((key,), f"there is no '{named}'. Use one of: {', '.join(known)}.")
-                given[key] = known[named]
-        given |= {
+        properties: dict[str, Any] = {"names": (table.name or Path(self._path).stem,)}
+        for key, choices in (("ids", IDS), ("renderer", RENDERERS)):
+            if (name := getattr(table, key)) is not None:
+                if name not in choices:
+                    self._fail((key,), f"there is no '{name}'. Use one of: {', '.join(choices)}.")
+                properties[key] = choices[name]
+        properties |= {
             key: value
             for key in ("answer_start", "call_start", "suffix")
             if (value := getattr(table, key)) is not None
         }
         if table.reasoning is not None:
-            given["reasoning"] = self._convert(table.reasoning, ReasoningTable, ("reasoning",)).markers()
+            properties["reasoning"] = self._convert(table.reasoning, ReasoningTable, ("reasoning",)).markers()
         if table.tool_prompt is not None:
             prompt = self._convert(table.tool_prompt, ToolPromptTable, ("tool_prompt",))
-            given["tool_prompt"] = ToolPrompt(prompt.system, prompt.call, prompt.result)
-        return replaced(base, **given, **self._calls(given.get("reasoning")))
+            properties["tool_prompt"] = ToolPrompt(prompt.system, prompt.call, prompt.result)
+        return replaced(base, **properties, **self._calls(properties.get("reasoning")))
 
     def _base(self) -> Dialect:
         table = self._table
@@ -184,8 +184,8 @@ class _File:
         if not table.replace:
             return base
         for marker in table.replace:
-            if not any(marker in each for each in base.grammar.markers):
-                listed = ", ".join(sorted(each.strip() for each in base.grammar.markers))
+            if not any(marker in text for text in base.grammar.markers):
+                listed = ", ".join(sorted(text.strip() for text in base.grammar.markers))
                 self._fail(("replace", marker), f"{table.base} has no such marker. It has: {listed}.")
             if any(marker in text for text in parser_texts(base.grammar)):
                 why = f"it is inside of a header of {table.base}. Write the grammar with [states] instead."
@@ -248,14 +248,14 @@ class _File:
         except msgspec.ValidationError as error:
             what, _, where = str(error).partition(" - at `$")
             path = [
-                each
-                for each in re.split(r"[.\[\]`]+", where)
-                if each and each != "..." and not each.isdigit()
+                part
+                for part in re.split(r"[.\[\]`]+", where)
+                if part and part != "..." and not part.isdigit()
             ]
-            known = [field.encode_name for field in fields(type_)]
+            keys = [field.encode_name for field in fields(type_)]
             if unknown := re.search(r"unknown field `(.*)`", what):
-                close = difflib.get_close_matches(unknown[1], known, n=1)
-                hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known)}."
+                close = difflib.get_close_matches(unknown[1], keys, n=1)
+                hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(keys)}."
                 self._fail((*place, unknown[1]), f"there is no such key. {hint}")
             if missing := re.search(r"required field `(.*)`", what):
                 self._fail((*place, missing[1]), f'it is missing. Write {missing[1]} = "…".')
@@ -276,12 +276,12 @@ def _replace_all(marker: str, texts: Mapping[str, str]) -> str:
     if not texts:
         return marker
     longest = sorted(texts, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest)), lambda found: texts[found[0]], marker)
+    return re.sub("|".join(map(re.escape, longest)), lambda match: texts[match[0]], marker)
 
 
 def _line(lines: Iterable[str], place: tuple[str, ...]) -> int | None:
     """The line of a key, or else that of the innermost table around it that has a line of its own."""
-    found: int | None = None
+    nearest: int | None = None
     table: tuple[str, ...] = ()
     depth = 0
     for number, line in enumerate(lines, 1):
@@ -296,10 +296,10 @@ def _line(lines: Iterable[str], place: tuple[str, ...]) -> int | None:
             continue
         shared = min(len(path), len(place))
         if place[:shared] == path[:shared] and shared > depth:
-            found, depth = number, shared
-    return found
+            nearest, depth = number, shared
+    return nearest
 
 
 def _path(dotted: str) -> tuple[str, ...]:
     """The parts of a dotted key."""
-    return tuple(each.strip("\"'") for each in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted))
+    return tuple(part.strip("\"'") for part in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted))

@@ -80,28 +80,28 @@ def to_table(state: State) -> dict[str, Any]:
     return {"kind": kind, **_changed(state, _fields(type(state)))}
 
 
-def _changed(value: Struct, known: Iterable[FieldInfo]) -> dict[str, Any]:
+def _changed(value: Struct, infos: Iterable[FieldInfo]) -> dict[str, Any]:
     """The fields that have not their default."""
-    given = ((field, getattr(value, field.name)) for field in known)
-    return {field.name: _to_plain(each) for field, each in given if field.required or each != _default(field)}
+    pairs = ((field, getattr(value, field.name)) for field in infos)
+    return {field.name: _to_plain(part) for field, part in pairs if field.required or part != _default(field)}
 
 
 def from_table(table: Any) -> State:
     """The state of a table. Raises InvalidStateError."""
     if not isinstance(table, dict):
         raise InvalidStateError("A state is a table.")
-    given = dict(table)
-    kind = given.pop("kind", None)
+    table = dict(table)
+    kind = table.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidStateError(f"The kind of a state is one of: {', '.join(KINDS)}.", "kind")
     type_ = KINDS[kind]
-    known = {field.name: field for field in _fields(type_)}
+    infos = {field.name: field for field in _fields(type_)}
     values: dict[str, Any] = {"kind": SpanKind[kind.upper()]} if type_ is Span else {}
-    for key, value in given.items():
-        if key not in known:
-            raise InvalidStateError(f"A state of the kind {kind} has only: {', '.join(known)}.", key)
-        values[key] = _from_plain(known[key].type, value, key)
-    missing = next((field.name for field in known.values() if field.required and field.name not in given), "")
+    for key, value in table.items():
+        if key not in infos:
+            raise InvalidStateError(f"A state of the kind {kind} has only: {', '.join(infos)}.", key)
+        values[key] = _from_plain(infos[key].type, value, key)
+    missing = next((field.name for field in infos.values() if field.required and field.name not in table), "")
     if missing:
         raise InvalidStateError(f"A state of the kind {kind} needs {missing}.")
     return type_(**values)
@@ -138,7 +138,7 @@ def parser_texts(grammar: Grammar) -> Iterator[str]:
     for state in grammar.states.values():
         for parser in (getattr(state, "parse", None), getattr(state, "route", None)):
             if isinstance(parser, SpelledParser) and parser.source is not None:
-                yield from (each for each in parser.source.arguments.values() if isinstance(each, str))
+                yield from (text for text in parser.source.arguments.values() if isinstance(text, str))
 
 
 def _leads(state: State) -> Iterator[tuple[str, str, str]]:
@@ -150,8 +150,8 @@ def _leads(state: State) -> Iterator[tuple[str, str, str]]:
         if (to := getattr(state, key, None)) is not None:
             yield key, key, to
     if isinstance(state, Header) and isinstance(state.route, SpelledParser):
-        written: HeaderSpellings = state.route.spellings
-        for spelling in written.spellings:
+        header_spellings: HeaderSpellings = state.route.spellings
+        for spelling in header_spellings.spellings:
             yield "route", spelling.text, spelling.to
 
 
@@ -173,9 +173,9 @@ def _to_plain(value: Any) -> Any:
         case SpelledParser() | Check() if value.source is not None:
             plain = _source_table(value.source)
         case tuple() | list():
-            plain = [_to_plain(each) for each in value]
+            plain = [_to_plain(item) for item in value]
         case Mapping():
-            plain = {key: _to_plain(each) for key, each in value.items()}
+            plain = {key: _to_plain(member) for key, member in value.items()}
         case Struct():
             plain = _changed(value, fields(value))
         case str() | bool() | int():
@@ -195,18 +195,18 @@ def _function_name(function: Any) -> str:
 def _source_table(source: ParserSource) -> Any:
     if not source.arguments:
         return source.name
-    given = {key.rstrip("_"): _to_plain(each) for key, each in source.arguments.items()}
-    return {"by": source.name, **given}
+    arguments = {key.rstrip("_"): _to_plain(argument) for key, argument in source.arguments.items()}
+    return {"by": source.name, **arguments}
 
 
 def _from_plain(type_: Any, value: Any, key: str) -> Any:
     if _is_callable(type_):
         return _parser(type_, value, key)
     enums = [
-        each for each in (type_, *typing.get_args(type_)) if isinstance(each, type) and issubclass(each, Enum)
+        part for part in (type_, *typing.get_args(type_)) if isinstance(part, type) and issubclass(part, Enum)
     ]
     if enums:
-        names = {each.name.lower(): each for each in enums[0]}
+        names = {member.name.lower(): member for member in enums[0]}
         if value not in names:
             raise InvalidStateError(f"It is one of: {', '.join(names)}.", key)
         return names[value]
@@ -227,27 +227,25 @@ def _parser(type_: Any, value: Any, key: str) -> Any:
     """The parser with this name, or made with these arguments. Raises InvalidStateError."""
     arguments = dict(value) if isinstance(value, dict) else {"by": value}
     name = arguments.pop("by", None)
-    made = getattr(headers, name, None) if isinstance(name, str) and not name.startswith("_") else None
-    if hasattr(made, "__wrapped__"):
-        made = _made(name, made, arguments, key)
+    parser = getattr(headers, name, None) if isinstance(name, str) and not name.startswith("_") else None
+    if hasattr(parser, "__wrapped__"):
+        parser = _make_parser(name, parser, arguments, key)
     elif arguments:
         raise InvalidStateError(f"The parser {name} takes no arguments.", key)
-    parse = made.parse if isinstance(made, SpelledParser | Check) else made
+    parse = parser.parse if isinstance(parser, SpelledParser | Check) else parser
     hints = typing.get_type_hints(parse) if inspect.isfunction(parse) else {}
     if hints.get("return") != typing.get_args(type_)[-1]:
         raise InvalidStateError(f"There is no parser '{name}' for it. docs/dialects.md lists them.", key)
-    return made
+    return parser
 
 
-def _made(name: str, make: Any, arguments: Mapping[str, Any], key: str) -> Any:
+def _make_parser(name: str, make: Any, arguments: Mapping[str, Any], key: str) -> Any:
     """The parser that this function makes."""
-    signature = inspect.signature(make)
-    spelled = {each.rstrip("_"): each for each in signature.parameters}
-    given = {spelled.get(each, each): value for each, value in arguments.items()}
-    several = next(
-        (name for name, each in signature.parameters.items() if each.kind is each.VAR_POSITIONAL), ""
-    )
+    parameters = inspect.signature(make).parameters
+    spelled = {parameter.rstrip("_"): parameter for parameter in parameters}
+    keywords = {spelled.get(argument, argument): value for argument, value in arguments.items()}
+    several = next((spec.name for spec in parameters.values() if spec.kind is spec.VAR_POSITIONAL), "")
     try:
-        return make(*given.pop(several, ()), **given)
+        return make(*keywords.pop(several, ()), **keywords)
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidStateError(f"The parser {name} takes other arguments: {error}.", key) from None

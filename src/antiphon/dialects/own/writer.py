@@ -26,11 +26,11 @@ def to_toml(dialect: Dialect) -> str:
 def _tables(dialect: Dialect) -> Iterator[Iterator[str]]:
     top = {
         "name": dialect.names[0],
-        "ids": _named(dialect.ids, IDS) if dialect.ids is not IDS["openai"] else None,
+        "ids": _name_of(dialect.ids, IDS) if dialect.ids is not IDS["openai"] else None,
         "answer_start": dialect.answer_start,
         "call_start": dialect.call_start,
         "suffix": dialect.suffix,
-        "renderer": dialect.renderer and _named(dialect.renderer, RENDERERS),
+        "renderer": dialect.renderer and _name_of(dialect.renderer, RENDERERS),
     }
     yield _pairs({key: value for key, value in top.items() if value is not None})
     if dialect.reasoning is not None:
@@ -45,9 +45,9 @@ def _tables(dialect: Dialect) -> Iterator[Iterator[str]]:
         yield _table("tool_prompt", structs.asdict(dialect.tool_prompt))
 
 
-def _named(value: object, known: Mapping[str, object]) -> str:
-    for name, each in known.items():
-        if each is value:
+def _name_of(value: object, choices: Mapping[str, object]) -> str:
+    for name, choice in choices.items():
+        if choice is value:
             return name
     raise UnwritableError(f"{getattr(value, '__qualname__', value)} is a program")
 
@@ -86,8 +86,8 @@ def _pairs(pairs: Mapping[str, Any]) -> Iterator[str]:
         if len(line) <= _WIDTH or not isinstance(value, Mapping):
             yield line
         else:  # an inline table cannot be broken, a table with dotted keys can
-            for inner, each in value.items():
-                yield f"{_key(key)}.{_key(inner)} = {_value(each)}"
+            for inner, member in value.items():
+                yield f"{_key(key)}.{_key(inner)} = {_value(member)}"
 
 
 def _key(key: str) -> str:
@@ -103,7 +103,7 @@ def _value(value: Any) -> str:
         case str():
             return _text(value)
         case Mapping():
-            return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+            return "{ " + ", ".join(f"{_key(key)} = {_value(member)}" for key, member in value.items()) + " }"
         case _:
             return "[" + ", ".join(map(_value, value)) + "]"
 

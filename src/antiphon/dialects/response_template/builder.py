@@ -119,12 +119,12 @@ def _fields(spec: Any) -> dict[str, Field]:
         raise UnsupportedTemplateError(f"its version is {spec['version']!r}, and only 1 is known")
     if unknown := sorted(set(fields) - _FIELDS):
         raise UnsupportedTemplateError(f"the field '{unknown[0]}' is not supported")
-    found = {name: Field(name, each) for name, each in fields.items()}
-    for name, field in found.items():
+    parsed = {name: Field(name, field_spec) for name, field_spec in fields.items()}
+    for name, field in parsed.items():
         if name != "tool_calls" and field.content != "text":
             raise UnsupportedTemplateError(
                 f"the field '{name}' has `content` '{field.content}', and only 'text' is supported"
             )
         if name != "content" and not (field.opens or field.from_start):
             raise UnsupportedTemplateError(f"the field '{name}' has no opening marker")
-    return found
+    return parsed

@@ -136,7 +136,7 @@ class Calls:
 
     def _ends(self, default_state: str) -> Markers:
         """The markers after a call. With several in a row, only the last one ends the markup."""
-        chains = [list(chain) for chain in self._field.chains(self._field.closes, most=3)]
+        chains = [list(chain) for chain in self._field.chains(self._field.closes, maximum=3)]
         inner = dict.fromkeys(marker for chain in chains for marker in chain[:-1])
         last = [chain[-1] for chain in chains if chain[-1] not in inner]
         # The pattern may leave out the closing tags of elements that it opens.
@@ -167,12 +167,12 @@ def _call_source(field: Field) -> _CallSource:
 
 def _placeholder(field: Field, text: Any) -> tuple[str, str]:
     """The field and key of a `{field.key}` in a transform; only the key for each call of a list."""
-    found = _PLACEHOLDER.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _PLACEHOLDER.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return "", ""
     if field.get("transform_each", False):
-        return "content", found[1] if found[2] is None else ""
-    return found[1], found[2] or ""
+        return "content", match[1] if match[2] is None else ""
+    return match[1], match[2] or ""
 
 
 def _call_states(field: Field, source: _CallSource) -> _CallStates:
@@ -206,7 +206,7 @@ def _elements(field: Field) -> Mapping[str, State]:
     name = parser.get("name", "text") if isinstance(parser, dict) else None
     if name not in _TYPES or field.arguments.get("merge_duplicates"):
         field.reject("has a `value_parser` or `merge_duplicates` that is not supported")
-    elements = [_element(field, each) for each in field.pattern(field.arguments.get("tag_pattern"))]
+    elements = [_element(field, way) for way in field.pattern(field.arguments.get("tag_pattern"))]
     tags, separators, closes = Markers(), Markers(), Markers()
     for element in elements:
         tags.add(field, [element.tag], "key")
@@ -215,7 +215,7 @@ def _elements(field: Field) -> Mapping[str, State]:
     trims = any(element.trims for element in elements) or _strips(parser)
     return {
         "arguments": Span(SpanKind.CALL, on=tags),
-        "key": Key(on=separators, parse=_key_form([each.head for each in elements], _TYPES[name])),
+        "key": Key(on=separators, parse=_key_form([element.head for element in elements], _TYPES[name])),
         "value": Value(on=closes, trim=Trim.NEWLINE if trims else Trim.NOTHING),
     }
 
@@ -280,8 +280,8 @@ def _header_pattern(
 
 def _name_form(headers: Sequence[_HeaderPattern]) -> NameParser:
     def parse(text: str) -> CallHeader | None:
-        found = _first(headers, text)
-        return plain_name(found) if found else None
+        name = _first(headers, text)
+        return plain_name(name) if name else None
 
     written = headers[0].spelling
     return parse if written is None else SpelledParser(parse, (written,))
@@ -289,8 +289,8 @@ def _name_form(headers: Sequence[_HeaderPattern]) -> NameParser:
 
 def _key_form(heads: Sequence[_HeaderPattern], type_: str | None) -> KeyParser:
     def parse(text: str) -> ArgumentKey | None:
-        found = _first(heads, text)
-        keyed = plain_key(found) if found else None
+        key = _first(heads, text)
+        keyed = plain_key(key) if key else None
         return keyed and ArgumentKey(keyed.key, type_)
 
     written = heads[0].spelling

@@ -35,17 +35,17 @@ class Field:
         self.content = self.get("content", "text")
         self.arguments: Mapping[str, Any] = self.get("content_args", {})
         opens = self.alternatives("open")
-        self.from_start = any(_is_start(each) for each in opens)
+        self.from_start = any(_is_start(way) for way in opens)
         """The answer begins inside this field."""
-        self.opens = [each for each in opens if _without_space(each)]
-        self.closes = [each for each in self.alternatives("close") if _without_space(each)]
+        self.opens = [way for way in opens if _without_space(way)]
+        self.closes = [way for way in self.alternatives("close") if _without_space(way)]
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, or `default`. It must have the type of `default`, unless that is None."""
-        found = self._spec.get(key, default)
-        if default is not None and not isinstance(found, type(default)):
+        value = self._spec.get(key, default)
+        if default is not None and not isinstance(value, type(default)):
             self.reject(f"has a `{key}` that is not a {type(default).__name__}")
-        return found
+        return value
 
     def reject(self, why: str) -> NoReturn:
         """Raise UnsupportedTemplateError with the name of the field."""
@@ -53,10 +53,10 @@ class Field:
 
     def alternatives(self, key: str) -> list[Alternative]:
         """The alternatives of `open` or `close`, or of the pattern in its place."""
-        given, pattern = self.get(key), self.get(f"{key}_pattern")
+        value, pattern = self.get(key), self.get(f"{key}_pattern")
         if pattern is not None:
             return self.pattern(pattern)
-        texts = [given] if isinstance(given, str) else given or []
+        texts = [value] if isinstance(value, str) else value or []
         if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
             self.reject(f"has a `{key}` that is not a string")
         return [way for text in texts if (key, text) != ("close", _END) for way in literal(text)]
@@ -72,11 +72,11 @@ class Field:
         """The markers that open or close the field, where each is one literal."""
         return [marker for (marker,) in self.chains(self.opens if key == "open" else self.closes, 1)]
 
-    def chains(self, alternatives: Iterable[Alternative], most: int) -> Iterator[Sequence[str]]:
+    def chains(self, alternatives: Iterable[Alternative], maximum: int) -> Iterator[Sequence[str]]:
         """The literals of each alternative, with nothing but space between them."""
         for alternative in alternatives:
             solid = _without_space(alternative)
-            if len(solid) > most or any(piece.part is not PatternPart.LITERAL for piece in solid):
+            if len(solid) > maximum or any(piece.part is not PatternPart.LITERAL for piece in solid):
                 source = "".join(piece.source for piece in alternative)
                 self.reject(f"has the pattern {source!r}, which is not a fixed marker")
             yield [self.marker(piece) for piece in solid]

@@ -87,8 +87,8 @@ def capture_between(
     def find(text: str) -> str | None:
         # Space before a marker belongs to it in a grammar, whether the pattern matches it or not.
         ways = (text, text.rstrip()) if len(text) <= MAX_NAME else ()
-        found = next(filter(None, (pattern.fullmatch(before + way + after) for way in ways)), None)
-        return found and found[group]
+        match = next(filter(None, (pattern.fullmatch(before + way + after) for way in ways)), None)
+        return match and match[group]
 
     return find
 
@@ -108,10 +108,10 @@ class _PatternParser:
 
     def alternatives(self) -> list[Alternative]:
         """Up to the end, or to a closing parenthesis."""
-        found = list(self._sequence())
+        alternatives = list(self._sequence())
         while self._take("|"):
-            found += self._sequence()
-        return found
+            alternatives += self._sequence()
+        return alternatives
 
     def _sequence(self) -> Iterator[Alternative]:
         """A sequence of items, in each combination of their alternatives."""
@@ -127,18 +127,18 @@ class _PatternParser:
     def _item(self) -> Sequence[Alternative]:
         """An atom and its quantifier."""
         start = self._at
-        found = self._group() if self._take("(") else [(self._single(),)]
+        ways = self._group() if self._take("(") else [(self._single(),)]
         atom = self._pattern[start : self._at]
         quantifier = _QUANTIFIER.match(self._pattern, self._at)
         if quantifier is None:
-            return found
+            return ways
         self._at = quantifier.end()
-        if all(piece.part is PatternPart.SPACE or piece.text.isspace() for way in found for piece in way):
+        if all(piece.part is PatternPart.SPACE or piece.text.isspace() for way in ways for piece in way):
             return [(_SPACE,)]
-        if found[0] and found[0][0].part is PatternPart.OTHER and atom[0] != "(":
+        if ways[0] and ways[0][0].part is PatternPart.OTHER and atom[0] != "(":
             return [(PatternPiece(PatternPart.OTHER, atom + quantifier[0]),)]
         if quantifier[1] == "?":
-            return [*found, ()]
+            return [*ways, ()]
         raise UnsupportedPatternError(f"{atom + quantifier[0]!r} repeats what must occur once")
 
     def _group(self) -> list[Alternative]:
@@ -160,9 +160,9 @@ class _PatternParser:
             return [()]
         if not self._take("?:") and self._pattern[self._at : self._at + 1] == "?":
             raise UnsupportedPatternError(f"{self._pattern[start - 1 : start + 2]!r} is not supported")
-        found = self.alternatives()
+        alternatives = self.alternatives()
         self._close()
-        return found
+        return alternatives
 
     def _close(self) -> None:
         if not self._take(")"):
@@ -170,11 +170,11 @@ class _PatternParser:
 
     def _single(self) -> PatternPiece:
         """One character, class or anchor."""
-        found = _SINGLE.match(self._pattern, self._at)
-        if found is None:
+        match = _SINGLE.match(self._pattern, self._at)
+        if match is None:
             raise UnsupportedPatternError(f"{self._pattern[self._at]!r} is not supported")
-        self._at = found.end()
-        source = found[0]
+        self._at = match.end()
+        source = match[0]
         if source in ("^", r"\A"):
             return PatternPiece(PatternPart.START, source)
         if source in _SPACES or _SPACE_SET.fullmatch(source):
@@ -188,9 +188,9 @@ class _PatternParser:
 
     def _take(self, text: str) -> bool:
         """Skip this text if it is next."""
-        found = self._pattern.startswith(text, self._at)
-        self._at += len(text) * found
-        return found
+        follows = self._pattern.startswith(text, self._at)
+        self._at += len(text) * follows
+        return follows
 
 
 def _joined(alternative: Alternative) -> Alternative:
