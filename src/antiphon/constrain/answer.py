@@ -194,7 +194,7 @@ class AnswerGrammar:
         return alternation(*leads, self._not_as_call(peeks, dict(markers), expr) if peeks else expr)
 
     def _not_as_call(self, peeks: dict[str, str], markers: dict[str, str], expr: Expr) -> Expr:
-        """Text that does not begin as a call without a marker does, or such a call."""
+        """Text that does not begin like a call without a marker; or such a call."""
         assert self._calls is not None
         letters = "".join(sorted({marker[0] for marker in markers}))  # in every process the same
         endings = self._endings(markers)
@@ -246,10 +246,10 @@ class AnswerGrammar:
 
 
 def _forbidden(span: Span) -> tuple[tuple[str, None], ...]:
-    """The markers that free text must not contain: no model should begin a call so."""
+    """The markers of habits, which free text must not contain: no model should begin a call with them."""
     return tuple((marker, None) for marker in span.habits.on if marker not in span.on)
 
 
 def _space(span: Span) -> Expr:
-    """The space that may be around text in a span without being part of it. Alone it never is."""
+    """The space around text in a span, where it is not part of the text."""
     return EMPTY if span.space is Space.TEXT else GAP

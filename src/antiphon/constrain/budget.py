@@ -36,11 +36,11 @@ class WorkBudget:
             raise TooMuchWorkError
 
     def within_reach(self, minimum: int, maximum: int | None) -> tuple[int, int | None]:
-        """The counts of what has at least a character each, as far as an answer can reach them."""
+        """The counts of parts with at least a character, cut to those that an answer can reach."""
         reached = None if maximum is None or maximum >= self._longest else maximum
         return min(minimum, self._longest), reached
 
 
 def number(digits: str) -> int:
-    """The number that is written with these digits, or another one that is out of reach."""
+    """The number with these digits; if that is out of reach, another one that is, too."""
     return int(digits.lstrip("0")[:_DIGITS] or "0")

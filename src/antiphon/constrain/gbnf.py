@@ -41,11 +41,11 @@ def write(grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Gbnf:
     are longer than the tokens of text, so none contains a whole trigger and more.
     """
     if not triggers:
-        return Gbnf(_Writer(grammar_ir).text)
-    return Gbnf(_Writer(from_trigger_start(grammar_ir, triggers)).text, first_characters(triggers))
+        return Gbnf(_GbnfWriter(grammar_ir).text)
+    return Gbnf(_GbnfWriter(from_trigger_start(grammar_ir, triggers)).text, first_characters(triggers))
 
 
-class _Writer:
+class _GbnfWriter:
     """Writes one grammar."""
 
     def __init__(self, grammar_ir: GrammarIR) -> None:
@@ -108,7 +108,7 @@ class _Writer:
         )
 
     def _single_rule(self, expr: Expr) -> str:
-        """The same, so short that it may be written out many times."""
+        """The same, short enough to be written out many times."""
         if isinstance(expr, Literal | CharClass | RuleReference):
             return self._part(expr)
         if expr not in self._counted:

@@ -47,7 +47,7 @@ def parse_gbnf(text: str, rules: dict[str, Expr], budget: WorkBudget) -> Expr:
 
 def read_gbnf(text: str, budget: WorkBudget) -> GrammarIR:
     """The grammar as it is written, however ambiguous. Raises RequestError."""
-    rules = {_name(name): expr for name, expr in _Parser(text, budget).read().items()}
+    rules = {_name(name): expr for name, expr in _GbnfParser(text, budget).read().items()}
     if _name("root") not in rules:
         _refuse("it has no rule 'root'")
     missing = [ref for expr in rules.values() for ref in references(expr) if ref not in rules]
@@ -69,7 +69,7 @@ def _unambiguous(rules: Mapping[str, Expr], budget: WorkBudget) -> dict[str, Exp
         _refuse(f"it has {why}")
 
 
-class _Parser:
+class _GbnfParser:
     """Parses one grammar."""
 
     def __init__(self, text: str, budget: WorkBudget) -> None:

@@ -440,7 +440,7 @@ class _CompactJson(JsonSyntax):
 
 
 def _ambiguous_references(schema_ir: SchemaIR, budget: WorkBudget) -> list[str]:
-    """The references to recursive schemas that leave an engine more places to follow than it can."""
+    """The references to recursive schemas in which an engine would have to follow too many places at once."""
     if not schema_ir.definitions:
         return []
     rules: dict[str, Expr] = {}

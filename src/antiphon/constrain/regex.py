@@ -59,7 +59,7 @@ class UnsupportedRegexError(ValueError):
 
 def searching(pattern: str, budget: WorkBudget) -> Expr:
     """Text in which the pattern is found somewhere, as JSON Schema means it."""
-    alternatives = _Parser(pattern, budget).read()
+    alternatives = _RegexParser(pattern, budget).read()
     return _unambiguous(
         alternation(
             *(
@@ -73,7 +73,7 @@ def searching(pattern: str, budget: WorkBudget) -> Expr:
 
 def matching(pattern: str, budget: WorkBudget) -> Expr:
     """Text that as a whole matches the pattern."""
-    return _unambiguous(alternation(*(expr for _, expr, _ in _Parser(pattern, budget).read())), budget)
+    return _unambiguous(alternation(*(expr for _, expr, _ in _RegexParser(pattern, budget).read())), budget)
 
 
 def client_regex(pattern: str, budget: WorkBudget) -> Expr:
@@ -93,7 +93,7 @@ def _unambiguous(expr: Expr, budget: WorkBudget) -> Expr:
         raise UnsupportedRegexError(str(why)) from None
 
 
-class _Parser:
+class _RegexParser:
     """Parses one pattern from left to right."""
 
     def __init__(self, pattern: str, budget: WorkBudget) -> None:

@@ -80,7 +80,7 @@ class Tag(Struct):
 
     @property
     def ends(self) -> list[str]:
-        """Its ends."""
+        """The texts that end it."""
         return [self.end] if isinstance(self.end, str) else self.end
 
 
@@ -121,13 +121,13 @@ class Structure(Struct, rename={"json_schema": "schema"}):
 
 
 class StructuralTagSpec(Struct):
-    """The whole."""
+    """A structural tag."""
 
     format: Format
 
 
 class OlderStructuralTag(Struct):
-    """The whole, in the older notation."""
+    """A structural tag in the older notation."""
 
     structures: list[Structure]
     triggers: Annotated[list[Text], Meta(min_length=1)]
@@ -150,7 +150,7 @@ def parse_structural_tag(
 
     Raises RequestError, `TooMuchWorkError`.
     """
-    parser = _Parser(rules, budget)
+    parser = _TagParser(rules, budget)
     return parser.expr(_decoded(spec).format, "", 0), parser.unenforced
 
 
@@ -167,7 +167,7 @@ def _decoded(spec: Mapping[str, Any]) -> StructuralTagSpec | OlderStructuralTag:
         raise _too_deep() from error
 
 
-class _Parser:
+class _TagParser:
     """Parses one structural tag. `end` is the text after a format, at which free text stops."""
 
     def __init__(self, rules: dict[str, Expr], budget: WorkBudget) -> None:

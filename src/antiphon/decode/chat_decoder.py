@@ -57,7 +57,7 @@ class ChatDecoder:
         self._prompt_tokens = prompt_tokens
         self._max_bytes = max_bytes
         self._bytes = {PieceKind.TEXT: 0, PieceKind.REASONING: 0, PieceKind.CALL: 0}
-        self._call: _Call | None = None  # the open call
+        self._call: _OpenCall | None = None  # the open call
         self._ended_calls: set[str] = set()  # the keys of calls that have ended
         self._waiting: dict[str, list[Piece]] = {}  # parts after an incomplete call, by the key of the item
         self._cut = False
@@ -130,7 +130,7 @@ class ChatDecoder:
         elif piece.call in self._ended_calls:
             self._skip(piece.text, "arguments after the end of a call")
         else:
-            self._call = _Call(piece.call)
+            self._call = _OpenCall(piece.call)
             self._continue(self._call, piece)
 
     def _show(self, kind: SpanKind, piece: Piece) -> None:
@@ -147,7 +147,7 @@ class ChatDecoder:
 
     # Calls
 
-    def _continue(self, call: "_Call", piece: Piece) -> None:
+    def _continue(self, call: "_OpenCall", piece: Piece) -> None:
         """A further fragment of the open call.
 
         It is shown when its name is known, with its first argument.
@@ -165,7 +165,7 @@ class ChatDecoder:
                 self._end_call()
                 self._resume()
 
-    def _arguments(self, call: "_Call", text: str) -> None:
+    def _arguments(self, call: "_OpenCall", text: str) -> None:
         out: list[str] = []
         end = 0 if call.scanner.broken else call.scanner.feed(text, 0, out)
         arguments, rest = "".join(out), text[end:]
@@ -225,7 +225,7 @@ class ChatDecoder:
         return Usage(finish.completion_tokens, finish.reasoning_tokens, cached, finish.prompt_tokens)
 
 
-class _Call:
+class _OpenCall:
     """A call that is open."""
 
     def __init__(self, key: str) -> None:

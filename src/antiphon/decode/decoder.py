@@ -180,7 +180,7 @@ class Decoder:
         return self._feed(chunk)
 
     def count_plain(self, texts: Sequence[str]) -> None:
-        """Plain chunks with these texts came, and were not fed: all that is to be done for them is this."""
+        """Count plain chunks with these texts. They need not be fed."""
         self._plain_length += sum(map(len, texts))
         self._plain_tokens += len(texts)
 

@@ -83,7 +83,7 @@ class EventBuilder:
     # Text and markup
 
     def enter(self, kind: SpanKind, phase: str | None = None) -> None:
-        """Text of this kind follows: close an open item of another kind."""
+        """Prepare for text of this kind: close an open item of another kind."""
         # A call with a name and without an argument is not open yet, but ends here as well.
         if self._open is not kind or self._phase != phase or self._call_header is not None:
             self.close()
@@ -354,7 +354,7 @@ class EventBuilder:
             self._held = text[end:]
 
     def _release(self) -> None:
-        """Report text that was held back: no stop string that begins in it goes on."""
+        """Report text that was held back, because after all no stop string begins in it."""
         assert self._stop is not None
         held, self._held = self._held, ""
         end, self.stopped = self._stop.find_final(held)

@@ -170,7 +170,7 @@ def prefixed_name(pattern: str, spelling: str) -> NameParser:
 
 @with_source
 def repetition_router(to: str) -> Router:
-    """Not a header, but a repeated `[f(a=1)]`, which is dropped. LFM2 writes one, and is never made to."""
+    """Drops a repeated `[f(a=1)]`, which is no header. LFM2 writes it; a constraint never demands it."""
 
     def route(text: str) -> Route | None:
         return Route(to) if text.rstrip().endswith(")]") else None
@@ -209,7 +209,7 @@ def begins_recipient(text: str) -> bool:
 
 
 def is_cut_recipient(text: str) -> bool:
-    """Whether text is such a start, with its first words."""
+    """Whether text is such a start that was cut: with `<|start|>` before it, or with `to=`."""
     header = text.removeprefix("<|start|>")
     return begins_recipient(header) and (header != text or "to=" in header)
 
@@ -238,7 +238,7 @@ def plain_key(text: str) -> ArgumentKey | None:
 
 @spelled((KeySpelling("KEY"),))
 def innermost_key(text: str) -> ArgumentKey | None:
-    """The text is the key; of one with a tag in it, the part after the tag: the key before it has no end."""
+    """The text is the key; after a tag in it another key began, which is the key then."""
     return plain_key(_TAG.split(text)[-1])
 
 

@@ -48,7 +48,7 @@ class JsonCallsReader(PhaseReader):
         self._arguments: JsonArgumentsReader | None = None
 
     def feed(self, text: str) -> Step | None:
-        """Run phases; calls whose opening is too long are none."""
+        """Run phases. What has too long an opening is no call."""
         step = super().feed(text)
         return Step(RETRACT, "") if step is None and self._builder.over_limit else step
 

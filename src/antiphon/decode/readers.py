@@ -43,7 +43,7 @@ class StateReader(Protocol):
     def finish(self, text: str) -> Step | None:
         """Read the last text, and report held text. None: all is reported.
 
-        A call that is provisional then was a call, if the answer was cut.
+        If the answer was cut, a call that is still provisional counts as a call.
         """
         ...
 
@@ -51,9 +51,9 @@ class StateReader(Protocol):
 class SpanTable:
     """A compiled span: its markers and their states, for its start and for the text after it.
 
-    `reasoned`: for an answer that has had reasoning. `otherwise` is the state for text that the span does
-    not allow. None: it allows text, or skips it, because it is called `name` and its own `otherwise` is that
-    name. `quoting` finds the markers after one that was text: what is hidden elsewhere belongs to it there.
+    `reasoned` is for an answer that has had reasoning. `otherwise` is the state for text that the span does
+    not allow; None if it allows text, or skips it, which a span says by its own `name` as `otherwise`.
+    `quoting` finds markers after a marker that was text: there, those that are hidden elsewhere are text too.
     """
 
     def __init__(self, span: Span, name: str, reasoned: bool = False) -> None:
@@ -153,7 +153,7 @@ class SpanReader:
 
     @property
     def _begins(self) -> bool:
-        """Whether only space was read, and hidden markers."""
+        """Whether nothing but space and hidden markers was read."""
         return self._lexer is self._table.begin
 
     def keep_space(self) -> None:

@@ -78,7 +78,7 @@ def _starts_call(state: State) -> bool:
 class Table(dict[str, CompiledState]):
     """Makes readers for the states of a grammar: name → state.
 
-    A state is compiled when it is first used: to detect a dialect, all are tried, on few states each.
+    A state is compiled when it is first used: detection tries every dialect, and uses few states of each.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -145,7 +145,7 @@ _JSON_READERS: dict[type[State], Callable[[Any, Lexer, Lexer, EventBuilder], Sta
 
 
 def _decoded(state: State, states: Mapping[str, State]) -> State:
-    """The state with its habits; a marker with a `Lookahead` is left to that."""
+    """The state with its habits as markers; those that lead to a `Lookahead` are only peeked at."""
     if isinstance(state, Value):
         return replace(state, on={**state.on, **state.habits})
     if not isinstance(state, Span | Name):

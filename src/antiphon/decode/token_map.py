@@ -16,7 +16,7 @@ class TokenMap:
     """Collects the tokens of chunks, and returns them with the text that is read from the chunks.
 
     `written` characters have arrived in chunks, `position` of them were read. `least_end` is where the text
-    of the tokens ends that `expect` was told of: infinite until they have arrived.
+    of the tokens of `expect` ends: infinite until they have arrived.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ class ValueReader:
         return step
 
     def _find(self, lexer: Lexer, text: str) -> MarkerMatch:
-        """The first marker, or the beginning of one at the end, or that end."""
+        """The first marker, or the beginning of one at the end of the text; else an empty match there."""
         last = lexer.find_final(text) if self._final else None
         return last or lexer.find(text) or MarkerMatch(len(text), len(text), "")
 

@@ -48,6 +48,6 @@ def nearest_efforts(render: Callable[[Mapping[str, str]], str]) -> dict[str, str
 
 
 def _nearest(word: str, levels: list[str]) -> str:
-    """Of two that are as near the higher one: nobody gets less than half of what was asked for."""
+    """The nearest level; of two, the higher one: nobody gets less than half of what was asked for."""
     place = SCALE.index(word)
     return min(reversed(levels), key=lambda level: abs(SCALE.index(level) - place))

@@ -21,7 +21,7 @@ class FillIn(Struct, frozen=True):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Those that the model must have."""
+        """The tokens that the model must have."""
         return tuple(filter(None, (self.prefix, self.suffix, self.middle)))
 
     def pieces(self, before: str, behind: str) -> Iterator[str]:

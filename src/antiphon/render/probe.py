@@ -242,8 +242,8 @@ _OF_REASONING = re.compile("think|thought|reason", re.IGNORECASE)
 def turn_markers(render: RenderProbe, capabilities: TemplateCapabilities) -> frozenset[str]:
     """What looks like a marker in the texts that are written between messages: `[INST]`, `<end_of_turn>`.
 
-    Those of reasoning are not the marker of a turn. Of what is written around tools only markers in
-    capitals are: tags are words of the prompt.
+    Markers of reasoning are left out. Around tools only markers in capitals count: tags there are words of
+    the prompt.
     """
     probe = _Probe(render, capabilities)
     talk = [_user, _answer, _user_2]

@@ -24,8 +24,8 @@ _BRACKETS = re.compile(r"[\s}\])]{0,64}")
 _TAIL = re.compile(r"[\"']?[\s}\])]{0,64}")
 
 
-class Stop(NamedTuple):
-    """Where a value stops: the position after it. `text` stands for what is there; None: the value ends."""
+class ValueStop(NamedTuple):
+    """The end of a value, up to the position `after`; or, with `text`, an escape that stands for it."""
 
     after: int
     text: str | None = None
@@ -52,7 +52,7 @@ class ValueEnds:
         self._open = {"}": 0, ")": 0}  # brackets that are open in a bare value
 
     def begin(self, opener: str, stack: Sequence[str], names: Set[str], is_text: bool) -> None:
-        """A value begins with this quote, or none, in these containers.
+        """Begin a value, with this quote or none, inside these containers.
 
         `names` are the tool's arguments. A value that cannot be a string ends at any comma or bracket.
         """
@@ -63,11 +63,11 @@ class ValueEnds:
         self._open = dict.fromkeys(self._open, 0)
 
     def pass_text(self, text: str) -> None:
-        """This text is part of a bare value."""
+        """Count the brackets of this text, if it is part of a bare value."""
         if not self._opener:
             self._open = {end: self._still_open(end, text) for end in self._open}
 
-    def find(self, text: str, at: int, start: int) -> Stop | int | None:
+    def find(self, text: str, at: int, start: int) -> ValueStop | int | None:
         """Whether the value stops at this position; or from where it goes on. None: that is not known yet.
 
         Its text from `start` on has not been passed.
@@ -75,17 +75,19 @@ class ValueEnds:
         stop = self._find(text, at, start)
         return at + 1 if stop is None and len(text) - at > MAX_HELD else stop
 
-    def _find(self, text: str, at: int, start: int) -> Stop | int | None:
+    def _find(self, text: str, at: int, start: int) -> ValueStop | int | None:
         mark = self.mark(text, at)
         if mark is None:
             return None
         if text[at].isspace():
             return self._at_space(text, at, start)
         if self._opener == self._quote:
-            return Stop(at + len(mark)) if mark == self._quote else self._at_tail(text, at)
-        return Stop(at) if mark and mark != self._quote else self._find_by_character(text, at, start, mark)
+            return ValueStop(at + len(mark)) if mark == self._quote else self._at_tail(text, at)
+        return (
+            ValueStop(at) if mark and mark != self._quote else self._find_by_character(text, at, start, mark)
+        )
 
-    def _find_by_character(self, text: str, at: int, start: int, mark: str) -> Stop | int | None:
+    def _find_by_character(self, text: str, at: int, start: int, mark: str) -> ValueStop | int | None:
         """The same in a value that the delimiter did not begin, where no marker is."""
         if text[at] == "\\":
             return self._at_escape(text, at)
@@ -93,7 +95,7 @@ class ValueEnds:
             return self._at_quote(text, at, mark or text[at])
         return self._at_bracket(text, at, start) if self._opener == "" else self._at_tail(text, at)
 
-    def _at_space(self, text: str, at: int, start: int) -> Stop | int | None:
+    def _at_space(self, text: str, at: int, start: int) -> ValueStop | int | None:
         """Space belongs to what ends a bare value."""
         after = _skip(text, at)
         if after == len(text) and not self._opener:
@@ -102,7 +104,7 @@ class ValueEnds:
             return at + 1
         return self._find(text, after, start)
 
-    def _at_tail(self, text: str, at: int) -> Stop | int | None:
+    def _at_tail(self, text: str, at: int) -> ValueStop | int | None:
         """In a string: another quote or brackets, directly before the end of the call."""
         tail = _TAIL.match(text, at)
         assert tail is not None
@@ -114,12 +116,12 @@ class ValueEnds:
             return None
         other = text[at] in "\"'"
         if mark and mark != self._quote and after > at:
-            return Stop(at + other)
+            return ValueStop(at + other)
         if other and (key := self._follows_key(text, _skip(text, at + 1), declared=True)) is not False:
-            return key and Stop(at + 1)
+            return key and ValueStop(at + 1)
         return max(after, at + 1)
 
-    def _at_quote(self, text: str, at: int, quote: str) -> Stop | int | None:
+    def _at_quote(self, text: str, at: int, quote: str) -> ValueStop | int | None:
         """A quote in a string that another one began, or in a bare value."""
         after = at + len(quote)
         if quote != self._quote:  # the delimiter may follow
@@ -131,9 +133,9 @@ class ValueEnds:
         if not own:
             return self._at_tail(text, at) if self._opener else at + 1
         follows = self._follows(text, after)
-        return None if follows is None else Stop(after) if follows else at + len(quote)
+        return None if follows is None else ValueStop(after) if follows else at + len(quote)
 
-    def _at_escape(self, text: str, at: int) -> Stop | int | None:
+    def _at_escape(self, text: str, at: int) -> ValueStop | int | None:
         """A backslash, in a string in quotes of JSON."""
         if not self._opener:
             return at + 1
@@ -143,15 +145,15 @@ class ValueEnds:
                 return None if _UNICODE.match((text[at + 2 :] + "0000")[:4]) else at + 2
             code = _UNICODE.match(text, at + 2)
             valid = code is not None and not 0xD800 <= int(code[0], 16) < 0xE000
-            return Stop(at + 6, chr(int(code[0], 16))) if code and valid else at + 2
+            return ValueStop(at + 6, chr(int(code[0], 16))) if code and valid else at + 2
         if not char:
             return None
-        return Stop(at + 2, _ESCAPES[char]) if char in _ESCAPES else at + 1
+        return ValueStop(at + 2, _ESCAPES[char]) if char in _ESCAPES else at + 1
 
-    def _at_bracket(self, text: str, at: int, start: int) -> Stop | int | None:
+    def _at_bracket(self, text: str, at: int, start: int) -> ValueStop | int | None:
         """A comma or a bracket in a bare value of the call."""
         if not self._is_text:
-            return Stop(at) if text[at] in ",})" else at + 1
+            return ValueStop(at) if text[at] in ",})" else at + 1
         if text[at] == ",":
             follows = self._follows_key(text, at + 1)
         elif text[at] in "})":
@@ -160,7 +162,7 @@ class ValueEnds:
                 follows = False
         else:
             follows = False
-        return None if follows is None else Stop(at) if follows else at + 1
+        return None if follows is None else ValueStop(at) if follows else at + 1
 
     # What follows
 
@@ -216,7 +218,7 @@ class ValueEnds:
         return bool(mark) and mark != self._quote
 
     def mark(self, text: str, at: int) -> str | None:
-        """The delimiter, or the marker, at this position. Empty: there is none; None: there may be one."""
+        """The delimiter or marker at this position; empty if there is none, None if that is not known yet."""
         for mark in self._marks:
             if text.startswith(mark, at):
                 return mark
@@ -243,7 +245,7 @@ def _stops(marks: str) -> re.Pattern[str]:
 
 @lru_cache
 def _key_patterns(quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A name in quotes or none and what is written before its value; and the start of one."""
+    """Patterns of a name, in quotes or none, with the sign before its value; and of the start of one."""
     quotes = rf"(?:{re.escape(quote)}|[\"'])?"
     name, space, start_quotes = r"[^\W\d][\w.\-]{0,100}", r"\s{0,32}", rf"[{re.escape(quote)}\"']{{0,12}}"
     whole = rf"{space}{quotes}({name}){quotes}{space}([:=])"

@@ -34,7 +34,7 @@ class Element:
 
 
 def element_json(element: Element, schema: Any, root: Schema) -> str:
-    """The element's contents as JSON. `schema` is its own, None if unknown; `root` resolves references."""
+    """The contents of an element as JSON. Its `schema` is None if unknown; `root` resolves references."""
     types = allowed(schema, root)
     if not element.elements:
         return _leaf("".join(element.text), types, schema, root)
@@ -66,7 +66,7 @@ class Repeated:
         self._values: list[str] = []
 
     def add(self, element: Element) -> str:
-        """Add an element. There is no final text, unless it is known to be an array."""
+        """Add an element. It is final only if the argument is known to be an array."""
         if not self._values:
             self._elements.append(element)
             return ""
@@ -106,7 +106,7 @@ def _object(element: Element, schema: Any, root: Schema) -> str:
 
 
 def _leaf(text: str, types: frozenset[str], schema: Any, root: Schema) -> str:
-    """The text of a leaf. If it should be an array, it is its only value, or the array is empty."""
+    """The text of a leaf as JSON. Where an array is expected, text is its only value, and no text is none."""
     if not text.strip() and types and "string" not in types:
         for type_, empty in (("object", "{}"), ("array", "[]"), ("null", "null")):
             if type_ in types:

@@ -185,7 +185,7 @@ class _Ranking:
         return _Winner(HERMES, f"{lacking}, so a format is described that most models know.")
 
     def _best_by_response_template(self, dialects: Sequence[Dialect]) -> list[Dialect]:
-        """Those that match the response template best, none if nothing matches."""
+        """The dialects that match the response template best, none if nothing matches."""
         best = max(map(self._response.score, dialects), default=0.0)
         return [dialect for dialect in dialects if best and self._response.score(dialect) == best]
 

@@ -139,7 +139,7 @@ def decode_sample(
 
 
 def missing_markers(dialect: Dialect, source: str) -> tuple[int, int]:
-    """How many of the markers that open calls, and of all markers, are not in a template's source."""
+    """How many markers a template's source lacks: of those that open calls, and of all."""
     opening, markers = opening_markers(dialect), dialect.grammar.markers
     return sum(mark not in source for mark in opening), sum(mark not in source for mark in markers)
 

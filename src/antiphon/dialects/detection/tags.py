@@ -20,7 +20,7 @@ from antiphon.dialects.call_formats import TagsFormat
 from antiphon.dialects.detection.samples import ProbeSample, common
 
 
-class _Call(Struct, frozen=True):
+class _TagCall(Struct, frozen=True):
     """The texts between the parts of a call: before its name, after it, and around keys and values."""
 
     before: str
@@ -92,7 +92,7 @@ def find_calls(samples: Sequence[ProbeSample]) -> TagsFormat | None:
     )
 
 
-def _keys(key_start: str, call: _Call) -> _Keys | None:
+def _keys(key_start: str, call: _TagCall) -> _Keys | None:
     """How the keys of a call are written, of which some have values that are text."""
     of_texts = {text for text, is_text in zip(call.keyed, call.texts, strict=True) if is_text}
     of_others = {text for text, is_text in zip(call.keyed, call.texts, strict=True) if not is_text}
@@ -121,7 +121,7 @@ def _typed_keys(key_start: str, of_text: str, of_other: str) -> _Keys | None:
     return _Keys(key[1], text[3], newline=bool(text[4]), quotes=True, **attributes)
 
 
-def _calls_in(sample: ProbeSample) -> list[_Call]:
+def _calls_in(sample: ProbeSample) -> list[_TagCall]:
     """The calls of an answer in order, none if one of them is not found."""
     rest, calls = sample.text_after(sample.generation_prompt), []
     for item in sample.items:
@@ -134,7 +134,7 @@ def _calls_in(sample: ProbeSample) -> list[_Call]:
     return calls
 
 
-def _call_in(text: str, name: str, arguments: Mapping[str, Any]) -> _Call | None:
+def _call_in(text: str, name: str, arguments: Mapping[str, Any]) -> _TagCall | None:
     """The texts around the parts of a call; keys may be sorted."""
     before, separator, rest = text.partition(name)
     gaps, texts = list[str](), list[bool]()
@@ -153,7 +153,7 @@ def _call_in(text: str, name: str, arguments: Mapping[str, Any]) -> _Call | None
         texts.append(isinstance(value, str))
         rest = rest[end + len(written) :]
     named, *inner = gaps
-    return _Call(before, named, tuple(inner[::2]), tuple(texts), tuple(inner[1::2]), rest)
+    return _TagCall(before, named, tuple(inner[::2]), tuple(texts), tuple(inner[1::2]), rest)
 
 
 def _position(text: str, part: str) -> int:

@@ -137,10 +137,10 @@ def parse(path: str, text: str, find: Callable[[str], Dialect]) -> Dialect:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise EngineError(f"{path} is not TOML: {error}.") from error
-    return _File(path, text, data, find).dialect()
+    return _DialectFile(path, text, data, find).dialect()
 
 
-class _File:
+class _DialectFile:
     """One file."""
 
     def __init__(self, path: str, text: str, data: Mapping[str, Any], find: Callable[[str], Dialect]) -> None:

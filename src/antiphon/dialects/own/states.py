@@ -81,7 +81,7 @@ def to_table(state: State) -> dict[str, Any]:
 
 
 def _changed(value: Struct, infos: Iterable[FieldInfo]) -> dict[str, Any]:
-    """The fields that have not their default."""
+    """The fields without their default."""
     pairs = ((field, getattr(value, field.name)) for field in infos)
     return {field.name: _to_plain(part) for field, part in pairs if field.required or part != _default(field)}
 
@@ -134,7 +134,7 @@ def _state_faults(state: State, states: Mapping[str, State]) -> Iterator[tuple[s
 
 
 def parser_texts(grammar: Grammar) -> Iterator[str]:
-    """The texts that parsers of this grammar were made with."""
+    """The texts among the arguments of this grammar's parsers."""
     for state in grammar.states.values():
         for parser in (getattr(state, "parse", None), getattr(state, "route", None)):
             if isinstance(parser, SpelledParser) and parser.source is not None:

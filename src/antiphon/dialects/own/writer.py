@@ -19,7 +19,7 @@ _WIDTH = 110
 
 
 def to_toml(dialect: Dialect) -> str:
-    """The text of its file. Raises UnwritableError, if it has a part that no file can hold."""
+    """The text of the dialect's file. Raises UnwritableError if it has a part that no file can hold."""
     return "\n\n".join("\n".join(lines) for lines in _tables(dialect)) + "\n"
 
 

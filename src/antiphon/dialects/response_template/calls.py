@@ -166,7 +166,7 @@ def _call_source(field: Field) -> _CallSource:
 
 
 def _placeholder(field: Field, text: Any) -> tuple[str, str]:
-    """The field and key of a `{field.key}` in a transform; only the key for each call of a list."""
+    """The field and key of a `{field.key}` in a transform; only a key if it is for each call of a list."""
     match = _PLACEHOLDER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return "", ""
