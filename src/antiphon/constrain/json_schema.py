@@ -366,13 +366,9 @@ class SchemaCompiler:
         """The members that have an allowed name, and the form of the keys of others, which are a `node`."""
         allowed = single_types(self._node(schema["propertyNames"], f"{at}/propertyNames"), self._definitions)
         texts = [
-            Literal(name_node.value)
-            for name_node in allowed
-            if isinstance(name_node, Const) and isinstance(name_node.value, str)
+            Literal(item.value) for item in allowed if isinstance(item, Const) and isinstance(item.value, str)
         ]
-        names = alternation(
-            *texts, *(name_node.body for name_node in allowed if isinstance(name_node, String))
-        )
+        names = alternation(*texts, *(item.body for item in allowed if isinstance(item, String)))
         if names == FREE_TEXT:
             return members, keys
         fitting = {name for name in members if self._is_one_of(names, name)}

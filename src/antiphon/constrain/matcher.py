@@ -194,9 +194,8 @@ def _rest_of(expr: Expr, at: int) -> Expr:
     if isinstance(expr, Sequence):
         return sequence(*expr.parts[at:])
     if isinstance(expr, Repeat):
-        return repeat(
-            expr.expr, max(0, expr.minimum - at), None if expr.maximum is None else expr.maximum - at
-        )
+        maximum = None if expr.maximum is None else expr.maximum - at
+        return repeat(expr.expr, max(0, expr.minimum - at), maximum)
     if isinstance(expr, Dfa) and at:
         return Dfa(expr.transitions, expr.ends, at - 1)
     if isinstance(expr, Until) and at:

@@ -116,11 +116,9 @@ class _Merger:
         names = dict.fromkeys([*_listed(some), *_listed(other)])
         merged_members = {name: _all(_member(some, name), _member(other, name)) for name in names}
         result: dict[str, Any] = {"properties": merged_members} if names else {}
-        additional = [
-            part["additionalProperties"] for part in (some, other) if "additionalProperties" in part
-        ]
-        if additional:
-            result["additionalProperties"] = _all(*additional)
+        extra = [part["additionalProperties"] for part in (some, other) if "additionalProperties" in part]
+        if extra:
+            result["additionalProperties"] = _all(*extra)
             if "patternProperties" in some or "patternProperties" in other:
                 self.conflicts.append(
                     "patternProperties: together with additionalProperties in schemas that are combined"

@@ -24,7 +24,7 @@ _BRACKETS = re.compile(r"[\s}\])]{0,64}")
 _TAIL = re.compile(r"[\"']?[\s}\])]{0,64}")
 
 
-class ValueStop(NamedTuple):
+class Stop(NamedTuple):
     """The end of a value, up to the position `after`; or, with `text`, an escape that stands for it."""
 
     after: int
@@ -67,7 +67,7 @@ class ValueEnds:
         if not self._opener:
             self._open = {end: self._still_open(end, text) for end in self._open}
 
-    def find(self, text: str, at: int, start: int) -> ValueStop | int | None:
+    def find(self, text: str, at: int, start: int) -> Stop | int | None:
         """Whether the value stops at this position; or from where it goes on. None: that is not known yet.
 
         Its text from `start` on has not been passed.
@@ -75,19 +75,17 @@ class ValueEnds:
         stop = self._find(text, at, start)
         return at + 1 if stop is None and len(text) - at > MAX_HELD else stop
 
-    def _find(self, text: str, at: int, start: int) -> ValueStop | int | None:
+    def _find(self, text: str, at: int, start: int) -> Stop | int | None:
         mark = self.mark(text, at)
         if mark is None:
             return None
         if text[at].isspace():
             return self._at_space(text, at, start)
         if self._opener == self._quote:
-            return ValueStop(at + len(mark)) if mark == self._quote else self._at_tail(text, at)
-        return (
-            ValueStop(at) if mark and mark != self._quote else self._find_by_character(text, at, start, mark)
-        )
+            return Stop(at + len(mark)) if mark == self._quote else self._at_tail(text, at)
+        return Stop(at) if mark and mark != self._quote else self._find_by_character(text, at, start, mark)
 
-    def _find_by_character(self, text: str, at: int, start: int, mark: str) -> ValueStop | int | None:
+    def _find_by_character(self, text: str, at: int, start: int, mark: str) -> Stop | int | None:
         """The same in a value that the delimiter did not begin, where no marker is."""
         if text[at] == "\\":
             return self._at_escape(text, at)
@@ -95,7 +93,7 @@ class ValueEnds:
             return self._at_quote(text, at, mark or text[at])
         return self._at_bracket(text, at, start) if self._opener == "" else self._at_tail(text, at)
 
-    def _at_space(self, text: str, at: int, start: int) -> ValueStop | int | None:
+    def _at_space(self, text: str, at: int, start: int) -> Stop | int | None:
         """Space belongs to what ends a bare value."""
         after = _skip(text, at)
         if after == len(text) and not self._opener:
@@ -104,7 +102,7 @@ class ValueEnds:
             return at + 1
         return self._find(text, after, start)
 
-    def _at_tail(self, text: str, at: int) -> ValueStop | int | None:
+    def _at_tail(self, text: str, at: int) -> Stop | int | None:
         """In a string: another quote or brackets, directly before the end of the call."""
         tail = _TAIL.match(text, at)
         assert tail is not None
@@ -116,12 +114,12 @@ class ValueEnds:
             return None
         other = text[at] in "\"'"
         if mark and mark != self._quote and after > at:
-            return ValueStop(at + other)
+            return Stop(at + other)
         if other and (key := self._follows_key(text, _skip(text, at + 1), declared=True)) is not False:
-            return key and ValueStop(at + 1)
+            return key and Stop(at + 1)
         return max(after, at + 1)
 
-    def _at_quote(self, text: str, at: int, quote: str) -> ValueStop | int | None:
+    def _at_quote(self, text: str, at: int, quote: str) -> Stop | int | None:
         """A quote in a string that another one began, or in a bare value."""
         after = at + len(quote)
         if quote != self._quote:  # the delimiter may follow
@@ -133,9 +131,9 @@ class ValueEnds:
         if not own:
             return self._at_tail(text, at) if self._opener else at + 1
         follows = self._follows(text, after)
-        return None if follows is None else ValueStop(after) if follows else at + len(quote)
+        return None if follows is None else Stop(after) if follows else at + len(quote)
 
-    def _at_escape(self, text: str, at: int) -> ValueStop | int | None:
+    def _at_escape(self, text: str, at: int) -> Stop | int | None:
         """A backslash, in a string in quotes of JSON."""
         if not self._opener:
             return at + 1
@@ -145,15 +143,15 @@ class ValueEnds:
                 return None if _UNICODE.match((text[at + 2 :] + "0000")[:4]) else at + 2
             code = _UNICODE.match(text, at + 2)
             valid = code is not None and not 0xD800 <= int(code[0], 16) < 0xE000
-            return ValueStop(at + 6, chr(int(code[0], 16))) if code and valid else at + 2
+            return Stop(at + 6, chr(int(code[0], 16))) if code and valid else at + 2
         if not char:
             return None
-        return ValueStop(at + 2, _ESCAPES[char]) if char in _ESCAPES else at + 1
+        return Stop(at + 2, _ESCAPES[char]) if char in _ESCAPES else at + 1
 
-    def _at_bracket(self, text: str, at: int, start: int) -> ValueStop | int | None:
+    def _at_bracket(self, text: str, at: int, start: int) -> Stop | int | None:
         """A comma or a bracket in a bare value of the call."""
         if not self._is_text:
-            return ValueStop(at) if text[at] in ",})" else at + 1
+            return Stop(at) if text[at] in ",})" else at + 1
         if text[at] == ",":
             follows = self._follows_key(text, at + 1)
         elif text[at] in "})":
@@ -162,7 +160,7 @@ class ValueEnds:
                 follows = False
         else:
             follows = False
-        return None if follows is None else ValueStop(at) if follows else at + 1
+        return None if follows is None else Stop(at) if follows else at + 1
 
     # What follows
 

@@ -160,9 +160,8 @@ class _Ranking:
         if any(dialect.grammar != best.grammar for dialect in tied):
             names = tuple(dialect.names[0] for dialect in (best, *tied))
             fallback = derived if derived and derived_score >= score else best
-            return _Winner(
-                fallback, f"{_listed(names)} decode the template's calls equally well.", tied=names
-            )
+            why = f"{_listed(names)} decode the template's calls equally well."
+            return _Winner(fallback, why, tied=names)
         why = f"It decodes {_percent(score)} of the calls that the template renders{self._agreeing(best)}."
         return _Winner(self._completed_from(best, others[0]), why)
 

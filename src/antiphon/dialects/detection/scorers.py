@@ -84,9 +84,8 @@ def score_markers(samples: ProbeSamples, dialects: Iterable[Dialect]) -> ScorerR
 def score_round_trip(samples: Sequence[ProbeSample], dialects: Iterable[Dialect]) -> ScorerResult:
     """How much of the samples each dialect decodes correctly, from 0 to 1."""
     scores = {dialect.names[0]: round_trip_score(samples, dialect) for dialect in dialects}
-    return ScorerResult(
-        "round trip", tuple(dict.fromkeys(sample.name for sample in samples)), _positive(scores)
-    )
+    names = tuple(dict.fromkeys(sample.name for sample in samples))
+    return ScorerResult("round trip", names, _positive(scores))
 
 
 def score_metadata(names: Sequence[str], dialects: Iterable[Dialect]) -> ScorerResult:
