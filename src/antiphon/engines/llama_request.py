@@ -98,7 +98,7 @@ def defaults_of(params: Mapping[str, Any]) -> dict[str, float]:
 
 
 def request_of(request: GenerationRequest) -> bytes:
-    """The completion request for it, as JSON.
+    """The body of the completion request, as JSON.
 
     Stop strings are not sent: the decoder above finds them, and llama.cpp would
     cut text that it must see.

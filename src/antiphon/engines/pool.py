@@ -97,7 +97,7 @@ class Replica:
         self.drained = False
         self.failures = 0
         """In a row."""
-        self._overloaded_until = 0.0  # until when
+        self._overloaded_until = 0.0
         self._read: dict[int, None] = {}  # hashes of blocks, the last read last
 
     @property
@@ -177,13 +177,13 @@ class PoolEngine:
 
     @property
     def load(self) -> Load:
-        """That of all replicas."""
+        """The sum of the loads of all replicas."""
         loads = [replica.engine.load for replica in self._replicas if replica.started]
         return Load(*(sum(getattr(load, field) for load in loads) for field in Load.__struct_fields__))
 
     @property
     def memory(self) -> int:
-        """That of all replicas."""
+        """The sum of the memory of all replicas."""
         return sum(replica.engine.memory for replica in self._replicas)
 
     @property

@@ -40,9 +40,9 @@ class PromptTicket:
     def __init__(self, prompts: "SharedPrompts", content: _Content, start: Callable[[], None]) -> None:
         self._prompts = prompts
         self._timer: asyncio.TimerHandle | None = None
-        self._until = 0.0  # it waits
-        self._since: float | None = None  # the engine has it
-        self._seconds: float | None = None  # it took to compute
+        self._until = 0.0  # the time until which it waits
+        self._since: float | None = None  # the time at which the engine got it
+        self._seconds: float | None = None  # the time that the engine took for it
         self._start: Callable[[], None] | None = start
         self._context = copy_context()  # another request's end may start this one
         self.content = content
@@ -112,11 +112,11 @@ class SharedPrompts:
 
     @property
     def waiting(self) -> int:
-        """How many wait for another."""
+        """How many tickets wait for another."""
         return sum(ticket.leader is not None for ticket in self._tickets)
 
     def ticket(self, request: GenerationRequest, start: Callable[[], None]) -> PromptTicket:
-        """One that calls `start` when the prompt of this request should be computed."""
+        """A ticket that calls `start` when the prompt of this request should be computed."""
         # A seed costs the cache (`llama_request`), and prompts with media are sent as text.
         cached = request.sampling.seed is None and not request.prompt.media
         return PromptTicket(self, _Content(request.adapter, request.prompt.ids if cached else ()), start)
@@ -142,7 +142,7 @@ class SharedPrompts:
         return None
 
     def waiting_for(self, leader: PromptTicket) -> list[PromptTicket]:
-        """Those that wait for this one."""
+        """The tickets that wait for this one."""
         return [ticket for ticket in self._tickets if ticket.leader is leader]
 
     def begin(self, ticket: PromptTicket) -> None:

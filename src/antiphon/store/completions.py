@@ -120,7 +120,7 @@ def _listing(owner: str) -> Listing:
 
 
 class _Filter(msgspec.Struct, frozen=True):
-    """A filter of the list: what it finds by an index, and the condition for what others find."""
+    """A filter of the list: the rows that an index finds for it, and its condition for the rows of others."""
 
     listing: Listing
     holds: ColumnElement[bool]
