@@ -223,21 +223,6 @@ class PlainStream:
 class OutputReader:
     """Turns the outputs for one request into chunks. The first has the number of tokens of the media."""
 
-    # Slots, because every token looks up some of them.
-    __slots__ = (
-        "_before",
-        "_candidate_count",
-        "_chunks",
-        "_pending",
-        "_scored",
-        "_shown",
-        "_shown_at_end",
-        "_stops",
-        "_stream",
-        "_vocabulary",
-        "media_tokens",
-    )
-
     def __init__(self, vocabulary: Vocabulary, request: GenerationRequest) -> None:
         sampling: Sampling = request.sampling
         self.media_tokens = 0
