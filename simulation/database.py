@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from sqlalchemy import StaticPool, create_engine
 
 from antiphon.core.errors import StoreError
+from antiphon.core.limits import DEFAULTS
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.sql import SqlStore
 from antiphon.store.transaction import DriverRows
 from antiphon.store.watch import Notifier
@@ -93,8 +94,7 @@ class SharedDatabase:
 
     def store(self, process: Process, database_faults: DatabaseFaults) -> SqlStore:
         """The store of the server in this process."""
-        limits = StoreLimits()
-        return SqlStore(_Connection(self, process, database_faults), limits)
+        return SqlStore(_Connection(self, process, database_faults), DEFAULTS, StoreTuning())
 
     def join(self, notifier: Notifier, process: Process) -> None:
         """Wake it when another server has written."""

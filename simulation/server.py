@@ -3,29 +3,20 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
+from msgspec import Struct
 from uvicorn.server import ServerState
 
-from antiphon.apis.sealing import Sealer
-from antiphon.app.app import App, Options
-from antiphon.app.attachments import AttachmentReader
-from antiphon.app.keys import KeyTable
-from antiphon.app.storage import Storage
-from antiphon.app.worker import Worker
-from antiphon.compose import Runtime
+from antiphon.compose import compose
+from antiphon.config import Settings
 from antiphon.core.limits import Limits
-from antiphon.dialects.dialect import Dialect
-from antiphon.engines.engine import ModelCard
-from antiphon.http.app import build
-from antiphon.http.protocol import protocols
+from antiphon.engines.engine import Engine
 from antiphon.http.server import HttpServer
-from antiphon.render.renderer import Renderer
-from antiphon.run.loading import ServedModel
-from antiphon.run.models import Models
+from antiphon.model_tables import ModelSettings
+from antiphon.render.renderer import ChatTemplateRenderer
 from antiphon.store.store import Store
-from antiphon.tools.discovery import by_type
 from simulation.database import DatabaseFaults
 from simulation.engine import engine_of
 from simulation.laws import law
@@ -42,19 +33,20 @@ DRAIN = 10.0
 STOPPED = DRAIN + 10.0
 """Seconds after which it has stopped."""
 LIMITS = Limits(work_processes=2, work_waiting=4)
-_RENDERERS: dict[str | None, Renderer] = {}
+render = cache(ChatTemplateRenderer)
+"""Compiling a template takes longer than a simulation."""
 
 STORE = "Database.__init__"
 """Whose permits are those of reads and writes of the store."""
 
 
-class _Model(ServedModel):
-    """Caches compiled templates: compiling takes longer than a simulation."""
+class Simulated(Struct):
+    """The options of an engine that is there already."""
 
-    def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
-        if card.chat_template not in _RENDERERS:
-            _RENDERERS[card.chat_template] = super()._renderer(dialect, card)
-        return _RENDERERS[card.chat_template]
+    engine: Engine
+
+    def build(self, limits: Limits = LIMITS) -> Engine:
+        return self.engine
 
 
 class Server:
@@ -77,33 +69,20 @@ class Server:
         self.engine, self.replicas = engine_of(world.engine_laws, rng.choice((1, 2, 8)), world.plan.replicas)
         if world.model_server is not None:
             self.engine = UrlEngine(world.engine_laws)
-        self.app = App(
-            Models(
-                [
-                    _Model(
-                        self.engine,
-                        dialect="hermes",
-                        tools=by_type([world.tool()]),
-                        limits=LIMITS,
-                    )
-                ]
-            ),
-            Storage(self._open, LEASE),
-            Sealer(("secret",)),
-            Options(LIMITS, stall=rng.choice((2.0, 60.0))),
-            attachments=AttachmentReader(LIMITS),
-            keys=KeyTable(f"key-{name}" for name in world.names),
+        settings = Settings(
+            engine=Simulated(self.engine),
+            model=ModelSettings(dialect="hermes"),
+            limit=LIMITS,
+            stall_seconds=rng.choice((2.0, 60.0)),
+            lease_seconds=LEASE,
+            jobs=rng.choice((1, 2, 4)),
+            drain_seconds=rng.choice((0.5, DRAIN)),
+            api_key=tuple(f"key-{name}" for name in world.names),
+            secret=("secret",),
         )
-        self.worker = Worker(self.app, jobs=rng.choice((1, 2, 4)), lease=LEASE)
-        runtime = Runtime(self.app, self.worker)
-        config = uvicorn.Config(
-            build(self.app),
-            log_config=None,
-            lifespan="off",
-            access_log=False,
-            **protocols(self.app.options.limits, self.app.options.stall),
-        )
-        self._http = HttpServer(config, runtime, rng.choice((0.5, DRAIN)))
+        runtime = compose(settings, open_store=self._open, tools=[world.tool()], render=render)
+        self.app, self.worker = runtime.app, runtime.worker
+        self._http = HttpServer(runtime)
         self._http.servers = []  # there is no socket
 
     async def _open(self) -> Store:

@@ -3,50 +3,81 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache, partial
-from pathlib import Path
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
-import pytest
 import uvicorn
 from msgspec import Struct
 from starlette.routing import BaseRoute
 
-from antiphon.apis.sealing import Sealer
-from antiphon.app.app import App, Options
-from antiphon.app.attachments import AttachmentReader
-from antiphon.app.keys import KeyTable
-from antiphon.app.log_writer import LEASE
-from antiphon.app.metrics import Metrics
-from antiphon.app.search import ChunkEmbedder
-from antiphon.app.storage import Storage
+from antiphon.app.app import App
 from antiphon.app.worker import Worker
-from antiphon.compose import Runtime
+from antiphon.compose import PART_NAMES, Runtime, compose
+from antiphon.config import Settings
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.observation import NoTracing, Tracing
 from antiphon.engines.engine import Engine
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.http.app import ROUTES, build
-from antiphon.http.protocol import protocols
+from antiphon.http.app import ROUTES
+from antiphon.http.server import config_of
+from antiphon.model_tables import ModelSettings
 from antiphon.render.renderer import ChatTemplateRenderer
-from antiphon.run import loading
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.store.open import open_store
-from antiphon.store.store import Store
-from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
-from antiphon.toolkits.registry import Toolkits, built_in
-from antiphon.tools.discovery import by_type
-from antiphon.tools.tool import ServerTool
+from antiphon.toolkits.registry import default_options
 
-JOBS = 8
-NO_TRACING = NoTracing()
+Script = Sequence[Mapping[str, Any]] | Engine
+"""The lines of the scripted engine, or another engine."""
+
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of plain HTTP: without one, each reads all certificates of the system first."""
 compiled_once = cache(ChatTemplateRenderer)
 """Renders with what another server made of the same template: compiling one is most of a start."""
+MODEL_OPTIONS = {field.name for field in fields(ModelSettings)}
+TESTED: Mapping[str, Any] = {
+    "dialect": "hermes",
+    "store": "memory",
+    "secret": ("secret",),
+    "media_domain": ("none",),
+    "jobs": 8,
+}
+"""The options of a server of tests, as far as it has no others."""
+
+
+class Made(Struct):
+    """The options of an engine that is there already."""
+
+    engine: Engine
+
+    def build(self, limits: Limits = DEFAULTS) -> Engine:
+        return self.engine
+
+
+def settings_of(**given: Any) -> Settings:
+    """Options by the names that they have on the command line."""
+
+    def taken(options: Any) -> Any:
+        """The options with their values among those that are given."""
+        return replace(options, **{name: given.pop(name) for name in [*given] if hasattr(options, name)})
+
+    tools = {name: taken(options) for name, options in default_options().items()}
+    return Settings(model=taken(ModelSettings()), tools=tools, **given)
+
+
+def served_model(engine: Engine, **given: Any) -> ServedModel:
+    """A model with these options, over this engine."""
+    model = {name: given.pop(name) for name in [*given] if name in MODEL_OPTIONS}
+    return ServedModel(engine, ModelSettings(**model), **given)
+
+
+def composed(script: Script, *, parallel: int = 256, **given: Any) -> tuple[Any, Runtime]:
+    """An engine, and the server over it. `given` are options, and parts in the place of the server's own."""
+    parts = {"render": compiled_once} | {name: given.pop(name) for name in [*given] if name in PART_NAMES}
+    limits = given.get("limit", DEFAULTS)
+    engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
+    return engine, compose(settings_of(**{**TESTED, "engine": Made(engine), **given}), **parts)
 
 
 class PromptServer(uvicorn.Server):
@@ -95,93 +126,31 @@ class Running(Struct):
 
 @asynccontextmanager
 async def running(
-    script: list[Mapping[str, Any]] | Engine,
+    script: Script,
     *,
-    names: tuple[str, ...] = (),
-    models: Models | None = None,
-    default_model: str | None = None,
-    admin_keys: tuple[str, ...] = (),
-    dialect: str | None = "hermes",
-    date: str | None = None,
-    exclude_tools: bool = False,
-    tools: Iterable[ServerTool] = (),
-    parallel: int = 256,
-    store: str | Callable[[], Awaitable[Store]] = "memory",
-    lease: float = LEASE,
-    keys: tuple[str, ...] = (),
-    root_path: str = "",
-    proxies: tuple[str, ...] = (),
-    key_file: Path | None = None,
-    secrets: tuple[str, ...] = ("secret",),
-    toolkits: Toolkits | None = None,
     http: Any = None,
-    limits: Limits = DEFAULTS,
-    tracing: Tracing = NO_TRACING,
-    attachments: AttachmentReader | None = None,
-    default_tools: tuple[Mapping[str, Any], ...] = (),
-    programs: Callable[[Storage], Interpreters] | None = None,
-    embedder: str | None = None,
+    parallel: int = 256,
     routes: Sequence[BaseRoute] = ROUTES,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
 
-    `models` are served instead of one with this script. `programs` make the interpreters of containers.
+    `given` are options of `antiphon serve`, and parts (`compose.Parts`) in the place of the server's own.
     """
-    opened = partial(open_store, store) if isinstance(store, str) else store
-    metrics = Metrics()
-    storage = Storage(opened, lease, metrics)
-    interpreters = programs(storage) if programs else None
-    own = [*tools, *([PythonInterpreter(interpreters)] if interpreters else [])]
-    engine = ScriptedEngine(script, parallel=parallel, limits=limits) if isinstance(script, list) else script
-    model = ServedModel(
-        engine,
-        names=names,
-        dialect=dialect,
-        date=date,
-        exclude_tools=exclude_tools,
-        tools=by_type(own),
-        limits=limits,
-    )
-    models, options = models or Models([model], default=default_model), Options(limits=limits, **given)
-    app = App(
-        models,
-        storage,
-        Sealer(secrets),
-        options,
-        toolkits or built_in(),
-        default_tools,
-        metrics,
-        tracing=tracing,
-        attachments=attachments or AttachmentReader(limits),
-        keys=KeyTable(keys, admin_keys, key_file),
-        interpreters=interpreters,
-        embedder=None if embedder is None else ChunkEmbedder(embedder, lambda: models),
-    )
-    worker = Worker(app, jobs=JOBS, lease=lease)
-    runtime = Runtime(app, worker)
+    engine, runtime = composed(script, parallel=parallel, **given)
+    app, worker = runtime.app, runtime.worker
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
-    config = uvicorn.Config(
-        build(app, root_path=root_path, proxies=proxies, routes=routes),
-        log_config=None,
-        lifespan="off",
-        proxy_headers=False,
-        **protocols(limits, options.stall) | ({"http": http} if http else {}),
-    )
-    server = PromptServer(config)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(loading, "ChatTemplateRenderer", compiled_once)
+    server = PromptServer(config_of(app, routes=routes, **({"http": http} if http else {})))
     await server.start(listener)
     await runtime.start()
     try:
         yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, app, worker)
     finally:
         await server.stop()
-        await runtime.worker.release()
-        await models.stop()
+        await worker.release()
+        await app.models.stop()
         await runtime.stop()
         listener.close()
-        patch.undo()

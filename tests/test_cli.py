@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,18 +19,11 @@ from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError, NotFoundError
 from antiphon.engines import llama_cpp
-from antiphon.toolkits.registry import default_options
+from antiphon.option_sources import option_names
 from tests.dialects.templates import MADE_UP, TAGS
 from tests.server import running
 
-TABLES = ("models", "mcp_servers", "tools")
-"""What only the TOML file has."""
-OPTIONS = [
-    field.name
-    for table in (Settings, llama_cpp.Options, *map(type, default_options().values()))
-    for field in fields(table)
-    if field.name not in TABLES
-]
+OPTIONS = sorted(option_names(*Settings().option_tables, llama_cpp.Options) | {"engine", "tool"})
 
 
 def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
@@ -291,5 +283,5 @@ def test_demo_plays_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "antiphon.http.server", server)
     assert main(["demo", "--port", "0"]) == 0
     ((settings, greeting),) = served
-    assert (settings.port, settings.store, settings.model_name) == (0, "memory", ("demo",))
+    assert (settings.port, settings.store, settings.model.model_name) == (0, "memory", ("demo",))
     assert greeting is demo.greeting

@@ -16,13 +16,20 @@ from antiphon.engines.scripted import Options, ScriptedEngine
 from antiphon.store.open import open_store
 from antiphon.toolkits.registry import find
 from tests.contracts.engine import Collected
+from tests.server import MODEL_OPTIONS, settings_of
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     script = tmp_path / "script.jsonl"
     script.write_text('{"output": "Hi"}')
-    return Settings(engine=Options(script=script), store="memory", dialect="hermes")
+    return settings_of(engine=Options(script=script), store="memory", dialect="hermes")
+
+
+def changed(settings: Settings, **changes: Any) -> Settings:
+    """The settings with these changes, some of which may be of the model."""
+    model = {name: changes.pop(name) for name in [*changes] if name in MODEL_OPTIONS}
+    return replace(settings, model=replace(settings.model, **model), **changes)
 
 
 def away() -> StoreUnavailableError:
@@ -88,7 +95,7 @@ def test_wrong_options_are_told_before_files_of_models_are_looked_for(
         def build(self, limits: Limits = DEFAULTS) -> ScriptedEngine:
             pytest.fail("the engine is built")
 
-    settings = replace(settings, engine=Untouched(script=Path("none")), **wrong)
+    settings = changed(settings, engine=Untouched(script=Path("none")), **wrong)
     with pytest.raises(AntiphonError) as raised:
         compose.compose(settings)
     assert says.lower() in str(raised.value).lower()
@@ -128,8 +135,8 @@ async def test_a_search_engine_that_does_not_answer_yet_is_a_warning(settings: S
 
 def test_a_dialect_that_does_not_exist_is_told_before_a_model_is_loaded(settings: Settings) -> None:
     with pytest.raises(AntiphonError, match="There is no dialect 'hermse'"):
-        compose.compose(replace(settings, dialect="hermse"))
-    compose.compose(replace(settings, dialect="think+hf"))
+        compose.compose(changed(settings, dialect="hermse"))
+    compose.compose(changed(settings, dialect="think+hf"))
 
 
 class Remembering(Options):
@@ -144,7 +151,7 @@ class Remembering(Options):
 
 async def test_the_limits_of_a_server_are_those_of_its_engines(settings: Settings) -> None:
     options = Remembering(script=settings.engine.script, parallel=1)  # type: ignore[attr-defined]
-    compose.compose(replace(settings, limit=("waiting=1",), engine=options))
+    compose.compose(replace(settings, limit=Limits(waiting=1), engine=options))
     [engine] = Remembering.built
     await engine.start()
     asked, refused = GenerationRequest(Prompt("Q", (1,)), 9), Collected()

@@ -13,10 +13,13 @@ import pytest
 from antiphon.cli import main
 from antiphon.config import Settings
 from antiphon.core.errors import EngineError
+from antiphon.core.limits import Limits
 from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
-from antiphon.option_sources import unread_variables
+from antiphon.model_tables import KeepLoaded
+from antiphon.option_sources import option_names, unread_variables
 from antiphon.toolkits.registry import default_options
 from tests.rows import every_row
+from tests.server import settings_of
 from tests.toolkits import dice
 
 Serve = Callable[..., Settings]
@@ -71,7 +74,7 @@ def test_command_line(serve: Serve) -> None:
         *("--engine", "llama_cpp", "--log-level", "debug"),
         *("--api-key", "one", "--api-key", "two"),
     )
-    assert settings == Settings(
+    assert settings == settings_of(
         port=0,
         model_name=("a", "b"),
         engine=llama_cpp.Options("m.gguf", context=512),
@@ -87,14 +90,14 @@ def test_each_engine_has_its_options(
     if not options:
         monkeypatch.setenv("ANTIPHON_ENGINE", "scripted")
     settings = serve(*options, "--script", "s.jsonl", "--context", "9")
-    assert settings == Settings(engine=scripted.Options(script=Path("s.jsonl"), context=9))
+    assert settings == settings_of(engine=scripted.Options(script=Path("s.jsonl"), context=9))
 
 
 def test_a_file_may_name_the_engine(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text('engine = "scripted"\nscript = "s.jsonl"\nport = 1\n')
     settings = serve("--config", file, "--parallel", 3)
-    assert settings == Settings(
+    assert settings == settings_of(
         port=1, config=file, engine=scripted.Options(script=tmp_path / "s.jsonl", parallel=3)
     )
     assert serve("--config", file, "--engine", "scripted").port == 1
@@ -126,7 +129,7 @@ def test_command_line_then_environment_then_file_then_default(
     settings = serve("--parallel", 3, "--model-name", "cli")
     assert (settings.host, settings.port) == ("file", 2)
     assert settings.engine == llama_cpp.Options(parallel=3)
-    assert settings.model_name == ("cli",)  # a list is replaced, not added to
+    assert settings.model.model_name == ("cli",)  # a list is replaced, not added to
     assert settings.stall_seconds == Settings().stall_seconds
 
 
@@ -155,7 +158,7 @@ SAMPLES = {
     "web_search_key": ("secret", "secret"),
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("a", "a"),
-    "keep_loaded": ("2GiB", "2GiB"),
+    "keep_loaded": ("2GiB", KeepLoaded(memory=2**31)),
     "keys": ("/a/keys.toml", Path("/a/keys.toml")),
     "unix_socket": ("/run/a.sock", Path("/run/a.sock")),
     "tls_certificate": ("/tls.pem", Path("/tls.pem")),
@@ -174,14 +177,14 @@ SAMPLES = {
     "force_include_usage": ("true", True),
     "return_tokens_as_token_ids": ("true", True),
     "chat_template_content_format": ("openai", "openai"),
-    "sampling": ("temperature=0.5 top_p=1", ("temperature=0.5", "top_p=1")),
-    "force_sampling": ("seed=3", ("seed=3",)),
-    "variable": ("shade=blue", ("shade=blue",)),
-    "force_variable": ("enable_thinking=false", ("enable_thinking=false",)),
+    "sampling": ("temperature=0.5 top_p=1", {"temperature": 0.5, "top_p": 1}),
+    "force_sampling": ("seed=3", {"seed": 3}),
+    "variable": ("shade=blue", {"shade": "blue"}),
+    "force_variable": ("enable_thinking=false", {"enable_thinking": False}),
     "keep_alive": ("3.5", 3.5),
     "stall_seconds": ("4.5", 4.5),
     "deadline_seconds": ("5.5", 5.5),
-    "limit": ("tools=5 items=6", ("tools=5", "items=6")),
+    "limit": ("tools=5 items=6", Limits(tools=5, items=6)),
     "log_level": ("error", "error"),
     "log_format": ("json", "json"),
     "log_content": ("true", True),
@@ -221,13 +224,11 @@ ENGINES = {
     for engine in ("llama_cpp", "scripted", "upstream", "vllm")
 }
 
-_TABLES = ("config", "engine", "models", "mcp_servers", "tools")
-NAMES = [
-    field.name
-    for table in (Settings, *map(type, default_options().values()))
-    for field in fields(table)
-    if field.name not in _TABLES
-]
+NAMES = sorted(SAMPLES)
+
+
+def test_every_option_is_tested() -> None:
+    assert option_names(*Settings().option_tables) - {"config"} == SAMPLES.keys()
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
@@ -243,9 +244,9 @@ def test_every_option_of_the_server_is_tested() -> None:
 
 
 def set_of(settings: Settings, names: Iterable[str]) -> dict[str, object]:
-    """The values of options of the server, or of its tools."""
+    """The values of options of the server, its model, or its tools."""
     values = {}
-    for table in (settings, *settings.tools.values()):
+    for table in (settings, settings.model, *settings.tools.values()):
         values |= vars(table)
     return {name: values[name] for name in names}
 
@@ -275,9 +276,7 @@ def test_every_option_of_an_engine_has_a_variable(
 
 @pytest.mark.parametrize("dashes", [False, True])
 def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, dashes: bool) -> None:
-    lines = [
-        f"{name.replace('_', '-') if dashes else name} = {toml_of(SAMPLES[name][1])}\n" for name in NAMES
-    ]
+    lines = [f"{name.replace('_', '-') if dashes else name} = {toml_of(*SAMPLES[name])}\n" for name in NAMES]
     file = tmp_path / "a.toml"
     file.write_text("".join(lines))
     assert set_of(serve("--config", file), NAMES) == {name: SAMPLES[name][1] for name in NAMES}
@@ -286,21 +285,20 @@ def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, dashes: bool)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_option_of_an_engine_has_a_toml_key(serve: Serve, tmp_path: Path, engine: str) -> None:
     values = {name: value for name, (_, value) in ENGINES[engine].items()}
+    lines = [f"{name} = {toml_of(*sample)}\n" for name, sample in ENGINES[engine].items()]
     file = tmp_path / "a.toml"
-    file.write_text(
-        "".join(f"{name} = {toml_of(value)}\n" for name, value in {"engine": engine, **values}.items())
-    )
+    file.write_text("".join([f'engine = "{engine}"\n', *lines]))
     assert set_of_engine(serve("--config", file, *REQUIRED.get(engine, [])).engine, values) == values
 
 
-def toml_of(value: object) -> str:
+def toml_of(text: str, value: object) -> str:
     match value:
-        case tuple():
-            return str(list(value))
+        case tuple() | dict() | Limits():  # of an option that may be repeated
+            return str(text.split())
         case int() | float():
             return str(value).lower()
         case _:
-            return f'"{value}"'
+            return f'"{text}"'
 
 
 @pytest.mark.parametrize(
@@ -515,7 +513,7 @@ def test_paths_in_a_file_are_taken_from_its_folder(
     monkeypatch.chdir(tmp_path)
     found = serve("--config", "etc/a.toml")
     assert found.engine == llama_cpp.Options(str(folder / "x.gguf"), draft=str(Path("~/d.gguf").expanduser()))
-    assert (found.chat_template, found.store) == (folder / "t.jinja", f"sqlite:///{folder}/s.db")
+    assert (found.model.chat_template, found.store) == (folder / "t.jinja", f"sqlite:///{folder}/s.db")
     assert found.api_key == ("k", "other")
 
 
@@ -542,7 +540,7 @@ def test_a_model_in_a_file_may_be_a_name(serve: Serve, tmp_path: Path, said: str
     (table,) = serve("--config", file).models
     wanted = means.format(folder=tmp_path)
     assert [each.model for each in (single, *table.engines)] == [wanted, wanted]  # type: ignore[attr-defined]
-    assert (table.chat_template, table.adapters) == ("chatml", {"a": str(tmp_path / "a.gguf")})
+    assert (table.chat_template, table.adapters) == (Path("chatml"), {"a": str(tmp_path / "a.gguf")})
 
 
 def test_variables_that_nobody_reads_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from antiphon.config import Settings
 from antiphon.engines.models import resolve
 from antiphon.engines.registry import names, options_of
+from antiphon.option_sources import option_names
 from antiphon.run.models import Health
-from antiphon.toolkits.registry import default_options
 from tests.server import NO_TLS, Running, running
 from tests.test_config import Serve, no_variables, serve
 from tests.toolkits.dice import Dice
@@ -75,8 +75,7 @@ def test_every_line_of_the_sample_configuration_can_be_used(serve: Serve, folder
     settings = serve("--config", file)
 
     assert isinstance(settings.engine, options_of(engine))
-    own = set(Settings.__dataclass_fields__) - {"config", "models", "mcp_servers", "tools"}
-    own = own.union({"tool"}, *(options.__dataclass_fields__ for options in default_options().values()))
+    own = option_names(*settings.option_tables) - {"config"} | {"engine", "tool"}
     assert tomllib.loads(text).keys() == own | set(options_of(engine).__dataclass_fields__) - {"_"}
 
 
@@ -88,7 +87,7 @@ def test_the_tables_of_the_sample_configuration_can_be_used(
     file.write_text(uncommented("Several models", folder) + uncommented("MCP servers", folder))
     settings = serve("--config", file)
 
-    assert [model.names[0] for model in settings.models] == ["small", "large"]
+    assert [model.model_name[0] for model in settings.models] == ["small", "large"]
     assert [len(model.engines) for model in settings.models] == [1, 2]
     assert [server.label for server in settings.mcp_servers] == ["search", "files"]
 
@@ -195,8 +194,7 @@ def test_the_manifests_fit_the_schema_of_kubernetes(resource: dict[str, Any]) ->
 @pytest.mark.parametrize("file", ["Containerfile", "compose.yaml", "kubernetes.yaml", "antiphon.service"])
 def test_variables_are_options(file: str) -> None:
     variables = set(re.findall(r"ANTIPHON_([A-Z_]+)", (DEPLOY / file).read_text()))
-    tables = (Settings, options_of("llama_cpp"), *default_options().values())
-    options = set().union(*(table.__dataclass_fields__ for table in tables))
+    options = option_names(*Settings().option_tables, options_of("llama_cpp")) | {"engine", "tool"}
     # That of Kubernetes' own, which the manifest keeps away from the server.
     assert {name.lower() for name in variables} <= options
     assert pod()["enableServiceLinks"] is False
@@ -208,7 +206,7 @@ def test_the_configuration_in_the_manifests_can_be_used(serve: Serve, tmp_path: 
     (tmp_path / name).write_text(text)
     container = pod()["containers"][0]
     assert container["args"] == ["serve", "--config", f"/etc/antiphon/{name}"]
-    assert serve("--config", tmp_path / name).model_name == ("my-model",)
+    assert serve("--config", tmp_path / name).model.model_name == ("my-model",)
 
 
 def test_servers_have_ended_before_they_are_killed() -> None:
@@ -236,7 +234,7 @@ async def test_probes_need_no_key_and_heed_the_end() -> None:
         name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")
     }
     async with (
-        running([{"output": "Hi"}], keys=("key",)) as server,
+        running([{"output": "Hi"}], api_key=("key",)) as server,
         httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
     ):
         assert [(await http.get(path)).status_code for path in paths.values()] == [200, 200, 200]
@@ -260,7 +258,7 @@ async def test_without_keys_the_image_is_called_by_addresses_and_by_names_that_a
     services = list(yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"])
     async with (
         running([{"output": "Hi"}], host=host) as strict,
-        running([{"output": "Hi"}], host=host, hosts=tuple(services)) as named,
+        running([{"output": "Hi"}], host=host, allow_host=tuple(services)) as named,
         httpx.AsyncClient(verify=NO_TLS) as http,
     ):
         for called in ("127.0.0.1:8000", "10.1.2.3:8000", "[fd00::7]:8000", *services):

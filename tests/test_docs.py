@@ -1,6 +1,5 @@
 """The docs keep up with the code."""
 
-import dataclasses
 import importlib
 import re
 import runpy
@@ -29,9 +28,9 @@ from antiphon.dialects.registry import BY_NAME
 from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm, vllm_core
 from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
 from antiphon.http.app import ROUTES
+from antiphon.option_sources import option_names
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.toolkits import registry as toolkits
-from antiphon.toolkits.registry import default_options
 from tests.rows import every_row
 
 ROOT = Path(__file__).parent.parent
@@ -172,9 +171,8 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
     engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
-    tables = (Settings, *engines, *map(type, default_options().values()))
-    names = {option.name for table in tables for option in dataclasses.fields(table)}
-    options = {name.replace("_", "-") for name in names} | {"tool", "help"}
+    names = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help"}
+    options = {name.replace("_", "-") for name in names}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text()
         found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}

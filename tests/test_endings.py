@@ -21,10 +21,10 @@ from websockets.asyncio.client import connect
 
 from antiphon.app import log_source, log_writer
 from antiphon.core.errors import EngineDiedError
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.upstream import Options as Asking
 from antiphon.engines.upstream import UpstreamEngine
-from antiphon.store.open import DEFAULT_LIMITS, open_store
-from antiphon.store.records import StoreLimits
+from antiphon.store.open import open_store
 from tests.acting import ActingTool
 from tests.apis.messages.support import check_stream as check_message_stream
 from tests.app.support import Outage
@@ -292,7 +292,7 @@ class World:
     Where `chats`, each has its model from another server, as a client of Chat Completions.
     """
 
-    def __init__(self, *, chats: bool = False, limits: StoreLimits = DEFAULT_LIMITS, **options: Any) -> None:
+    def __init__(self, *, chats: bool = False, limits: Limits = DEFAULTS, **options: Any) -> None:
         self._chats = chats
         self._limits = limits
         self._options = options
@@ -310,7 +310,7 @@ class World:
         async def opened() -> Any:
             return outage
 
-        options = {"store": opened, "lease": 0.3, "tools": [ActingTool()], **self._options}
+        options = {"open_store": opened, "lease_seconds": 0.3, "tools": [ActingTool()], **self._options}
         async with AsyncExitStack() as stack:
             if self._chats:
                 behind = await stack.enter_async_context(running(SCRIPT))
@@ -551,8 +551,8 @@ async def too_much(case: Case) -> str:
 
 
 ROOM = {
-    "a limit of the store is exceeded, from the beginning": StoreLimits(stored=1),
-    "a limit of the store is exceeded, in the middle": StoreLimits(response=4_000),
+    "a limit of the store is exceeded, from the beginning": Limits(stored_bytes=1),
+    "a limit of the store is exceeded, in the middle": Limits(response_bytes=4_000),
 }
 
 
@@ -640,7 +640,7 @@ async def _ends(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch, *, chats: b
     if row.ending in ("the store is unavailable from the beginning", "the store stays unavailable"):
         monkeypatch.setattr(log_writer, "STORE_TIMEOUT", 0.05)
     deadline = DEADLINE if "deadline" in row.ending else None
-    world = World(chats=chats, limits=ROOM.get(row.ending, DEFAULT_LIMITS), deadline=deadline)
+    world = World(chats=chats, limits=ROOM.get(row.ending, DEFAULTS), deadline_seconds=deadline)
     await world.open()
     async with world.serving() as (server, store):
         case = Case(world, server, store, way, "failed" if chats else "completed")

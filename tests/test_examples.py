@@ -4,27 +4,23 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from antiphon.core.limits import DEFAULTS
 from antiphon.engines.engine import Capabilities
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.toolkits.code_interpreter.monty import CodeInterpreter
-from antiphon.toolkits.file_search.tool import FileSearch
 from antiphon.toolkits.shell.tool import Shell
 from antiphon.toolkits.web_search import Options as SearchOptions
-from antiphon.tools.mcp.open import open_mcp
-from tests.http.test_file_search import Late
 from tests.programs import Programs, programs_after
-from tests.server import running
+from tests.server import running, served_model
 from tests.toolkits.parts import PARTS
 from tests.tools.mcp_servers import serving
-from tests.tools.sandboxes import needs_bubblewrap, programs
+from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = [
@@ -156,11 +152,8 @@ def at(url: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
 async def test_example(python: Programs, example: str) -> None:
-    mcp = open_mcp((), ("127.0.0.1",), DEFAULTS, str)
-    searcher = Late()
-    tools = [CodeInterpreter(), mcp, FileSearch(searcher)]
-    async with serving() as sums, running(SCRIPT, tools=tools) as server:
-        searcher.storage = server.app.storage
+    given: Any = {"code_interpreter": True, "mcp_host": ("127.0.0.1",)}
+    async with serving() as sums, running(SCRIPT, **given) as server:
         arguments = [sums.url] if example == "mcp_tools.py" else []
         printed = await python.run(str(ROOT / "examples" / example), *arguments, **at(server.url))
     assert printed == PRINTED[example]
@@ -201,7 +194,7 @@ async def test_the_example_that_searches_the_web(python: Programs, tmp_path: Pat
 
 @needs_bubblewrap
 async def test_the_example_with_containers(python: Programs) -> None:
-    async with running(SCRIPT, programs=programs) as server:
+    async with running(SCRIPT, python=python_in_bubblewrap()) as server:
         printed = await python.run(str(ROOT / "examples" / "containers.py"), **at(server.url))
     assert printed == PRINTED["containers.py"]
 
@@ -254,7 +247,7 @@ async def test_an_example_without_a_server_says_so(python: Programs, name: str) 
 
 async def test_several_models(python: Programs) -> None:
     served = [
-        ServedModel(ScriptedEngine([{"output": f"I am {name}."}]), names=(name,), dialect="hermes")
+        served_model(ScriptedEngine([{"output": f"I am {name}."}]), model_name=(name,), dialect="hermes")
         for name in ("small", "large")
     ]
     async with running([], models=Models(served)) as server:

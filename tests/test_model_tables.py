@@ -14,7 +14,7 @@ from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.engines import llama_cpp, registry, scripted, upstream
 from antiphon.engines.registry import engine_for
-from antiphon.model_tables import ModelSettings
+from antiphon.model_tables import KeepLoaded, ModelSettings
 from tests.run.support import answered, fold, turn
 
 
@@ -96,20 +96,24 @@ def test_each_table_is_a_model_with_its_own_options(serve: Callable[..., Setting
     small, far, played = settings.models
 
     assert small == ModelSettings(
-        ("small", "gpt-*", "tiny"),
-        (llama_cpp.Options("/small.gguf", context=4096, kv_type="q8_0"),),
-        "hermes",
-        "chatml",
-        {"temperature": 0.3, "top_k": 20},
-        {"enable_thinking": False, "levels": [1, 2]},
-        {"sql": "/sql.gguf"},
-        {"seed": 3},
-        {"shade": "blue"},
-        "string",
+        model_name=("small", "gpt-*", "tiny"),
+        engines=(llama_cpp.Options("/small.gguf", context=4096, kv_type="q8_0"),),
+        dialect="hermes",
+        chat_template=Path("chatml"),
+        sampling={"temperature": 0.3, "top_k": 20},
+        variable={"enable_thinking": False, "levels": [1, 2]},
+        adapters={"sql": "/sql.gguf"},
+        force_sampling={"seed": 3},
+        force_variable={"shade": "blue"},
+        chat_template_content_format="string",
     )
     assert far.engines == (upstream.Options("http://gpu:8000/v1", upstream_kind="vllm"),)
     assert played.engines == (scripted.Options(script=Path("/s.jsonl")),)
-    assert (settings.port, settings.default_model, settings.keep_loaded) == (1, "small", "8GiB")
+    assert (settings.port, settings.default_model, settings.keep_loaded) == (
+        1,
+        "small",
+        KeepLoaded(memory=2**33),
+    )
 
 
 def test_replicas_share_the_options_of_the_table(serve: Callable[..., Settings]) -> None:

@@ -26,7 +26,7 @@ TOOL = {"type": "function", "function": {"name": "roll"}}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, keys=("a-key",), debug_answers=1) as server:
+    async with running(SCRIPT, api_key=("a-key",), debug_answers=1) as server:
         yield server
 
 

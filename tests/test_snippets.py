@@ -15,13 +15,10 @@ import pytest
 
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.toolkits.file_search.tool import FileSearch
 from tests.files import pdf_of
-from tests.http.test_file_search import Late
-from tests.server import NO_TLS, running
-from tests.tools.sandboxes import needs_bubblewrap, programs, python_in_bubblewrap
+from tests.server import NO_TLS, running, served_model
+from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -91,13 +88,13 @@ class Adapting(ScriptedEngine):
 
 async def test_every_command_of_curl_is_answered() -> None:
     engine = Adapting([{"output": "Hi"}])
-    one = ServedModel(
-        engine, names=("small", "SmolLM2-135M-Instruct.Q4_1", "embedder", "reranker"), dialect="hermes"
+    one = served_model(
+        engine, model_name=("small", "SmolLM2-135M-Instruct.Q4_1", "embedder", "reranker"), dialect="hermes"
     )
     pool = PoolEngine([(f"http://gpu{number}:8000", ScriptedEngine([])) for number in (1, 2)])
-    several = ServedModel(pool, names=("large",), dialect="hermes")
+    several = served_model(pool, model_name=("large",), dialect="hermes")
     async with (
-        running([], models=Models([one, several]), admin_keys=("admin",)) as server,
+        running([], models=Models([one, several]), admin_key=("admin",)) as server,
         httpx.AsyncClient(verify=NO_TLS) as client,
     ):
         for command in commands():
@@ -120,10 +117,7 @@ store = client.vector_stores.create(name="manuals", file_ids=[file.id])
 @pytest.mark.parametrize("name", ["files.md", pytest.param("tools.md", marks=needs_bubblewrap)])
 async def test_the_python_of_a_page_runs(name: str, tmp_path: Path) -> None:
     (tmp_path / "manual.pdf").write_bytes(pdf_of("It is cleaned with water."))
-    searcher = Late()
-    given = programs if python_in_bubblewrap() else None
-    async with running([{"output": "Hi"}], programs=given, tools=[FileSearch(searcher)]) as server:
-        searcher.storage = server.app.storage
+    async with running([{"output": "Hi"}], python=python_in_bubblewrap()) as server:
         code = "\n".join([GIVEN, *snippets(ROOT / "docs" / name, "python")]).replace(ADDRESS, server.url)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", code), cwd=tmp_path, stderr=asyncio.subprocess.PIPE

@@ -8,50 +8,46 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
 
-from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from antiphon.apis.sealing import Sealer
 from antiphon.app import search
-from antiphon.app.app import App, Options
+from antiphon.app.app import App
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
-from antiphon.config import Settings, identity_of, read_keep_loaded
+from antiphon.config import Settings, identity_of
 from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableError, needing_extra
-from antiphon.core.limits import DAY, read_limits
+from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
 from antiphon.engines.engine import Engine
 from antiphon.engines.pool import PoolEngine
-from antiphon.model_tables import ModelSettings, read_sampling, read_variables
-from antiphon.render.renderer import BUILT_IN
+from antiphon.model_tables import ModelSettings
+from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.loading import ServedModel
-from antiphon.run.models import KeepLoaded, Models
+from antiphon.run.models import Models
 from antiphon.store.open import default_path, open_store
-from antiphon.store.records import StoreLimits
 from antiphon.store.store import Store
 from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
 from antiphon.toolkits.options import ServerParts
 from antiphon.toolkits.registry import Toolkits, find
 from antiphon.tools.discovery import Tools, by_type
+from antiphon.tools.tool import ServerTool
 
 if TYPE_CHECKING:
     from antiphon.tools.mcp.tool import Mcp
-
-_REASONING_FIELDS = {"both": ("reasoning_content", "reasoning")}
-_REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
-
 
 STORE_SECONDS = 60.0
 """How long a database may take to start, if it starts together with the server."""
@@ -85,197 +81,199 @@ class Runtime(Struct, frozen=True):
         await asyncio.to_thread(self.app.tracing.close)
 
 
-def compose(settings: Settings) -> Runtime:
-    """The parts of a server with these options. Raises AntiphonError for options that cannot be used."""
-    metrics = Metrics()
-    storage = Storage(_open_store(settings), settings.lease_seconds, metrics)
-    mcp = _mcp(settings)
-    name = settings.search_embeddings
-    embedder = None if name is None else search.ChunkEmbedder(name, lambda: app.models)
-    limits = read_limits(settings.limit)
-    searcher = search.searcher(storage, embedder, limits)
-    tools = _tools(settings, ServerParts(searcher, ContainerKeeper(storage, limits), limits), mcp)
-    keys, sealer = KeyTable(settings.api_key, settings.admin_key, settings.keys), Sealer(_secrets(settings))
-    app = App(
-        _models(settings, tools),  # last of the checks: files of models may have to be downloaded
-        storage,
-        sealer,
-        _options(settings),
-        default_tools=mcp.defaults if mcp else (),
-        metrics=metrics,
-        tracing=_tracing(settings),
-        attachments=_attachments(settings),
-        interpreters=next(
-            (tool.interpreters for tool in tools.values() if isinstance(tool, PythonInterpreter)), None
-        ),
-        toolkits=_toolkits(settings),
-        embedder=embedder,
-        keys=keys,
-    )
-    if name is not None:
-        app.models.require(name, "find texts by their meaning, for --search-embeddings")
-    return Runtime(app, Worker(app, jobs=settings.jobs, lease=settings.lease_seconds), mcp)
+class Parts:
+    """The parts of a server by their names, each made when it is first used, of the options and other parts.
+
+    One that is `given` is used instead: so tests and the simulation replace some, and share all others.
+    """
+
+    def __init__(self, settings: Settings, **given: Any) -> None:
+        if unknown := given.keys() - PART_NAMES:
+            raise TypeError(f"there are no parts {', '.join(sorted(unknown))}")
+        self.settings = settings
+        vars(self).update(given)
+
+    @cached_property
+    def open_store(self) -> Callable[[], Awaitable[Store]]:
+        """Opens the configured store. If that fails, the server does not start."""
+
+        async def opened() -> Store:
+            settings = self.settings
+            try:
+                return await _open_with_retries(lambda: open_store(settings.store, settings.limit))
+            except (ValueError, StoreError) as error:
+                why = error.why if isinstance(error, StoreError) else str(error)
+                message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
+                raise AntiphonError(message) from error
+
+        return opened
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The counters and histograms."""
+        return Metrics()
+
+    @cached_property
+    def storage(self) -> Storage:
+        """The store, when it is open."""
+        return Storage(self.open_store, self.settings.lease_seconds, self.metrics)
+
+    @cached_property
+    def key_table(self) -> KeyTable:
+        """The accounts of clients."""
+        return KeyTable(self.settings.api_key, self.settings.admin_key, self.settings.keys)
+
+    @cached_property
+    def sealer(self) -> Sealer:
+        """Encrypts what clients keep for the server."""
+        return Sealer(_secrets(self.settings))
+
+    @cached_property
+    def tracing(self) -> Tracing:
+        """The exporter of traces, if configured."""
+        if self.settings.otlp_endpoint is None:
+            return NoTracing()
+        with needing_extra("--otlp-endpoint", "tracing"):
+            from antiphon.app.tracing import exporting  # noqa: PLC0415
+        return exporting(self.settings.otlp_endpoint)
+
+    @cached_property
+    def attachments(self) -> AttachmentReader:
+        """Reads what is attached to requests."""
+        settings = self.settings
+        downloader: Downloader | None = None
+        if settings.media_domain != ("none",) and find_spec("httpx2") and find_spec("webencodings"):
+            from antiphon.tools.web import fetch  # noqa: PLC0415 - an optional extra
+            from antiphon.tools.web.domains import Domains  # noqa: PLC0415
+
+            downloader = fetch.Downloader(Domains(allowed=settings.media_domain))
+        return AttachmentReader(settings.limit, settings.media_fallback, downloader)
+
+    @cached_property
+    def toolkits(self) -> Toolkits:
+        """The toolkits. Two of other packages may collide."""
+        try:
+            return Toolkits(map(find, self.settings.tools))
+        except ValueError as error:
+            raise AntiphonError(str(error)) from error
+
+    @cached_property
+    def mcp(self) -> "Mcp | None":
+        """The connections to MCP servers, if any may be named."""
+        settings = self.settings
+        if not (settings.mcp_host or settings.mcp_servers):
+            return None
+        with needing_extra("--mcp-host", "mcp"):
+            from antiphon.tools.mcp.open import open_mcp  # noqa: PLC0415
+        return open_mcp(settings.mcp_servers, settings.mcp_host, settings.limit, identity_of)
+
+    @cached_property
+    def default_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that requests have without naming them."""
+        return self.mcp.defaults if self.mcp else ()
+
+    @cached_property
+    def tools(self) -> Sequence[ServerTool]:
+        """The tools that the options request."""
+        limits, storage = self.settings.limit, self.storage
+        searcher = search.searcher(storage, self.embedder, limits)
+        server = ServerParts(searcher, ContainerKeeper(storage, limits), limits)
+        opened = (options.open(server) for options in self.settings.tools.values())
+        return [tool for tool in (*opened, self.mcp) if tool is not None]
+
+    @cached_property
+    def interpreters(self) -> Interpreters | None:
+        """Runs programs in containers, if there is a tool that needs it."""
+        whole = (tool for tool in self.tools if isinstance(tool, PythonInterpreter))
+        return next((tool.interpreters for tool in whole), None)
+
+    @cached_property
+    def embedder(self) -> search.ChunkEmbedder | None:
+        """Makes the vectors of vector stores."""
+        name = self.settings.search_embeddings
+        return None if name is None else search.ChunkEmbedder(name, lambda: self.models)
+
+    @cached_property
+    def render(self) -> Callable[..., Renderer]:
+        """Makes the renderer of a chat template."""
+        return ChatTemplateRenderer
+
+    @cached_property
+    def models(self) -> Models:
+        """The models, none of them loaded."""
+        try:
+            tools = by_type(self.tools)
+        except ValueError as error:
+            raise AntiphonError(str(error)) from error
+        return _models(self.settings, tools, self.render)
+
+    @cached_property
+    def app(self) -> App:
+        """What all use cases depend on."""
+        return App(
+            storage=self.storage,
+            sealer=self.sealer,
+            settings=self.settings,
+            toolkits=self.toolkits,
+            default_tools=self.default_tools,
+            metrics=self.metrics,
+            tracing=self.tracing,
+            attachments=self.attachments,
+            keys=self.key_table,
+            interpreters=self.interpreters,
+            embedder=self.embedder,
+            models=self.models,  # last of the checks: files of models may have to be downloaded
+        )
 
 
-def _models(settings: Settings, tools: Tools) -> Models:
+PART_NAMES = frozenset(name for name, part in vars(Parts).items() if isinstance(part, cached_property))
+
+
+def compose(settings: Settings, **given: Any) -> Runtime:
+    """A server with these options, and with the `given` parts in the place of its own.
+
+    Raises AntiphonError for options that cannot be used.
+    """
+    parts = Parts(settings, **given)
+    return Runtime(parts.app, Worker(parts.app), parts.mcp)
+
+
+def _models(settings: Settings, tools: Tools, render: Callable[..., Renderer]) -> Models:
     """The models, none of them loaded."""
-    single = ModelSettings(
-        settings.model_name,
-        (settings.engine,),
-        settings.dialect,
-        None if settings.chat_template is None else str(settings.chat_template),
-        reasoning_tags=settings.reasoning_tags,
-    )
-    served = [_served(model, settings, tools) for model in settings.models or (single,)]
-    most, memory = (None, None) if settings.keep_loaded is None else read_keep_loaded(settings.keep_loaded)
-    for each in served:
-        if memory is not None and each.memory > memory:
-            need = -(-each.memory // 1024**2)
-            message = f"The model {each.names[0]} takes about {need} MiB, more than --keep-loaded allows. "
+    served = [_served(model, settings, tools, render) for model in settings.served]
+    keep, limits = settings.keep_loaded, settings.limit
+    for model in served:
+        if keep.memory is not None and model.memory > keep.memory:
+            need = -(-model.memory // 1024**2)
+            message = f"The model {model.names[0]} takes about {need} MiB, more than --keep-loaded allows. "
             raise AntiphonError(message + "Raise it, or give the model a smaller context or fewer slots.")
-    limits = read_limits(settings.limit)
-    return Models(served, default=settings.default_model, keep=KeepLoaded(most, memory), limits=limits)
+    models = Models(served, default=settings.default_model, keep=keep, limits=limits)
+    if settings.search_embeddings is not None:
+        models.require(settings.search_embeddings, "find texts by their meaning, for --search-embeddings")
+    return models
 
 
-def _served(model: ModelSettings, settings: Settings, tools: Tools) -> ServedModel:
+def _served(
+    model: ModelSettings, settings: Settings, tools: Tools, render: Callable[..., Renderer]
+) -> ServedModel:
     """One of the models. Raises AntiphonError for invalid options."""
+    limits = settings.limit
     try:
-        template = _read(Path(model.chat_template)) if model.chat_template else None
+        template = _read(model.chat_template) if model.chat_template else None
         if model.dialect is not None:
             check(model.dialect)
-        return ServedModel(
-            _engine(model, settings),
-            names=model.names,
-            dialect=model.dialect,
-            reasoning_tags=model.reasoning_tags,
-            chat_template=template,
-            date=settings.date,
-            content_format=model.content_format or settings.chat_template_content_format,
-            sampling={**_limit(settings), **read_sampling(settings.sampling), **model.sampling},
-            variables={**read_variables(settings.variable), **model.variables},
-            force_sampling={**read_sampling(settings.force_sampling), **model.force_sampling},
-            force_variables={**read_variables(settings.force_variable), **model.force_variables},
-            adapters=model.adapters,
-            exclude_tools=settings.exclude_tools_when_tool_choice_none,
-            tools=tools,
-            limits=read_limits(settings.limit),
-        )
+        engine = _engine(model, limits)
+        return ServedModel(engine, model, template=template, tools=tools, limits=limits, render=render)
     except AntiphonError as error:
         if not settings.models:
             raise
-        raise AntiphonError(f"The model {model.names[0]}: {error.message}") from error
+        raise AntiphonError(f"The model {model.model_name[0]}: {error.message}") from error
 
 
-def _limit(settings: Settings) -> dict[str, int]:
-    """The default sampling for all models."""
-    return {} if settings.max_tokens is None else {"max_tokens": settings.max_tokens}
-
-
-def _engine(model: ModelSettings, settings: Settings) -> Engine:
+def _engine(model: ModelSettings, limits: Limits) -> Engine:
     """The engine: a single one, or a pool."""
-    limits = read_limits(settings.limit)
     engines = [(str(getattr(options, "model", "")), options.build(limits)) for options in model.engines]
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
-
-
-def _toolkits(settings: Settings) -> Toolkits:
-    """The toolkits. Raises AntiphonError if two of them collide."""
-    try:
-        return Toolkits(map(find, settings.tools))
-    except ValueError as error:
-        raise AntiphonError(str(error)) from error
-
-
-def _tools(settings: Settings, server: ServerParts, mcp: "Mcp | None") -> Tools:
-    """The tools that the options request. Raises AntiphonError if two have one name."""
-    opened = (options.open(server) for options in settings.tools.values())
-    try:
-        return by_type(tool for tool in (*opened, mcp) if tool is not None)
-    except ValueError as error:
-        raise AntiphonError(str(error)) from error
-
-
-def _interpreters(tools: Tools) -> Interpreters | None:
-    """The interpreters of containers, if there is a tool that uses them."""
-    whole = (tool for tool in tools.values() if isinstance(tool, PythonInterpreter))
-    return next((tool.interpreters for tool in whole), None)
-
-
-def _attachments(settings: Settings) -> AttachmentReader:
-    downloader: Downloader | None = None
-    if settings.media_domain != ("none",) and find_spec("httpx2") and find_spec("webencodings"):
-        from antiphon.tools.web import fetch  # noqa: PLC0415 - an optional extra
-        from antiphon.tools.web.domains import Domains  # noqa: PLC0415
-
-        downloader = fetch.Downloader(Domains(allowed=settings.media_domain))
-    return AttachmentReader(read_limits(settings.limit), settings.media_fallback, downloader)
-
-
-def _mcp(settings: Settings) -> "Mcp | None":
-    """The connections to MCP servers, if any may be named."""
-    if not (settings.mcp_host or settings.mcp_servers):
-        return None
-    with needing_extra("--mcp-host", "mcp"):
-        from antiphon.tools.mcp.open import open_mcp  # noqa: PLC0415
-    return open_mcp(settings.mcp_servers, settings.mcp_host, read_limits(settings.limit), identity_of)
-
-
-def _tracing(settings: Settings) -> Tracing:
-    """The exporter of traces, if configured."""
-    if settings.otlp_endpoint is None:
-        return NoTracing()
-    with needing_extra("--otlp-endpoint", "tracing"):
-        from antiphon.app.tracing import exporting  # noqa: PLC0415
-    return exporting(settings.otlp_endpoint)
-
-
-def _options(settings: Settings) -> Options:
-    return Options(
-        limits=read_limits(settings.limit),
-        keep_alive=settings.keep_alive,
-        stall=settings.stall_seconds,
-        deadline=settings.deadline_seconds,
-        trust_templates=settings.trust_chat_templates,
-        force_usage=settings.force_include_usage,
-        reasoning_fields=_REASONING_FIELDS.get(settings.reasoning_field, (settings.reasoning_field,)),
-        reasoning_form=_REASONING_FORMS[settings.reasoning_events],
-        keep=settings.keep_days * DAY,
-        stores=settings.store != "none",
-        tokens_as_ids=settings.return_tokens_as_token_ids,
-        log_content=settings.log_content,
-        debug_answers=settings.debug_answers,
-        host=settings.host,
-        hosts=settings.allow_host,
-        origins=settings.allow_origin,
-    )
-
-
-def _open_store(settings: Settings) -> Callable[[], Awaitable[Store]]:
-    """A function that opens the configured store. If that fails, the server does not start."""
-    given = read_limits(settings.limit)
-    limits = StoreLimits(
-        history=given.history_bytes,
-        page=given.page_bytes,
-        response=given.response_bytes,
-        conversation=given.conversation_bytes,
-        stored=given.stored_bytes,
-        all_stored=given.all_stored_bytes,
-        conversations=given.conversations,
-        files=given.files,
-        vector_stores=given.vector_stores,
-        containers=given.containers,
-        container_files=given.container_files,
-    )
-
-    async def opened() -> Store:
-        try:
-            return await _open_with_retries(lambda: open_store(settings.store, limits))
-        except (ValueError, StoreError) as error:
-            why = error.why if isinstance(error, StoreError) else str(error)
-            message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
-            raise AntiphonError(message) from error
-
-    return opened
 
 
 async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:

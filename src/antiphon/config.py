@@ -1,8 +1,9 @@
 """The server's options: one frozen table, `Settings`.
 
 A field here is an option of `antiphon serve` (`--model-name`), a variable (`ANTIPHON_MODEL_NAME`) and a key
-of the TOML file (`model_name`); its docstring is the help text. The options of an engine are declared in its
-module (`engines.engine.EngineOptions`), those of a tool in its toolkit (`toolkits.options.ToolOptions`).
+of the TOML file (`model_name`); its docstring is the help text. It has this name wherever it is used. The
+options of a model are declared in `model_tables.ModelSettings`, those of an engine in its module
+(`engines.engine.EngineOptions`), those of a tool in its toolkit (`toolkits.options.ToolOptions`).
 `option_sources.py` determines the source of each value.
 
 An invalid value is a ValueError, one line for people. Checks that need the running server (is there such a
@@ -11,8 +12,7 @@ model?) are not done here.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import date
+from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,12 +22,12 @@ from cyclopts import Parameter, Token
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
-from antiphon.core.limits import read_limits
-from antiphon.core.located import Located, file_or_name, key_file, sqlite_file, toml_file
+from antiphon.core.limits import DEFAULTS, Limits, read_limits
+from antiphon.core.located import Located, key_file, sqlite_file
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import options_of
-from antiphon.model_tables import ContentFormat, ModelSettings, read_sampling, read_variables
+from antiphon.model_tables import KEEP_ALL, KeepLoaded, ModelSettings, read_by, read_keep_loaded
 from antiphon.toolkits.options import ToolOptions
 from antiphon.tools.mcp.tables import McpServer
 
@@ -81,30 +81,6 @@ def is_url(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
-def is_date(_type: object, value: str | None) -> None:
-    """Raise ValueError if it is none."""
-    if value is not None:
-        try:
-            date.fromisoformat(value)
-        except ValueError:
-            raise ValueError("A date is written 2026-11-21.") from None
-
-
-def are_limits(_type: object, given: tuple[str, ...]) -> None:
-    """Raise ValueError if they are none."""
-    read_limits(given)
-
-
-def are_sampling(_type: object, given: tuple[str, ...]) -> None:
-    """Raise ValueError if they are none."""
-    read_sampling(given)
-
-
-def are_variables(_type: object, given: tuple[str, ...]) -> None:
-    """Raise ValueError if they are none."""
-    read_variables(given)
-
-
 def is_root_path(_type: object, given: str) -> None:
     """Raise ValueError if it is none."""
     if given and (not given.startswith("/") or given.endswith("/")):
@@ -141,34 +117,11 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
             raise ValueError(f"a domain is written example.com, not '{domain}'.")
 
 
+MODELS = "models"
 MCP_SERVERS = "mcp_servers"
+"""Tables of the TOML file that are not options."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
-_SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
-_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-
-
-def are_tags(_type: object, given: tuple[str, str] | None) -> None:
-    """Raise ValueError if a tag is empty."""
-    if given is not None and not all(each.strip() for each in given):
-        raise ValueError("a tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
-
-
-def read_keep_loaded(value: str) -> tuple[int | None, int | None]:
-    """A number of models, or else a number of bytes. Raises ValueError."""
-    found = _SIZE.fullmatch(value)
-    if found is None:
-        raise ValueError("Give a number of models, as in 2, or of bytes, as in 24GiB.")
-    number, unit = int(found["number"]), found["unit"]
-    if unit is None:
-        return number, None
-    return None, number * (1024 if "i" in unit else 1000) ** _UNITS[unit[0]]
-
-
-def is_keep_loaded(_type: object, value: str | None) -> None:
-    """Raise ValueError if it is none."""
-    if value is not None:
-        read_keep_loaded(value)
 
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -221,61 +174,21 @@ class Settings:
     """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
     stopped."""
 
-    max_tokens: PositiveInt | None = None
-    """The maximum number of tokens of an answer, for requests that do not set one. Without it, all that fit
-    into the context."""
-
-    model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
-    """A name that clients may use for the model; repeat it for aliases. Answers have the
-    one that was requested. Without any, the model's own name. With a `*` it is a pattern:
-    `claude-*` takes all names of Claude models."""
+    model: Annotated[ModelSettings, Parameter(name="*")] = field(default_factory=ModelSettings)
+    """The options of the single model, which [[models]] of the TOML file change for each of theirs."""
 
     models: Annotated[tuple[ModelSettings, ...], Parameter(parse=False)] = ()
-    """The [[models]] of the TOML file, which replace all options of a single model."""
+    """The [[models]] of the TOML file."""
 
     default_model: str | None = None
     """The name of the model for requests that leave the model out, or name one that this server does not
     have. Without it they are refused, as the APIs' specifications say; a model that is null or empty means
     the first one in any case."""
 
-    keep_loaded: Annotated[str | None, Parameter(validator=is_keep_loaded)] = None
+    keep_loaded: Annotated[KeepLoaded, read_by(read_keep_loaded, repeated=False)] = KEEP_ALL
     """How many models may be loaded at a time, as in 2, or how much memory they may take, as in 24GiB.
     Others are loaded on demand, in place of the one that was not used for the longest time. Without
     it, all are loaded."""
-
-    dialect: Annotated[str | None, Located(toml_file)] = None
-    """The format of the model's reasoning and tool calls: a name, or A+B, the reasoning of A with
-    the calls of B; FILE.toml; or the full name of a module (docs/dialects.md). Without one, chosen
-    from the chat template."""
-
-    reasoning_tags: Annotated[tuple[str, str] | None, Parameter(validator=are_tags)] = None
-    """The texts before and after the model's reasoning, START END, if these alone differ from the
-    dialect's."""
-
-    chat_template: Annotated[Path | None, Located(file_or_name)] = None
-    """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
-
-    chat_template_content_format: ContentFormat = "auto"
-    """How the chat template gets contents: auto, as it needs them; string, as texts; or openai, as lists
-    of parts."""
-
-    sampling: Annotated[tuple[str, ...], Parameter(validator=are_sampling, show_default=False)] = ()
-    """A sampling parameter for requests that do not set it, NAME=VALUE, as in temperature=0.6; repeat it
-    for several. docs/models.md lists them."""
-
-    force_sampling: Annotated[tuple[str, ...], Parameter(validator=are_sampling, show_default=False)] = ()
-    """The same for every request, whatever it sets."""
-
-    variable: Annotated[tuple[str, ...], Parameter(validator=are_variables, show_default=False)] = ()
-    """A variable of the chat template for requests that do not set it, NAME=VALUE, as in
-    enable_thinking=false; repeat it for several."""
-
-    force_variable: Annotated[tuple[str, ...], Parameter(validator=are_variables, show_default=False)] = ()
-    """The same for every request, whatever it sets."""
-
-    date: Annotated[str | None, Parameter(validator=is_date)] = None
-    """The date in prompts, 2026-11-21, if the model's format has one. Without it,
-    that of the start. It stays the same while the server runs, so that prompts stay cached."""
 
     api_key: Keys = field(default=(), repr=False)
     """A key that clients must send, or @FILE with one key per line; repeat it for
@@ -341,10 +254,6 @@ class Settings:
     mcp_servers: Annotated[tuple[McpServer, ...], Parameter(parse=False)] = ()
     """The [[mcp_servers]] of the TOML file."""
 
-    exclude_tools_when_tool_choice_none: bool = False
-    """If a request has tool_choice none, leave its tools out of the prompt, and hide a call that
-    the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
-
     trust_chat_templates: bool = False
     """Allow requests to have chat templates of their own."""
 
@@ -363,7 +272,7 @@ class Settings:
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
     """The most seconds that an answer may take. Without it, there is no limit."""
 
-    limit: Annotated[tuple[str, ...], Parameter(validator=are_limits, show_default=False)] = ()
+    limit: Annotated[Limits, read_by(read_limits)] = DEFAULTS
     """A limit for requests of clients, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
     docs/limits.md lists them."""
 
@@ -387,6 +296,21 @@ class Settings:
     otlp_endpoint: str | None = None
     """The address of an OpenTelemetry collector, to send traces to over HTTP (needs the extra `tracing`):
     http://127.0.0.1:4318"""
+
+    @property
+    def served(self) -> tuple[ModelSettings, ...]:
+        """The settings of each model."""
+        return self.models or (replace(self.model, engines=(self.engine,)),)
+
+    @property
+    def option_tables(self) -> Sequence[type]:
+        """Where the options are declared, besides those of the engine."""
+        return (Settings, ModelSettings, *map(type, self.tools.values()))
+
+    @property
+    def stores(self) -> bool:
+        """Whether clients can keep anything."""
+        return self.store != "none"
 
 
 def _default_tools() -> Mapping[str, ToolOptions]:

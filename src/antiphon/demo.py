@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from antiphon.config import Settings
 from antiphon.engines.scripted import Options
+from antiphon.model_tables import ModelSettings
 
 NAME = "demo"
 SCRIPT = Path(__file__).with_name("demo.jsonl")
@@ -84,8 +85,7 @@ def settings(given: Settings) -> Settings:
     return replace(
         given,
         engine=Options(script=SCRIPT),
-        model_name=(NAME,),
-        dialect="hermes",
+        model=ModelSettings(model_name=(NAME,), dialect="hermes"),
         store="memory",
         debug_answers=20,
     )

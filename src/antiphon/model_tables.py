@@ -6,18 +6,20 @@ command line. An invalid value is a `CycloptsError` that names the file, the lin
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, Token
 from cyclopts.config import Dict
+from cyclopts.types import PositiveInt
 from msgspec import Meta, Struct
 
-from antiphon.core.located import file, file_or_name, toml_file, with_absolute_paths
+from antiphon.core.located import Located, file, file_or_name, toml_file, with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import engine_for, options_of, owners_of
 
@@ -86,6 +88,41 @@ def _given(table: SamplingTable) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
 
 
+class KeepLoaded(Struct, frozen=True):
+    """How many models are loaded at a time, and how many bytes they may take; None for any number.
+
+    Models on other servers, which take no memory here, do not count.
+    """
+
+    models: int | None = None
+    memory: int | None = None
+
+    def allows(self, sizes: Sequence[int]) -> bool:
+        """Whether models of these sizes may be loaded at the same time. A single one always may."""
+        return len(sizes) <= 1 or (
+            (self.models is None or len(sizes) <= self.models)
+            and (self.memory is None or sum(sizes) <= self.memory)
+        )
+
+
+KEEP_ALL = KeepLoaded()
+
+
+def read_keep_loaded(given: Iterable[str]) -> KeepLoaded:
+    """A number of models, or of bytes. Raises ValueError."""
+    written = _SIZE.fullmatch("".join(given))
+    if written is None:
+        raise ValueError("Give a number of models, as in 2, or of bytes, as in 24GiB.")
+    number, unit = int(written["number"]), written["unit"]
+    if unit is None:
+        return KeepLoaded(models=number)
+    return KeepLoaded(memory=number * (1024 if "i" in unit else 1000) ** _UNITS[unit[0]])
+
+
+_SIZE = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[KMGT]i?B)?")
+_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
 class ModelTable(Struct, forbid_unknown_fields=True):
     """The keys of a table except the options of its engine.
 
@@ -111,29 +148,117 @@ class ModelTable(Struct, forbid_unknown_fields=True):
     replicas: tuple[str | dict[str, Any], ...] = ()
 
 
+def read_by(read: Callable[[Sequence[str]], object], *, repeated: bool = True) -> Parameter:
+    """How the value of an option is made of its texts, of which one that may be `repeated` has several."""
+
+    def convert(_type: object, tokens: Sequence[Token]) -> object:
+        texts = [token.value for token in tokens]
+        try:
+            return read(texts)
+        except ValueError as error:
+            source = tokens[0].source
+            place = f"{tokens[0].keyword}{'' if source in {'', 'cli'} else f' provided by {source}'}"
+            raise CycloptsError(msg=f'Invalid value "{" ".join(texts)}" for {place}. {error}') from error
+
+    return Parameter(
+        converter=convert,
+        n_tokens=-1 if repeated else 1,
+        env_var_split=lambda _type, text, **_: text.split() if repeated else [text],
+        accepts_keys=False,
+        metavar="STR..." if repeated else "STR",
+        show_default=False,
+    )
+
+
+def is_date(_type: object, value: str | None) -> None:
+    """Raise ValueError if it is none."""
+    if value is not None:
+        try:
+            date.fromisoformat(value)
+        except ValueError:
+            raise ValueError("A date is written 2026-11-21.") from None
+
+
+def are_tags(_type: object, given: tuple[str, str] | None) -> None:
+    """Raise ValueError if a tag is empty."""
+    if given is not None and not all(each.strip() for each in given):
+        raise ValueError("a tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
+
+
 @dataclass(frozen=True)
 class ModelSettings:
-    """A model of the server. `engines` are the options of its engine, or of each of its replicas."""
+    """The options of a model of the server. A [[models]] table changes them for its own model."""
 
-    names: tuple[str, ...]
-    engines: tuple[EngineOptions, ...]
-    dialect: str | None = None
-    chat_template: str | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    adapters: Mapping[str, str] = field(default_factory=dict)
-    force_sampling: Mapping[str, Any] = field(default_factory=dict)
-    force_variables: Mapping[str, Any] = field(default_factory=dict)
-    content_format: ContentFormat | None = None
-    reasoning_tags: tuple[str, str] | None = None
+    _: KW_ONLY
+
+    engines: Annotated[tuple[EngineOptions, ...], Parameter(parse=False)] = ()
+    """The options of its engine, or of each of its replicas."""
+
+    adapters: Annotated[Mapping[str, str], Parameter(parse=False)] = field(default_factory=dict)
+    """The paths of its LoRA adapters by their names."""
+
+    max_tokens: PositiveInt | None = None
+    """The maximum number of tokens of an answer, for requests that do not set one. Without it, all that fit
+    into the context."""
+
+    model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    """A name that clients may use for the model; repeat it for aliases. Answers have the
+    one that was requested. Without any, the model's own name. With a `*` it is a pattern:
+    `claude-*` takes all names of Claude models."""
+
+    dialect: Annotated[str | None, Located(toml_file)] = None
+    """The format of the model's reasoning and tool calls: a name, or A+B, the reasoning of A with
+    the calls of B; FILE.toml; or the full name of a module (docs/dialects.md). Without one, chosen
+    from the chat template."""
+
+    reasoning_tags: Annotated[tuple[str, str] | None, Parameter(validator=are_tags)] = None
+    """The texts before and after the model's reasoning, START END, if these alone differ from the
+    dialect's."""
+
+    chat_template: Annotated[Path | None, Located(file_or_name)] = None
+    """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
+
+    chat_template_content_format: ContentFormat = "auto"
+    """How the chat template gets contents: auto, as it needs them; string, as texts; or openai, as lists
+    of parts."""
+
+    sampling: Annotated[Mapping[str, Any], read_by(read_sampling)] = field(default_factory=dict)
+    """A sampling parameter for requests that do not set it, NAME=VALUE, as in temperature=0.6; repeat it
+    for several. docs/models.md lists them."""
+
+    force_sampling: Annotated[Mapping[str, Any], read_by(read_sampling)] = field(default_factory=dict)
+    """The same for every request, whatever it sets."""
+
+    variable: Annotated[Mapping[str, Any], read_by(read_variables)] = field(default_factory=dict)
+    """A variable of the chat template for requests that do not set it, NAME=VALUE, as in
+    enable_thinking=false; repeat it for several."""
+
+    force_variable: Annotated[Mapping[str, Any], read_by(read_variables)] = field(default_factory=dict)
+    """The same for every request, whatever it sets."""
+
+    date: Annotated[str | None, Parameter(validator=is_date)] = None
+    """The date in prompts, 2026-11-21, if the model's format has one. Without it,
+    that of the start. It stays the same while the server runs, so that prompts stay cached."""
+
+    exclude_tools_when_tool_choice_none: bool = False
+    """If a request has tool_choice none, leave its tools out of the prompt, and hide a call that
+    the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
+
+    @property
+    def default_sampling(self) -> Mapping[str, Any]:
+        """The sampling parameters of requests that do not set them."""
+        return {**({} if self.max_tokens is None else {"max_tokens": self.max_tokens}), **self.sampling}
 
 
-def read_tables(path: str, text: str, tables: Any) -> tuple[ModelSettings, ...]:
-    """The models of the file at `path`, whose `text` is known to be TOML. Raises CycloptsError."""
+def read_tables(path: str, text: str, tables: Any, server: ModelSettings) -> tuple[ModelSettings, ...]:
+    """The models of the file at `path`, whose `text` is known to be TOML: changes of those of the `server`.
+
+    Raises CycloptsError.
+    """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise CycloptsError(msg=f"{path}: models must be tables. Write [[models]] above each.")
     places = _KeyPositions(path, text)
-    models = tuple(_Table(places, number, table).settings() for number, table in enumerate(tables))
+    models = tuple(_Table(places, number, table).settings(server) for number, table in enumerate(tables))
     _check_names(places, models)
     return models
 
@@ -141,11 +266,11 @@ def read_tables(path: str, text: str, tables: Any) -> tuple[ModelSettings, ...]:
 def _check_names(places: "_KeyPositions", models: Sequence[ModelSettings]) -> None:
     owners: dict[str, str] = {}
     for number, model in enumerate(models):
-        for name in (*model.names, *model.adapters):
+        for name in (*model.model_name, *model.adapters):
             if name in owners:
                 why = f'"{name}" is a name of the model "{owners[name]}" already. Choose another.'
-                raise places.error(number, "name" if name == model.names[0] else "aliases", why)
-            owners[name] = model.names[0]
+                raise places.error(number, "name" if name == model.model_name[0] else "aliases", why)
+            owners[name] = model.model_name[0]
 
 
 class _Table:
@@ -160,7 +285,7 @@ class _Table:
         self._own = {key: value for key, value in given.items() if key in own}
         self._rest = {key: value for key, value in given.items() if key not in own}
 
-    def settings(self) -> ModelSettings:
+    def settings(self, server: ModelSettings) -> ModelSettings:
         try:
             table = msgspec.convert(self._own, ModelTable)
         except msgspec.ValidationError as error:
@@ -169,18 +294,22 @@ class _Table:
             engines = [self._engine(table.engine, self._rest)]
         else:
             engines = [self._replica(table, replica) for replica in table.replicas]
-        return ModelSettings(
-            names=(table.name, *table.aliases),
+        return replace(
+            server,
             engines=tuple(engines),
-            dialect=table.dialect and toml_file(table.dialect, self._folder),
-            chat_template=table.chat_template and file_or_name(table.chat_template, self._folder),
-            sampling=_given(table.sampling),
-            variables=table.variables,
             adapters={name: file(path, self._folder) for name, path in table.adapters.items()},
-            force_sampling=_given(table.force_sampling),
-            force_variables=table.force_variables,
-            content_format=table.chat_template_content_format,
+            model_name=(table.name, *table.aliases),
+            dialect=table.dialect and toml_file(table.dialect, self._folder),
             reasoning_tags=table.reasoning_tags,
+            chat_template=Path(file_or_name(table.chat_template, self._folder))
+            if table.chat_template
+            else None,
+            chat_template_content_format=table.chat_template_content_format
+            or server.chat_template_content_format,
+            sampling={**server.sampling, **_given(table.sampling)},
+            variable={**server.variable, **table.variables},
+            force_sampling={**server.force_sampling, **_given(table.force_sampling)},
+            force_variable={**server.force_variable, **table.force_variables},
         )
 
     def _replica(self, table: ModelTable, replica: str | dict[str, Any]) -> EngineOptions:

@@ -30,12 +30,12 @@ from cyclopts import (
 )
 from cyclopts.config import Dict, Env
 
-from antiphon.config import MCP_SERVERS, Settings, is_url, why_of
+from antiphon.config import MCP_SERVERS, MODELS, Settings, is_url, why_of
 from antiphon.core.located import with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of, owners_of
-from antiphon.model_tables import PARSING, read_tables
+from antiphon.model_tables import PARSING, ModelSettings, read_tables
 from antiphon.toolkits.registry import find
 from antiphon.toolkits.registry import names as tool_names
 from antiphon.toolkits.toolkit import Toolkit
@@ -59,39 +59,48 @@ class Environment(Env):
 
 
 class ConfigFile:
-    """Fills in options that are still missing from the TOML file of the option `config`, if it is set.
+    """The TOML file of the option `config`, read once. Its `tables` are no options: models, MCP servers."""
 
-    `tables` have the options, of the engine and of tools, too. If these are not known yet, `partial`, other
-    keys are ignored.
-    """
+    def __init__(self) -> None:
+        self.path = ""
+        self.text = ""
+        self.tables: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
 
-    def __init__(self, *tables: type, partial: bool = False) -> None:
-        self._tables = tables
-        self._partial = partial
+    def source(self, *options: type, partial: bool = False) -> Callable[..., None]:
+        """A source of the parser, which fills in options that are still missing.
 
-    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Read the file; raises CycloptsError for invalid content."""
-        for path, data in _files(arguments):
-            data.pop("models", None)  # see `_with_models`
-            data.pop(MCP_SERVERS, None)  # see `_with_servers`
+        `options` declare them, those of the engine and of tools, too. If these are not known yet, `partial`,
+        other keys are ignored. It raises CycloptsError for invalid content.
+        """
+
+        def fill(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+            for token in arguments["--config"].tokens:
+                self._read(token.value)
             known = _keys(arguments) - {"config"}
-            for key in () if self._partial else data:
+            for key in () if partial else self._values:
                 if key.replace("-", "_") not in known:
-                    raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, path))
-            for table in self._tables:
-                data = with_absolute_paths(data, table, Path(path).absolute().parent)  # noqa: PLW2901
-            fill = Dict(data, source=path, use_commands_as_keys=False, allow_unknown=self._partial)
-            fill(app, commands, arguments)
+                    raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, self.path))
+            values = self._values
+            for table in options:
+                values = with_absolute_paths(values, table, Path(self.path).absolute().parent)
+            Dict(values, source=self.path, use_commands_as_keys=False, allow_unknown=partial)(
+                app, commands, arguments
+            )
 
+        return fill
 
-def _files(arguments: ArgumentCollection) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The path and the content of the file of the option `config`, if it is set."""
-    for path in [token.value for token in arguments["--config"].tokens]:
+    def _read(self, path: str) -> None:
+        """Read the file, unless that was done before. Raises CycloptsError."""
+        if self.path:
+            return
         try:
-            with open(path, "rb") as file:
-                yield path, tomllib.load(file)
+            self.text = Path(path).read_text(encoding="utf-8")
+            self._values = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise CycloptsError(msg=f"cannot read {path}: {why_of(error)}.") from error
+        self.path = path
+        self.tables = {key: self._values.pop(key) for key in (MODELS, MCP_SERVERS) if key in self._values}
 
 
 def _keys(arguments: ArgumentCollection) -> set[str]:
@@ -104,15 +113,15 @@ _ENVIRONMENT = Environment("ANTIPHON_", command=False)
 
 def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
     """The command that calls `run` with the settings. It has the options of engine and tools in `tokens`."""
-    name, chosen = _chosen(tokens)
+    file = ConfigFile()
+    name, chosen = _chosen(tokens, file)
     options, toolkits = options_of(name), _toolkits(chosen)
     choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
     group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
 
     def serve(engine_options: Any, settings: Any, engine: Any, tool: Any, **of_tools: Any) -> None:
         tools = {name: of_tools.get(_keyword(name)) or kit.options() for name, kit in toolkits.items()}
-        settings = replace(settings, engine=engine_options, tools=tools)
-        run(_with_servers(_with_models(settings, engine)))
+        run(_with_tables(replace(settings, engine=engine_options, tools=tools), file, engine))
 
     of_engine = _table("engine_options", options, group=group)
     keywords = [
@@ -121,12 +130,13 @@ def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | 
         _option("engine", Annotated[str, choice], DEFAULT_ENGINE),
         _option("tool", Annotated[tuple[str, ...], Parameter(help=_TOOL_HELP, show_default=False)], ()),
     ]
-    return _app(serve, keywords, options, toolkits, name="antiphon serve", help=help)
+    return _app(serve, keywords, file, options, toolkits, name="antiphon serve", help=help)
 
 
-def _app(
+def _app(  # noqa: PLR0913 - the parts of a command
     function: Callable[..., Any],
     keywords: Sequence[inspect.Parameter],
+    file: ConfigFile,
     options: type[EngineOptions],
     toolkits: Mapping[str, Toolkit],
     *,
@@ -137,7 +147,7 @@ def _app(
 
     Raises CycloptsError if a tool has an option that others have.
     """
-    taken = _fields(Settings) | {"tool"} | ({"model"} if partial else _fields(options))
+    taken = _fields(Settings) | _fields(ModelSettings) | {"tool"} | (set() if partial else _fields(options))
     of_tools = []
     for name, toolkit in toolkits.items():
         own = _fields(toolkit.options)
@@ -146,9 +156,9 @@ def _app(
             raise CycloptsError(msg=f"the tool {name} has an option --{option}, which others have.")
         taken |= own
         of_tools += [_table(_keyword(name), toolkit.options)] if own else []
-    tables = [toolkit.options for toolkit in toolkits.values()]
-    config = ConfigFile(Settings, options, *tables, partial=partial)
-    app = App(config=(_ENVIRONMENT, config), version_flags=(), **settings, **PARSING)
+    tables = [Settings, ModelSettings, options, *(toolkit.options for toolkit in toolkits.values())]
+    sources = (_ENVIRONMENT, file.source(*tables, partial=partial))
+    app = App(config=sources, version_flags=(), **settings, **PARSING)
 
     def call(*positional: Any, **given: Any) -> Any:
         return function(**defaults | dict(zip(defaults, positional, strict=False)) | given)
@@ -184,7 +194,8 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
         option = error.token.keyword or error.token.value
         owners = owners_of(option.removeprefix("--").replace("-", "_"))
         if owners:
-            why = f"{option} is an option of the engine {owners[0]}, and this is {_chosen(tokens)[0]}."
+            chosen, _ = _chosen(tokens, ConfigFile())
+            why = f"{option} is an option of the engine {owners[0]}, and this is {chosen}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
     if isinstance(error, ValidationError) and error.argument is not None:
         given = error.argument.value
@@ -196,11 +207,11 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
 _TOOL_HELP = "The module of a tool of another package, as in my_package.my_tool; repeat it for several."
 
 
-def _chosen(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _chosen(tokens: Sequence[str], file: ConfigFile) -> tuple[str, Sequence[str]]:
     """The names of the engine, the chosen one or that for the model, and of tools. Raises CycloptsError."""
-    engine, model, tools, unused = _partly_parsed(tokens, ())
+    engine, model, tools, unused = _partly_parsed(tokens, file, ())
     if tools:  # then their options are known, too, which are not the model
-        engine, model, tools, unused = _partly_parsed(tokens, tools)
+        engine, model, tools, unused = _partly_parsed(tokens, file, tools)
     name = engine or engine_for(model or _positional(unused))
     try:
         options_of(name)
@@ -210,7 +221,7 @@ def _chosen(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _partly_parsed(
-    tokens: Sequence[str], known_tools: Sequence[str]
+    tokens: Sequence[str], file: ConfigFile, known_tools: Sequence[str]
 ) -> tuple[str, str, Sequence[str], Sequence[str]]:
     """The engine, the model and the tools in tokens, and unknown tokens: those for engine and other tools."""
     toolkits = _toolkits(known_tools)
@@ -224,7 +235,7 @@ def _partly_parsed(
         _option("tool", tuple[str, ...], ()),
         _table("settings", Settings),
     ]
-    app = _app(choose, keywords, options_of(DEFAULT_ENGINE), toolkits, partial=True, help_flags=())
+    app = _app(choose, keywords, file, options_of(DEFAULT_ENGINE), toolkits, partial=True, help_flags=())
     try:
         call, bound, unused, _ = app.parse_known_args(tokens)
     except CycloptsError as error:
@@ -261,36 +272,31 @@ def _positional(unused: Sequence[str]) -> str | None:
     return next(iter([*urls, *alone]), None)
 
 
-def _with_models(settings: Settings, engine: str) -> Settings:
+def _with_tables(settings: Settings, file: ConfigFile, engine: str) -> Settings:
     """The settings with the tables of the file. Raises CycloptsError."""
-    path = settings.config
-    if path is None:
-        return settings
-    text = path.read_text(encoding="utf-8")
-    tables = tomllib.loads(text).get("models")
-    if tables is None:
-        return settings
+    if (tables := file.tables.get(MODELS)) is not None:
+        _check_unset(settings, file.path, engine)
+        models = read_tables(file.path, file.text, tables, settings.model)
+        settings = replace(settings, models=models)
+    try:
+        return replace(settings, mcp_servers=read_servers(file.tables.get(MCP_SERVERS, ())))
+    except ValueError as error:
+        raise CycloptsError(msg=f"{file.path}: {error}") from error
+
+
+def _check_unset(settings: Settings, path: str, engine: str) -> None:
+    """Refuse options of a single model beside tables of models. Raises CycloptsError."""
     default = Settings()
     single = ["model_name", "dialect", "reasoning_tags", "chat_template"]
     given = [
-        f"--{name.replace('_', '-')}" for name in single if getattr(settings, name) != getattr(default, name)
+        f"--{name.replace('_', '-')}"
+        for name in single
+        if getattr(settings.model, name) != getattr(default.model, name)
     ]
     if engine != DEFAULT_ENGINE or settings.engine != default.engine:
         given.append("the model and the options of its engine")
     if given:
         raise CycloptsError(msg=f"{path} has [[models]], so give {given[0]} there, in the table of a model.")
-    return replace(settings, models=read_tables(str(path), text, tables))
-
-
-def _with_servers(settings: Settings) -> Settings:
-    """The settings with the MCP servers of the file. Raises CycloptsError."""
-    if settings.config is None:
-        return settings
-    tables = tomllib.loads(settings.config.read_text(encoding="utf-8")).get(MCP_SERVERS, ())
-    try:
-        return replace(settings, mcp_servers=read_servers(tables))
-    except ValueError as error:
-        raise CycloptsError(msg=f"{settings.config}: {error}") from error
 
 
 def _unknown(key: str, known: set[str], path: str) -> str:
@@ -311,8 +317,8 @@ _OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
 
 def unread_variables(settings: Settings) -> Iterator[str]:
     """A warning for each `ANTIPHON_…` variable that is not an option of the server."""
-    tables: list[type] = [Settings, type(settings.engine), *map(type, settings.tools.values())]
-    read = {"ANTIPHON_ENGINE", "ANTIPHON_TOOL"}.union(*map(_variables, tables))
+    names = option_names(*settings.option_tables, type(settings.engine)) | {"engine", "tool"}
+    read = {f"ANTIPHON_{name.upper()}" for name in names}
     for name in sorted(os.environ):
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
             owners = owners_of(name.removeprefix("ANTIPHON_").lower())
@@ -320,12 +326,12 @@ def unread_variables(settings: Settings) -> Iterator[str]:
             yield f"{name} {why}: it is not read.{'' if owners else _nearest(name, read)}"
 
 
-def _variables(table: type) -> set[str]:
-    """The variables of the options of a table."""
-    hints = get_type_hints(table, include_extras=True)
-    listed = [name for name, hint in hints.items() if not any(map(_is_unparsed, get_args(hint)))]
-    return {f"ANTIPHON_{name.upper()}" for name in listed}
+def option_names(*tables: type) -> set[str]:
+    """The names of the options that these tables declare."""
+    hints = [item for table in tables for item in get_type_hints(table, include_extras=True).items()]
+    return {name for name, hint in hints if not any(map(_is_unparsed, get_args(hint)))} - {"_"}
 
 
 def _is_unparsed(mark: Any) -> bool:
-    return isinstance(mark, Parameter) and mark.parse is False
+    """Not an option: made of tables, or a table of options itself."""
+    return isinstance(mark, Parameter) and (mark.parse is False or mark.name == ("*",))

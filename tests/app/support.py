@@ -12,27 +12,20 @@ import msgspec
 from antiphon.apis.responses.errors import encode_stream_error
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.sealing import Sealer
-from antiphon.app.app import App, Options
+from antiphon.app.app import App
 from antiphon.app.event_log import logged_events
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.app.log_writer import LogWriter
 from antiphon.app.responses.create import Creation
 from antiphon.app.responses.history import read_request
-from antiphon.app.storage import Storage
-from antiphon.app.worker import Worker
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
 from antiphon.core.events import Event, Finished, TextDelta, TextEnded
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.drive import Client, Driver
-from antiphon.run.loading import ServedModel
-from antiphon.run.models import Models
 from antiphon.store.records import LogEntry, ResponseRecord, ResponseStatus
 from antiphon.store.store import Store
-from antiphon.toolkits.registry import Toolkits, built_in
-from antiphon.tools.discovery import by_type
-from antiphon.tools.tool import ServerTool
 from tests.run.support import LONGEST_WAIT
+from tests.server import composed
 from tests.store.samples import OWNER
 
 Lines = Iterable[Mapping[str, Any]]
@@ -159,29 +152,12 @@ class Diary:
 class Server:
     """A server with an engine and a worker of its own, and the store as it sees it."""
 
-    def __init__(
-        self,
-        store: Store,
-        engine: ScriptedEngine,
-        *,
-        lease: float,
-        jobs: int = 4,
-        names: tuple[str, ...] = ("scripted",),
-        tools: Iterable[ServerTool] = (),
-        toolkits: Toolkits | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, store: Store, engine: ScriptedEngine, **given: Any) -> None:
         self.store = Outage(store)
         self.engine = engine
-        models = Models([ServedModel(engine, names=names, dialect="hermes", tools=by_type(tools))])
-        self.app = App(
-            models,
-            Storage(self._open, lease),
-            Sealer(("secret",)),
-            Options(**options),
-            toolkits or built_in(),
-        )
-        self.worker = Worker(self.app, jobs=jobs, lease=lease)
+        given = {"model_name": ("scripted",), "jobs": 4, "lease_seconds": 60, "tools": (), **given}
+        _, runtime = composed(engine, open_store=self._open, **given)
+        self.app, self.worker = runtime.app, runtime.worker
 
     async def _open(self) -> Any:
         return self.store
@@ -204,7 +180,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """A server while the block runs. One that does not `work` takes no background responses."""
     engine = script if isinstance(script, ScriptedEngine) else ScriptedEngine(script)
-    server = Server(store, engine, **{"lease": 60, **options})
+    server = Server(store, engine, **options)
     await server.app.models.start()
     await server.app.storage.start()
     if works:

@@ -71,7 +71,7 @@ async def die(url: str) -> None:
 async def test_another_server_indexes_what_a_killed_one_had_begun(url: str):
     await prepare(url)
     await die(url)
-    async with running([{"output": "Hi"}], store=url, lease=LEASE) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=LEASE) as server:
         store = server.app.storage.store
         assert (await ended(store)).status == "completed"
         assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == ["whole text"]
@@ -82,7 +82,7 @@ async def test_a_file_that_ends_every_server_is_left_out(url: str):
     for _ in range(ATTEMPTS):
         await die(url)
         await asyncio.sleep(LEASE)
-    async with running([{"output": "Hi"}], store=url, lease=LEASE) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=LEASE) as server:
         store = server.app.storage.store
         record = await ended(store)
         assert record.status == "failed"
@@ -92,12 +92,12 @@ async def test_a_file_that_ends_every_server_is_left_out(url: str):
 
 async def test_a_server_that_stops_gives_its_files_back(url: str):
     await prepare(url, b"word " * 400_000)
-    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=600) as server:
         store = server.app.storage.store
         async with asyncio.timeout(TIMEOUT):
             while await store.vector_stores.claim("w", 0.0, 1.0) is not None:
                 await store.vector_stores.release("w")
-    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=600) as server:
         assert (await ended(server.app.storage.store)).status == "completed"
 
 
@@ -110,11 +110,14 @@ async def test_a_server_that_stops_leaves_its_files_to_the_next(url: str, monkey
     await prepare(url, files=2)
     with monkeypatch.context() as patch:
         patch.setattr("antiphon.app.indexing.read_chunks", forever)
-        async with asyncio.timeout(TIMEOUT), running([{"output": "Hi"}], store=url, lease=600) as server:
+        async with (
+            asyncio.timeout(TIMEOUT),
+            running([{"output": "Hi"}], store=url, lease_seconds=600) as server,
+        ):
             permits = server.worker.indexer.pool.permits
             await until(lambda: (permits.running, permits.waiting) == (1, 1))
         assert (permits.running, permits.waiting) == (0, 0)
-    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=600) as server:
         for name in ("file_1", "file_2"):
             assert (await ended(server.app.storage.store, name)).status == "completed"
 
@@ -134,9 +137,9 @@ async def test_what_fails_because_the_server_stops_says_nothing_of_the_file(
     await prepare(url)
     with monkeypatch.context() as patch:
         patch.setattr("antiphon.app.indexing.read_chunks", broken)
-        async with asyncio.timeout(TIMEOUT), running([{"output": "Hi"}], store=url, lease=600):
+        async with asyncio.timeout(TIMEOUT), running([{"output": "Hi"}], store=url, lease_seconds=600):
             await begun.wait()
-    async with running([{"output": "Hi"}], store=url, lease=600) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=600) as server:
         assert (await ended(server.app.storage.store)).status == "completed"
 
 
@@ -153,7 +156,7 @@ async def test_a_file_waits_as_long_as_the_model_is_busy(url: str, monkeypatch: 
 
     await prepare(url)
     monkeypatch.setattr("antiphon.app.indexing.read_chunks", busy)
-    async with running([{"output": "Hi"}], store=url, lease=0.05) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=0.05) as server:
         assert (await ended(server.app.storage.store)).status == "completed"
     assert tries == ATTEMPTS + 2
 
@@ -164,7 +167,7 @@ async def test_a_failure_of_ours_is_told_without_its_cause(url: str, monkeypatch
 
     await prepare(url)
     monkeypatch.setattr("antiphon.app.indexing.read_chunks", broken)
-    async with running([{"output": "Hi"}], store=url, lease=LEASE) as server:
+    async with running([{"output": "Hi"}], store=url, lease_seconds=LEASE) as server:
         record = await ended(server.app.storage.store)
     assert record.status == "failed"
     assert b"server_error" in (record.error or b"")

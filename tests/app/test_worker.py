@@ -65,13 +65,13 @@ SCRIPT = (
 @asynccontextmanager
 async def working(store: Store, engine: Any = SCRIPT, **options: Any) -> AsyncIterator[Server]:
     """A server that works on background responses, with a short lease."""
-    async with serving(store, engine, **{"lease": LEASE, **options}) as server:
+    async with serving(store, engine, **{"lease_seconds": LEASE, **options}) as server:
         yield server
 
 
 async def queued(store: Store, given: Any = "Hi", name: str = "resp_1", **fields: Any) -> str:
     """A response that another server, which does not work itself, has queued."""
-    async with serving(store, SCRIPT, works=False, names=("scripted", "gone")) as front:
+    async with serving(store, SCRIPT, works=False, model_name=("scripted", "gone")) as front:
         return await queue(front.app, given, name, **fields)
 
 
@@ -179,7 +179,7 @@ async def test_an_engine_that_fails_fails_the_response(store: Outage) -> None:
 
 
 async def test_an_answer_that_takes_too_long_fails(store: Outage) -> None:
-    async with working(store, deadline=0.1) as server:
+    async with working(store, deadline_seconds=0.1) as server:
         await queued(store, "endless")
         record = await ended(store)
         await until(lambda: server.engine.load.running == 0)
@@ -200,7 +200,7 @@ async def test_what_cannot_be_stored_fails_and_is_not_answered_again(
         return method(journal, *args)
 
     monkeypatch.setattr(BackgroundJournal, fails, failing)
-    async with working(store, lease=0.2) as server:
+    async with working(store, lease_seconds=0.2) as server:
         await queued(store, said, name="resp_1")
         await queued(store, name="resp_2")
         assert (await ended(store, "resp_1")).status is ResponseStatus.FAILED
@@ -287,7 +287,7 @@ async def test_a_deadline_counts_from_the_request(store: Outage) -> None:
     await queued(store, "endless")
     await asyncio.sleep(0.2)
     with capture_logs() as logs:
-        async with working(store, deadline=0.1) as server:
+        async with working(store, deadline_seconds=0.1) as server:
             assert await status_of(store) == "failed"
             assert server.engine.steps == 0
     assert not [entry for entry in logs if "exc_info" in entry]
@@ -297,7 +297,7 @@ async def test_a_deadline_counts_from_the_request(store: Outage) -> None:
 
 
 async def test_a_cancel_stops_the_engine(store: Outage) -> None:
-    async with working(store, lease=60) as server:
+    async with working(store, lease_seconds=60) as server:
         await queued(store, "endless")
         await until_written(store, 10)
         await store.jobs.request_cancel(OWNER, "resp_1", 9.0)
@@ -337,7 +337,7 @@ async def test_a_cancel_between_two_workers(store: Outage) -> None:
 
 
 async def test_a_cancel_while_a_response_is_prepared(store: Outage) -> None:
-    async with working(store, lease=60) as server:
+    async with working(store, lease_seconds=60) as server:
         server.store.held["log.read"] = asyncio.Event()
         await queued(store)
         await until(lambda: prepared(server))
@@ -353,7 +353,7 @@ async def test_a_cancel_while_a_tool_runs(store: Outage) -> None:
     tool = ActingTool(results=[None])
     call = '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>'
     tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
-    async with working(store, TakingTurns(call, "Never."), lease=60, tools=[tool]) as server:
+    async with working(store, TakingTurns(call, "Never."), lease_seconds=60, tools=[tool]) as server:
         await queue(server.app, tools=tools)
         await tool.running.wait()
         await until(lambda: server.engine.load.running == 0)
@@ -366,7 +366,7 @@ async def test_a_cancel_while_a_tool_runs(store: Outage) -> None:
 
 
 async def test_a_deleted_response_stops(store: Outage) -> None:
-    async with working(store, lease=60) as server:
+    async with working(store, lease_seconds=60) as server:
         await queued(store, "endless")
         await until_written(store, 5)
         await store.responses.delete(OWNER, "resp_1")
@@ -436,14 +436,14 @@ async def test_a_worker_does_not_take_over_from_itself(store: Outage) -> None:
 
 
 async def test_shutdown_gives_leases_back(store: Outage) -> None:
-    async with working(store, lease=60) as first:
+    async with working(store, lease_seconds=60) as first:
         await queued(store, "slow")
         await until_written(store, 8)
         await first.worker.release()
         record = await found(store)
         assert (record.status, record.lease) == (ResponseStatus.IN_PROGRESS, None)
         assert first.engine.load.running == 0
-        async with working(store, lease=60) as second:
+        async with working(store, lease_seconds=60) as second:
             assert await status_of(store) == "completed"
             assert prepared(second) == 1
     assert timeless(await log_of(store)) == await uninterrupted("slow")
@@ -515,12 +515,12 @@ async def test_an_interrupted_log_is_that_of_one_that_was_not(steps: list[int], 
         async with serving(store, SCRIPT, works=False) as front:
             reading = asyncio.create_task(read(front.writer))
             for until_step in steps:
-                async with working(store, lease=0.05) as server:
+                async with working(store, lease_seconds=0.05) as server:
                     async with asyncio.timeout(20):
                         while server.engine.steps < until_step and not (await found(store)).status.terminal:
                             await asyncio.sleep(0.004)  # as long as a step
                     await (server.worker.stop() if politely else server.die())
-            async with working(store, lease=0.05):
+            async with working(store, lease_seconds=0.05):
                 record = await ended(store)
             assert record.status is ResponseStatus.COMPLETED
             assert text_of(record.body) == TEXT
@@ -556,11 +556,11 @@ async def test_an_answer_with_tools_is_taken_over_between_its_generations(store:
     taken = 0
     for cut in range(4, len(whole), 5):
         store = await open_store("memory")  # type: ignore[assignment]
-        async with working(store, lease=0.05, **options()) as first:
+        async with working(store, lease_seconds=0.05, **options()) as first:
             await queue(first.app, tools=tools)
             await until_written(store, cut)
             await first.die()
-        async with working(store, lease=0.05, **options()) as second:
+        async with working(store, lease_seconds=0.05, **options()) as second:
             assert await status_of(store) == "completed"
             taken += prepared(second)
         assert timeless(await log_of(store)) == whole
@@ -579,12 +579,12 @@ async def test_a_call_is_run_again_by_another_server_only_if_it_may_be(
     call = '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>'
     tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
     first_tool = ActingTool(functions=(function,), results=[None])
-    async with working(store, TakingTurns(call, "So."), lease=0.05, tools=[first_tool]) as first:
+    async with working(store, TakingTurns(call, "So."), lease_seconds=0.05, tools=[first_tool]) as first:
         await queue(first.app, tools=tools)
         await first_tool.running.wait()
         await first.die()
     tool = ActingTool(functions=(function,))
-    async with working(store, TakingTurns(call, "So."), lease=0.05, tools=[tool]) as second:
+    async with working(store, TakingTurns(call, "So."), lease_seconds=0.05, tools=[tool]) as second:
         assert await status_of(store) == "completed"
         assert ("outcome of this call is unknown" in second.engine.seen[-1].prompt.text) == (not idempotent)
     assert ("python" in [action for action, _ in tool.done]) == idempotent
@@ -595,7 +595,7 @@ async def test_a_call_is_run_again_by_another_server_only_if_it_may_be(
 
 async def test_a_prompt_that_the_next_engine_cannot_read_is_rendered_again(store: Outage) -> None:
     await queued(store, "slow")
-    async with working(store, lease=0.05) as first:
+    async with working(store, lease_seconds=0.05) as first:
         await until_written(store, 8)
         await first.die()
     before = first.engine.seen[0].prompt.ids
@@ -607,14 +607,14 @@ async def test_a_prompt_that_the_next_engine_cannot_read_is_rendered_again(store
 
 async def test_what_was_rendered_is_what_is_gone_on_with(store: Outage) -> None:
     await queued(store, "slow")
-    async with working(store, lease=0.05) as first:
+    async with working(store, lease_seconds=0.05) as first:
         await until_written(store, 8)
         await first.die()
     text = "<|im_start|>user\nslow, as it was rendered then"
     other = await first.engine.tokenize([text])
     [record] = await store.jobs.claim("between", time.time() + 60, -60, 1)
     await store.log.append(Append(response_id=record.id, worker="between", prompt_ids=packed(tuple(other))))
-    async with serving(store, SCRIPT, works=False, lease=LEASE) as second:
+    async with serving(store, SCRIPT, works=False, lease_seconds=LEASE) as second:
         await second.engine.tokenize([text])
         await second.worker.start()
         await ended(store)
@@ -641,7 +641,7 @@ async def test_a_store_that_stays_away_leaves_the_work_for_later(
     store: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "STORE_TIMEOUT", 0.02)
-    async with working(store, lease=0.1) as server:
+    async with working(store, lease_seconds=0.1) as server:
         await queued(store, "slow")
         await until_written(store, 5)
         server.store.away = True

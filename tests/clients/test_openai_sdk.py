@@ -304,7 +304,7 @@ async def test_errors_are_the_exceptions_of_the_sdk(
 
 
 async def test_a_wrong_key_is_an_authentication_error() -> None:
-    async with running(SCRIPT, keys=["secret"]) as server:
+    async with running(SCRIPT, api_key=["secret"]) as server:
         async with client_of(server, "wrong") as client:
             with pytest.raises(openai.AuthenticationError) as raised:
                 await full(client, ask("Hi"))

@@ -16,12 +16,11 @@ from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine, Options
 from antiphon.engines.models import resolve
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.tools.mcp.open import open_mcp
 from tests.acting import TakingTurns
 from tests.clients.environments import ENVIRONMENTS, INSTALL_SECONDS, RUN_SECONDS
-from tests.server import running
+from tests.server import running, served_model
 from tests.tools.mcp_servers import serving
 
 pytestmark = [
@@ -175,7 +174,7 @@ async def ask(
     """What the client's program prints, asked of a server with this engine."""
     environment = ENVIRONMENTS[client]
     environment.ready()
-    async with running(engine, keys=[KEY], **options) as server:
+    async with running(engine, api_key=[KEY], **options) as server:
         program = client.removesuffix("-0").replace("-", "_")  # an older version runs the same program
         return await environment.run(program, f"{server.url}/v1", model, *arguments, key=KEY, home=home)
 
@@ -212,7 +211,7 @@ async def test_a_client_approves_a_call_of_an_mcp_server(client: str, way: str, 
     await mcp.start()
     async with (
         serving() as sums,
-        running(TakingTurns(call, "It is 5.", name="scripted"), tools=[mcp], keys=[KEY]) as server,
+        running(TakingTurns(call, "It is 5.", name="scripted"), tools=[mcp], api_key=[KEY]) as server,
     ):
         program = f"{client.replace('-', '_')}_mcp"
         fact = await environment.run(
@@ -269,7 +268,7 @@ async def test_claude_code_talks_with_a_real_model(tmp_path: Path) -> None:
     # Code sets no limit of its own, so the end (token 2) is made likely.
     engine = LlamaCppEngine(resolve(None), Options(context=4096, parallel=1, threads=1))
     sampling = {"temperature": 0, "logit_bias": {2: 3.0}}
-    served = ServedModel(engine, names=("claude-*",), sampling=sampling)
+    served = served_model(engine, model_name=("claude-*",), sampling=sampling)
     first, second = await ask(
         "claude-code", home=tmp_path, engine=[], model="claude-haiku-4-5", models=Models([served])
     )

@@ -21,9 +21,9 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Rol
 from antiphon.core.turn import CallMode, Function, Sampling, ToolChoice, Turn
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
-from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from tests.real_engine import VLLM_MODEL, long_suite, real_engine
+from tests.server import served_model
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.asyncio(loop_scope="module"), long_suite]
 
@@ -92,7 +92,7 @@ CALLS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def model() -> AsyncIterator[Model]:
-    served = ServedModel(real_engine(context=8192, slots=4))
+    served = served_model(real_engine(context=8192, slots=4))
     yield await served.load()
     await served.unload()
 

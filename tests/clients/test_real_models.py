@@ -9,16 +9,18 @@ from antiphon.engines.models import resolve
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import KeepLoaded, Models
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, running, served_model
 
 
 def real(name: str, **options: int) -> ServedModel:
     engine = LlamaCppEngine(resolve(None), Options(parallel=2, threads=1, **options))
-    return ServedModel(engine, names=(name,), sampling={"temperature": 0, "max_tokens": 6})
+    return served_model(engine, model_name=(name,), sampling={"temperature": 0, "max_tokens": 6})
 
 
 async def test_real_models_are_swapped_under_requests_at_once() -> None:
-    scripted = ServedModel(ScriptedEngine([{"output": "played"}]), names=("scripted",), dialect="hermes")
+    scripted = served_model(
+        ScriptedEngine([{"output": "played"}]), model_name=("scripted",), dialect="hermes"
+    )
     models = Models(
         [real("small", context=256), real("large", context=512), scripted], keep=KeepLoaded(models=1)
     )

@@ -268,13 +268,17 @@ class ToolAnswers:
         said = await self._called(lost, *self.call)
         params = request("Go!", tools=[{"type": tool.type, **self.asked}])
         try:
-            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
+            async with support.serving(
+                store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[lost]
+            ) as first:
                 batch = CreateMessageBatch([BatchRequest("a", params)])
                 record = await message_batches.create(first.app, batch, OWNER)
                 async with asyncio.timeout(20):
                     await lost.done.wait()
                 await first.die()
-            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[whole]) as second:
+            async with support.serving(
+                store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[whole]
+            ) as second:
                 async with asyncio.timeout(20):
                     while not (await message_batches.retrieve(second.app, OWNER, record.id)).status.terminal:
                         await asyncio.sleep(0.01)
@@ -300,14 +304,18 @@ class ToolAnswers:
         said = await self._called(lost, *self.call)
         asked = {"tools": [{"type": tool.type, **self.asked}], "include": [LOGS]}
         try:
-            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[lost]) as first:
+            async with support.serving(
+                store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[lost]
+            ) as first:
                 await support.queue(first.app, "Go!", **asked)
                 async with asyncio.timeout(20):
                     await lost.done.wait()
                     while self.telling and not any(map(_tells, map(str, await support.log_of(store)))):
                         await asyncio.sleep(0.01)
                 await first.die()
-            async with support.serving(store, TakingTurns(said, DONE), lease=0.05, tools=[whole]) as second:
+            async with support.serving(
+                store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[whole]
+            ) as second:
                 assert (await support.ended(store)).status == "completed"
                 prompt = prompt_of(second)  # type: ignore[arg-type] - it has an engine, too
             response = check(await support.log_of(store))

@@ -15,12 +15,13 @@ import pytest
 
 from antiphon.app.search import bm25
 from antiphon.core.errors import NotFoundError, StoreError
+from antiphon.core.limits import Limits
 from antiphon.store.open import open_store
 from antiphon.store.records import (
     FileCounts,
     LogEntry,
     Paging,
-    StoreLimits,
+    StoreTuning,
     VectorStoreBatch,
     Verdict,
 )
@@ -90,8 +91,9 @@ class StoreContract(
         """Opens stores, and closes them at the end. Then their counters must match their rows."""
         stores: list[Store] = []
 
-        async def opened(**limits: Any) -> Store:
-            stores.append(await open_store(url, StoreLimits(**limits)))
+        async def opened(**bounds: int) -> Store:
+            tuning = {name: bounds.pop(name) for name in [*bounds] if name in StoreTuning.__struct_fields__}
+            stores.append(await open_store(url, Limits(**bounds), StoreTuning(**tuning)))
             return stores[-1]
 
         yield opened

@@ -263,7 +263,7 @@ async def connected():
     """A vLLM with a KV connector, and a client of a server with it."""
     engine = made(context=512, parallel=3)
     async with (
-        antiphon_running(engine, names=("m",)) as server,
+        antiphon_running(engine, model_name=("m",)) as server,
         httpx.AsyncClient(base_url=server.url, verify=NO_TLS, timeout=30) as client,
     ):
         llm_of(engine).vllm_config.kv_transfer_config = object()

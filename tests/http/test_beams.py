@@ -21,7 +21,7 @@ async def api() -> AsyncIterator[ChatApi]:
         patch.setattr(os, "environ", {**os.environ})
         fake_vllm.install(patch)
         async with chatting(
-            Options("org/model", context=512, parallel=3).build(), names=("scripted",)
+            Options("org/model", context=512, parallel=3).build(), model_name=("scripted",)
         ) as api:
             yield api
 

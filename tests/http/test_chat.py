@@ -313,7 +313,7 @@ async def test_a_body_of_another_type(client: httpx.AsyncClient) -> None:
 
 async def test_a_body_over_the_limit() -> None:
     async with (
-        running(SCRIPT, limits=Limits(body_bytes=1000)) as server,
+        running(SCRIPT, limit=Limits(body_bytes=1000)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         error = (await chat(client, ask("x" * 2000), 413))["error"]

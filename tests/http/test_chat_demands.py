@@ -146,7 +146,7 @@ async def test_what_looks_like_a_call_that_may_not_be_is_text(api: ChatApi) -> N
 
 
 async def test_tools_may_be_excluded_where_none_may_be_called() -> None:
-    async with chatting(SCRIPT, exclude_tools=True) as api:
+    async with chatting(SCRIPT, exclude_tools_when_tool_choice_none=True) as api:
         choice = await api.choice("both?", tools=TOOLS, tool_choice="none")
 
         assert choice["message"]["content"] == "Let me look.\n\nDone."

@@ -369,7 +369,7 @@ TEMPLATE = (
 
 
 async def test_templates_of_trusted_clients_are_used() -> None:
-    async with chatting(SCRIPT, trust_templates=True) as api:
+    async with chatting(SCRIPT, trust_chat_templates=True) as api:
         await api.ask(
             "Hi",
             chat_template=TEMPLATE,
@@ -425,7 +425,7 @@ async def test_thoughts_may_be_hidden(api: ChatApi) -> None:
 
 
 async def test_a_server_chooses_the_names_of_thoughts() -> None:
-    async with chatting(SCRIPT, reasoning_fields=("reasoning",)) as api:
+    async with chatting(SCRIPT, reasoning_field="reasoning") as api:
         message = (await api.choice("weather?"))["message"]
         assert message["reasoning"] == "Hm, weather."
         assert "reasoning_content" not in message
@@ -479,7 +479,7 @@ async def test_usage_comes_as_asked(api: ChatApi) -> None:
 
 
 async def test_a_server_may_tell_usage_always() -> None:
-    async with chatting(SCRIPT, force_usage=True) as api:
+    async with chatting(SCRIPT, force_include_usage=True) as api:
         *_, last = await api.stream("Hi")
         assert last["usage"]["completion_tokens"] == 5
         assert last["choices"] == []

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
+from antiphon.config import Settings
 from antiphon.core.limits import Limits
 from antiphon.http.protocol import DateHeader, protocols
 from tests.run.support import until
@@ -30,7 +31,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def serving(**limits: int) -> AsyncIterator[Running]:
-    async with running(SCRIPT, limits=Limits(**limits)) as server:
+    async with running(SCRIPT, limit=Limits(**limits)) as server:
         yield server
 
 
@@ -168,7 +169,7 @@ def ask_slowly() -> bytes:
 async def test_who_does_not_read_whole_answers_is_cut_off(limits: dict[str, int]) -> None:
     """Its connection is closed while it still has most of the answer to come."""
     async with running(
-        [{"output": "x" * 16_000_000}], limits=Limits(**limits), stall=60.0 if limits else 0.2
+        [{"output": "x" * 16_000_000}], limit=Limits(**limits), stall_seconds=60.0 if limits else 0.2
     ) as server:
         body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}).encode()
         async with connected(server) as (reader, writer):
@@ -416,7 +417,7 @@ class Pipe(asyncio.Transport):
 
 async def shaken(app: Any) -> tuple[Any, Pipe]:
     """A WebSocket of a server with this application, after the handshake's request."""
-    config = uvicorn.Config(app, log_config=None, lifespan="off", **protocols(Limits()))
+    config = uvicorn.Config(app, log_config=None, lifespan="off", **protocols(Settings()))
     config.load()
     protocol, pipe = config.ws_protocol_class(config, ServerState(), {}), Pipe()
     protocol.connection_made(pipe)

@@ -12,13 +12,9 @@ import pytest_asyncio
 from msgspec.structs import replace
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from antiphon.app.containers import ContainerKeeper
-from antiphon.app.storage import Storage
 from antiphon.core.items import MediaKind
 from antiphon.core.limits import Limits
 from antiphon.engines.scripted import CAPABILITIES
-from antiphon.toolkits.code_interpreter.sandbox import Sandbox
-from antiphon.toolkits.code_interpreter.whole_python import Interpreters
 from tests.http.api import check_body, client, sdk
 from tests.http.harmony import Said
 from tests.media import png
@@ -30,18 +26,15 @@ pytestmark = needs_bubblewrap
 LIMITS = Limits(python_seconds=20, python_disk_bytes=2**20)
 
 
-def programs(storage: Storage) -> Interpreters:
-    sandbox = Sandbox(python_in_bubblewrap() or "", None, LIMITS)
-    return Interpreters(sandbox, LIMITS, ContainerKeeper(storage, LIMITS))
-
-
 def call(code: str) -> str:
     return f"<tool_call>\n{json.dumps({'name': 'python', 'arguments': {'code': code}})}\n</tool_call>"
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    async with running(Said(), programs=programs, keys=("alice", "eve"), limits=LIMITS) as server:
+    async with running(
+        Said(), python=python_in_bubblewrap(), api_key=("alice", "eve"), limit=LIMITS
+    ) as server:
         yield server
 
 
@@ -205,7 +198,7 @@ async def test_files_that_an_answer_names_are_cited(server: Running, alice: Asyn
 async def test_a_model_that_can_see_is_shown_the_figures_of_its_program(takes: set[MediaKind]):
     engine = Said(capabilities=replace(CAPABILITIES, media=frozenset(takes)))
     engine.says(call(FIGURE), "A line.")
-    async with running(engine, programs=programs) as server, sdk(server) as anyone:
+    async with running(engine, python=python_in_bubblewrap(), limit=LIMITS) as server, sdk(server) as anyone:
         response = await respond(anyone, {"type": "auto"})
     (ran, message), prompt = response.output, engine.seen[-1].prompt
     image = next(output for output in ran.outputs if output.type == "image")

@@ -138,7 +138,7 @@ class Client:
 async def asking(kind: str, dialect: str, answer: str) -> AsyncIterator[tuple[Client, Failing]]:
     engine = Failing(kind, answer)
     async with (
-        running(engine, dialect=dialect, names=(MODEL,)) as server,  # type: ignore[arg-type]
+        running(engine, dialect=dialect, model_name=(MODEL,)) as server,  # type: ignore[arg-type]
         httpx.AsyncClient(base_url=f"{server.url}/v1", verify=NO_TLS) as http,
     ):
         yield Client(http, engine, kind), engine

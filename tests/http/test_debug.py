@@ -26,7 +26,7 @@ KEYS = ("a-key-of-the-tests", "another-key")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, keys=KEYS, debug_answers=3) as server:
+    async with running(SCRIPT, api_key=KEYS, debug_answers=3) as server:
         yield server
 
 

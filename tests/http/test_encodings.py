@@ -45,7 +45,7 @@ SEVERAL = ["gzip", "zstd"]
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    async with running([{"output": "Hi"}], limits=LIMITS) as server:
+    async with running([{"output": "Hi"}], limit=LIMITS) as server:
         yield server
 
 

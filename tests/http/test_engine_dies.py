@@ -14,12 +14,11 @@ from antiphon.engines.llama_cpp import LlamaCppEngine, Options
 from antiphon.engines.upstream import Options as Upstream
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.run import loading
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from tests.engines.canned import END, answer, canned, stream
 from tests.engines.test_llama_cpp import children
 from tests.render.templates import CHATML
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, running, served_model
 
 ASK = {"model": "m", "input": "Tell a story.", "temperature": 0, "max_output_tokens": 200}
 
@@ -47,7 +46,7 @@ async def test_a_killed_process_ends_no_background_response_and_a_stopped_one_is
     engine = LlamaCppEngine(shallow_model, Options(context=512, parallel=2, threads=1), name="m")
     before = children()
     async with (
-        running(engine, dialect=None, lease=0.5) as server,
+        running(engine, dialect=None, lease_seconds=0.5) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/", timeout=60) as client,
     ):
         whole = await asked(client, "responses")
@@ -95,9 +94,9 @@ async def test_a_server_that_breaks_off_and_comes_back_ends_no_background_respon
     answers = {"/v1/models": [answer(200, listed)], COMPLETIONS: broken}
     async with canned(answers, close={COMPLETIONS}) as upstream:
         engine = UpstreamEngine(Upstream(upstream.url))
-        model = ServedModel(engine, dialect="hermes", chat_template=CHATML)
+        model = served_model(engine, dialect="hermes", template=CHATML)
         async with (
-            running(engine, models=Models([model]), lease=0.2) as server,
+            running(engine, models=Models([model]), lease_seconds=0.2) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/", timeout=60) as client,
         ):
             foreground = await client.post("responses", json=ASK)
@@ -124,9 +123,9 @@ async def test_a_server_that_always_breaks_off_ends_the_response() -> None:
     answers = {"/v1/models": [answer(200, listed)], COMPLETIONS: broken}
     async with canned(answers, close={COMPLETIONS}) as upstream:
         engine = UpstreamEngine(Upstream(upstream.url))
-        model = ServedModel(engine, dialect="hermes", chat_template=CHATML)
+        model = served_model(engine, dialect="hermes", template=CHATML)
         async with (
-            running(engine, models=Models([model]), lease=0.2) as server,
+            running(engine, models=Models([model]), lease_seconds=0.2) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/", timeout=60) as client,
         ):
             queued = await asked(client, "responses", background=True)

@@ -19,7 +19,7 @@ MANY = 30
 @asynccontextmanager
 async def asking(**options: Any) -> AsyncIterator[tuple[Running, httpx.AsyncClient, httpx.AsyncClient]]:
     """A server, with a client for each of its two keys."""
-    async with running(SCRIPT, keys=("alice", "eve"), **options) as server:
+    async with running(SCRIPT, api_key=("alice", "eve"), **options) as server:
         alice, eve = (
             httpx.AsyncClient(
                 base_url=f"{server.url}/v1", headers={"authorization": f"Bearer {key}"}, timeout=30
@@ -93,10 +93,8 @@ async def test_a_job_does_not_wait_for_the_jobs_of_another_key(
     path: str,
     status: str,
     ended: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.server.JOBS", 1)
-    async with asking() as (_, alice, eve):
+    async with asking(jobs=1) as (_, alice, eve):
         theirs = [(await create(alice))["id"] for _ in range(MANY)]
         mine = (await create(eve))["id"]
         async with asyncio.timeout(30):

@@ -9,9 +9,6 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from antiphon.app.search import FileSearcher
-from antiphon.app.storage import Storage
-from antiphon.toolkits.file_search.tool import FileSearch
 from tests.http.api import check_body, client
 from tests.http.harmony import Said
 from tests.server import Running, running
@@ -23,23 +20,9 @@ CITING = "Sixteen hours 【0:0†cats.md】, not more【9:9†x】 【0:0】."
 CATS = b"Cats sleep for sixteen hours a day."
 
 
-class Late:
-    """The searcher of a server that is not there yet."""
-
-    storage: Storage
-
-    async def check(self, *arguments: Any) -> None:
-        await FileSearcher(self.storage).check(*arguments)
-
-    async def search(self, *arguments: Any) -> Any:
-        return await FileSearcher(self.storage).search(*arguments)
-
-
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    searcher = Late()
-    async with running(Said(), tools=[FileSearch(searcher)], keys=("alice", "eve")) as server:
-        searcher.storage = server.app.storage
+    async with running(Said(), api_key=("alice", "eve")) as server:
         yield server
 
 

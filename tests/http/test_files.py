@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import httpx2 as httpx
@@ -16,8 +15,7 @@ from antiphon.apis.files.schema import CreateFile
 from antiphon.app import files
 from antiphon.config import identity_of
 from antiphon.core.limits import Limits
-from antiphon.store.open import open_store
-from antiphon.store.records import FileRecord, StoreLimits
+from antiphon.store.records import FileRecord
 from tests.http.api import sdk
 from tests.openai_schema import validate
 from tests.server import Running, running
@@ -27,10 +25,8 @@ KEYS = ("alice", "eve")
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    store = partial(open_store, "memory", StoreLimits(stored=2_000_000, files=5))
-    async with running(
-        [{"output": "Hi"}], keys=KEYS, store=store, limits=Limits(file_bytes=1_500_000)
-    ) as server:
+    limits = Limits(file_bytes=1_500_000, stored_bytes=2_000_000, files=5)
+    async with running([{"output": "Hi"}], api_key=KEYS, limit=limits) as server:
         yield server
 
 

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import msgspec
 
-from antiphon.app.app import Options
 from antiphon.app.keys import KeyTable
+from antiphon.config import Settings
 from antiphon.http.app import build
 from antiphon.apis.{api}.schema import {kind}
 
-build(SimpleNamespace(options=Options(), keys=KeyTable()))
+build(SimpleNamespace(settings=Settings(), keys=KeyTable()))
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(16)
 

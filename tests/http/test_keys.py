@@ -16,10 +16,9 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import ROUTES
 from antiphon.http.auth import scope_of
 from antiphon.http.routes import ApiRoute
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from tests.http.api import client as api
-from tests.server import NO_TLS, Running, running
+from tests.server import NO_TLS, Running, running, served_model
 
 SCRIPT = [{"output": "Hi"}]
 PATHS = [
@@ -37,7 +36,7 @@ PATHS = [
 async def guarded(headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server with two keys."""
     async with (
-        running(SCRIPT, keys=("secret", "other")) as server,
+        running(SCRIPT, api_key=("secret", "other")) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url, headers=headers) as client,
     ):
         yield client
@@ -91,8 +90,8 @@ async def serving(tmp_path: Path, rules: str = "", **options: Any) -> AsyncItera
     """A server with a file of keys, in which Ann has these rules."""
     file = tmp_path / "keys.toml"
     file.write_text(ANN + rules)
-    options = {"names": ("scripted",)} | options
-    async with running([{"output": "Hi"}], key_file=file, **options) as server:
+    options = {"model_name": ("scripted",)} | options
+    async with running([{"output": "Hi"}], keys=file, **options) as server:
         yield server
 
 
@@ -163,7 +162,7 @@ async def test_a_key_that_has_expired(tmp_path: Path) -> None:
 
 async def test_a_key_is_for_its_models(tmp_path: Path) -> None:
     names = [("large", "gpt-*"), ("small", "tiny"), ("qwen3",)]
-    served = [ServedModel(ScriptedEngine([{"output": n[0]}]), names=n, dialect="hermes") for n in names]
+    served = [served_model(ScriptedEngine([{"output": n[0]}]), model_name=n, dialect="hermes") for n in names]
     models = Models(served, default="large")
     rules = 'models = ["small", "qwen*", "nothing*"]'
     async with serving(tmp_path, rules, models=models) as server, asking(server) as client:
@@ -262,7 +261,7 @@ async def test_answers_at_a_time(tmp_path: Path) -> None:
     engine = ScriptedEngine(
         [{"when": "slow", "output": "word " * 500, "split": 5, "delay_ms": 20}, {"output": "Hi"}]
     )
-    models = Models([ServedModel(engine, names=("scripted",), dialect="hermes")])
+    models = Models([served_model(engine, model_name=("scripted",), dialect="hermes")])
     slow = HELLO | {"messages": [{"role": "user", "content": "slow"}], "stream": True}
     async with serving(tmp_path, "concurrent = 1", models=models) as server, asking(server) as client:
         async with client.stream("POST", "/v1/chat/completions", json=slow) as stream:
@@ -315,7 +314,7 @@ async def test_the_log_names_the_key(tmp_path: Path) -> None:
 async def test_what_is_stored_stays_with_a_key_that_moves_to_the_file(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/store.db"
     async with (
-        running([{"output": "Hi"}], keys=("ann's",), names=("scripted",), store=store) as server,
+        running([{"output": "Hi"}], api_key=("ann's",), model_name=("scripted",), store=store) as server,
         api(server, "ann's") as client,
     ):
         response = await client.create("Hello")

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2 as httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from antiphon.apis.chat.schema import ChatRequest
@@ -21,8 +22,6 @@ from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.limits import Limits
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.store.open import open_store
-from antiphon.store.records import StoreLimits
 from tests.counting import lines
 from tests.http.api import Api, ask, user
 from tests.run.support import until
@@ -42,9 +41,8 @@ SMALL = Limits(
 
 @asynccontextmanager
 async def serving(limits: Limits = SMALL, **stored: int) -> AsyncIterator[tuple[Running, Api]]:
-    store = partial(open_store, "memory", StoreLimits(history=limits.history_bytes, **stored))
     async with (
-        running(SCRIPT, limits=limits, store=store) as server,
+        running(SCRIPT, limit=replace(limits, **stored)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http,
     ):
         yield server, Api(http)
@@ -82,7 +80,7 @@ async def test_a_history_that_weighs_too_much() -> None:
 
 
 async def test_there_is_no_room_for_more() -> None:
-    async with serving(stored=20_000, conversation=4_000) as (server, api):
+    async with serving(stored_bytes=20_000, conversation_bytes=4_000) as (server, api):
         path = await api.conversation(user("x" * 3000))
         asked, over = server.engine.steps, ask("x" * 600, conversation=path.rpartition("/")[2])
         assert await refused(api, "/responses", over, "conversation_bytes") == "conversation"
@@ -185,7 +183,7 @@ async def test_where_there_are_no_keys_each_address_is_a_client() -> None:
     path, much = "/chat/completions", chat(stream=True, messages=[{"role": "user", "content": "much"}])
     async with (
         asyncio.timeout(10),
-        running(script, parallel=2, limits=Limits(client_waiting=1)) as server,
+        running(script, parallel=2, limit=Limits(client_waiting=1)) as server,
         at_address(server, "127.0.0.2") as one,
         at_address(server, "127.0.0.3") as other,
         one.stream("POST", path, json=much),

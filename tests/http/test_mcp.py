@@ -72,8 +72,8 @@ async def asking(
             running(
                 TakingTurns(*said, capabilities=capabilities),
                 tools=[tool],
-                keys=keys,
-                limits=limits,
+                api_key=keys,
+                limit=limits,
                 **options,
             ) as server,
             client(server, *keys[:1]) as api,

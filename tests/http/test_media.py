@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -20,8 +19,7 @@ from antiphon.core.accounts import ANYONE
 from antiphon.core.items import MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
-from antiphon.store.open import open_store
-from antiphon.store.records import ResponseKind, StoreLimits
+from antiphon.store.records import ResponseKind
 from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import Downloader, Fetcher
 from tests.files import pdf_of
@@ -218,7 +216,7 @@ async def test_pages_without_text_are_shown_as_images(seeing: Apis) -> None:
         assert "Two.\n\n(This page has no text.)\n\nFour." in plain.prompt.text
         unread = {"type": "input_file", "file_data": encoded(pdf_of(""))}
         assert "its pages are images" in (await plain.responses.refused(in_responses(unread)))["message"]
-    async with apis(limits=Limits(document_pages=1)) as few:
+    async with apis(limit=Limits(document_pages=1)) as few:
         two = image("PDF", Image.new("RGB", (6, 8)), save_all=True, append_images=[Image.new("RGB", (6, 8))])
         error = await few.responses.refused(in_responses({"type": "input_file", "file_data": encoded(two)}))
     assert (error["param"], error["code"]) == ("input[0].content[0]", "limit_exceeded")
@@ -332,7 +330,7 @@ async def test_stored_files_are_read_in_every_api(seeing: Apis) -> None:
 
 
 async def test_a_stored_file_is_its_owners() -> None:
-    async with apis(keys=("mine", "yours")) as seeing:
+    async with apis(api_key=("mine", "yours")) as seeing:
         mine = {"authorization": "Bearer mine"}
         file = await seeing.chat.http.post(
             "/v1/files", files={"file": ("a", RED)}, data={"purpose": "vision"}, headers=mine
@@ -360,7 +358,7 @@ async def fetching(
 ) -> AsyncIterator[tuple[Apis, Site]]:
     """A server that fetches from a web where this machine is public."""
     reader = AttachmentReader(limits, "error", Downloader(Domains(allowed), Fetcher(loopback)))
-    async with web(**pages) as site, apis(attachments=reader, limits=limits) as seeing:
+    async with web(**pages) as site, apis(attachments=reader, limit=limits) as seeing:
         yield seeing, site
 
 
@@ -607,7 +605,7 @@ async def test_a_url_is_fetched_once_for_a_conversation() -> None:
 
 async def test_media_count_for_what_an_owner_may_store() -> None:
     noise = image("PNG", Image.effect_noise((200, 200), 80))
-    async with apis(store=partial(open_store, "memory", StoreLimits(stored=10_000))) as seeing:
+    async with apis(limit=Limits(stored_bytes=10_000)) as seeing:
         await seeing.responses.create(in_responses("Look", RED))
         for post in (
             seeing.responses.refused(in_responses("And", noise)),
@@ -618,7 +616,7 @@ async def test_media_count_for_what_an_owner_may_store() -> None:
 
 
 async def test_media_of_others_are_not_there() -> None:
-    async with apis(keys=("mine", "theirs")) as seeing:
+    async with apis(api_key=("mine", "theirs")) as seeing:
         seeing.responses.http.headers["authorization"] = "Bearer mine"
         await seeing.responses.create(in_responses("Look", RED))
         stolen = {"type": "input_image", "image_url": f"blob:{sha256(RED).hexdigest()}:data:,"}
@@ -630,7 +628,7 @@ async def test_media_of_others_are_not_there() -> None:
 
 
 async def test_a_long_list_of_media_comes_in_pages() -> None:
-    async with apis(limits=Limits(page_bytes=300)) as seeing:
+    async with apis(limit=Limits(page_bytes=300)) as seeing:
         said = [*in_responses("Look", RED), *in_responses("And", WIDE)]
         answer = await seeing.responses.create(said)
         path = f"/responses/{answer['id']}/input_items"
@@ -693,7 +691,7 @@ async def test_bad_media_are_refused_by_the_place_of_their_part(seeing: Apis) ->
 
 async def test_attachments_have_limits() -> None:
     limits = Limits(attachments=2, attachment_bytes=2 * len(RED) - 1)
-    async with apis(limits=limits) as few:
+    async with apis(limit=limits) as few:
         many = await few.chat.refused(in_chat(*[RED] * 3))
         large = await few.chat.refused(in_chat(*[RED] * 2))
 

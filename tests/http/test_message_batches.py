@@ -160,7 +160,7 @@ async def test_a_batch_that_a_server_gave_back_is_cancelled_with_what_it_has(
     async def opened() -> Any:
         return Kept(store)
 
-    async with asking(SCRIPT, store=opened) as api:
+    async with asking(SCRIPT, open_store=opened) as api:
         batch = await made(api, entry("a"), entry("b", "endless"))
         await until(lambda: len(api.server.engine.seen) == 2)
         await asyncio.sleep(0.1)  # the first result is written
@@ -184,12 +184,12 @@ async def test_another_server_goes_on_with_what_has_no_result(monkeypatch: pytes
 
     async with asking(
         [{"when": "slow", "output": "word ", "tokens": 2000, "delay_ms": 5}, {"output": "first"}],
-        store=opened,
+        open_store=opened,
     ) as api:
         batch = await made(api, entry("a"), entry("b", "slow"), entry("c"))
         await until(lambda: len(api.server.engine.seen) == 2)
         await asyncio.sleep(0.1)  # the first result is written
-    async with asking([{"output": "second"}], store=opened) as api:
+    async with asking([{"output": "second"}], open_store=opened) as api:
         found = await results(api, await ended(api, batch))
     await store.close()
 
@@ -223,7 +223,7 @@ async def test_what_is_wrong_with_a_batch_is_refused(requests: Any, param: str) 
 
 
 async def test_a_batch_belongs_to_its_key_and_is_no_response() -> None:
-    async with asking(SCRIPT, {"x-api-key": "mine"}, keys=("mine", "other")) as api:
+    async with asking(SCRIPT, {"x-api-key": "mine"}, api_key=("mine", "other")) as api:
         batch = await made(api, entry("a"))
         await ended(api, batch)
         path = f"{BATCHES}/{batch['id']}"

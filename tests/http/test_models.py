@@ -15,17 +15,16 @@ from antiphon.core.errors import StoreError
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import loading
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Health, KeepLoaded, Models
 from tests.apis.messages.support import ANTHROPIC
 from tests.openai_schema import validate
 from tests.run.adapted import Adapted
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, running, served_model
 
 
 async def test_models_and_their_aliases() -> None:
     async with (
-        running([{"output": "Hi"}], names=("org/big", "alias")) as server,
+        running([{"output": "Hi"}], model_name=("org/big", "alias")) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         listed = (await client.get("/v1/models")).json()
@@ -92,8 +91,8 @@ async def test_health_is_bad_when_no_model_can_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(loading, "HUNG_SECONDS", 0.01)
     ailing = Ailing([{"output": "Hi"}])
     both = [
-        ServedModel(ailing, names=("a",), dialect="hermes"),
-        ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("x",), dialect="hermes"),
+        served_model(ailing, model_name=("a",), dialect="hermes"),
+        served_model(ScriptedEngine([{"output": "Hi"}]), model_name=("x",), dialect="hermes"),
     ]
     async with running(ailing, models=Models(both)) as server:
         found = await healths(server.url)
@@ -120,7 +119,7 @@ async def test_health_counts_replicas() -> None:
 async def test_the_administrator_drains_a_replica_and_uses_it_again() -> None:
     pool = PoolEngine([(name, ScriptedEngine([{"output": "Hi"}])) for name in ("one", "two")])
     async with (
-        running(pool, keys=("client",), admin_keys=("admin",)) as server,
+        running(pool, api_key=("client",), admin_key=("admin",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
 
@@ -224,7 +223,7 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
 
 async def test_models_in_anthropics_shape() -> None:
     async with (
-        running([{"output": "Hi"}], names=("a", "b", "c")) as server,
+        running([{"output": "Hi"}], model_name=("a", "b", "c")) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
 
@@ -261,7 +260,7 @@ async def test_models_in_anthropics_shape() -> None:
 
 
 async def test_a_server_with_patterns_only_lists_the_engines_own_name() -> None:
-    served = ServedModel(ScriptedEngine([{"output": "Hi"}]), names=("claude-*",), dialect="hermes")
+    served = served_model(ScriptedEngine([{"output": "Hi"}]), model_name=("claude-*",), dialect="hermes")
     models = Models([served])
     await models.start()
 
@@ -291,8 +290,8 @@ LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
 async def several(**adapters: str) -> Models:
     """Two models, of which the second takes adapters."""
-    plain = ServedModel(ScriptedEngine([{"output": "plain"}]), names=("a", "x"), dialect="hermes")
-    other = ServedModel(Adapted("other"), names=("b",), dialect="hermes", adapters=adapters)
+    plain = served_model(ScriptedEngine([{"output": "plain"}]), model_name=("a", "x"), dialect="hermes")
+    other = served_model(Adapted("other"), model_name=("b",), dialect="hermes", adapters=adapters)
     return Models([plain, other])
 
 
@@ -328,7 +327,7 @@ async def test_adapters_are_listed_as_children() -> None:
 async def test_a_model_that_was_not_loaded_yet_is_listed_without_what_is_not_known() -> None:
     engines = [ScriptedEngine([{"output": "Hi"}], memory=1) for _ in "ab"]
     served = [
-        ServedModel(engine, names=(name,), dialect="hermes")
+        served_model(engine, model_name=(name,), dialect="hermes")
         for engine, name in zip(engines, "ab", strict=True)
     ]
     async with (
@@ -345,7 +344,7 @@ async def test_a_model_that_was_not_loaded_yet_is_listed_without_what_is_not_kno
 
 async def test_adapters_are_loaded_and_unloaded_with_the_key_of_the_administrator() -> None:
     async with (
-        running([], models=await several(), keys=("client",), admin_keys=("admin",)) as server,
+        running([], models=await several(), api_key=("client",), admin_key=("admin",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         key = {"authorization": "Bearer client"}
@@ -390,7 +389,9 @@ async def test_without_such_a_key_nobody_may() -> None:
 async def test_defaults_of_a_model_are_told_back() -> None:
     engine = ScriptedEngine([{"output": "Hi"}])
     engine.card = replace(engine.card, sampling={"temperature": 0.6, "top_p": 0.9})
-    models = Models([ServedModel(engine, names=("a",), dialect="hermes", sampling={"temperature": 0.3})])
+    models = Models(
+        [served_model(engine, model_name=("a",), dialect="hermes", sampling={"temperature": 0.3})]
+    )
     async with (
         running([], models=models) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
@@ -408,9 +409,9 @@ async def test_defaults_of_a_model_are_told_back() -> None:
 async def test_what_is_forced_is_told_back_and_used() -> None:
     engine = ScriptedEngine([{"output": "Hi"}])
     forced = {"temperature": 0.3, "max_tokens": 9}
-    one = ServedModel(engine, names=("a",), dialect="hermes", force_sampling=forced)
+    one = served_model(engine, model_name=("a",), dialect="hermes", force_sampling=forced)
     async with (
-        running([], models=Models([one]), tokens_as_ids=True) as server,
+        running([], models=Models([one]), return_tokens_as_token_ids=True) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         body = {"model": "a", "input": "Hi", "temperature": 1.5, "top_p": 0.5, "max_output_tokens": 99}
@@ -431,12 +432,12 @@ async def test_what_is_forced_is_told_back_and_used() -> None:
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
 async def test_what_is_forced_against_a_request_is_noted_in_the_answer(path: str) -> None:
-    one = ServedModel(
+    one = served_model(
         ScriptedEngine([{"output": "Hi"}]),
-        names=("a",),
+        model_name=("a",),
         dialect="hermes",
         force_sampling={"temperature": 0.3},
-        force_variables={"mode": "short"},
+        force_variable={"mode": "short"},
     )
     messages = [{"role": "user", "content": "Hi"}]
     body = {"model": "a", "max_tokens": 9} | (
@@ -459,7 +460,7 @@ async def test_what_is_forced_against_a_request_is_noted_in_the_answer(path: str
 async def test_a_background_response_waits_for_its_model() -> None:
     engines = [ScriptedEngine([{"output": said}], memory=1) for said in ("first", "second")]
     served = [
-        ServedModel(engine, names=(name,), dialect="hermes")
+        served_model(engine, model_name=(name,), dialect="hermes")
         for engine, name in zip(engines, "ab", strict=True)
     ]
     async with (

@@ -54,7 +54,7 @@ def spans() -> InMemorySpanExporter:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(spans: InMemorySpanExporter) -> AsyncIterator[Running]:
     tracing = OpenTelemetryTracing(SimpleSpanProcessor(spans))
-    async with running(SCRIPT, keys=(KEY,), tracing=tracing) as server:
+    async with running(SCRIPT, api_key=(KEY,), tracing=tracing) as server:
         yield server
 
 

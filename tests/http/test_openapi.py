@@ -23,7 +23,7 @@ Json = dict[str, Any]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        running([{"output": "Hi"}], root_path="/llm", names=("scripted",), debug_answers=9) as server,
+        running([{"output": "Hi"}], root_path="/llm", model_name=("scripted",), debug_answers=9) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
     ):
         yield http
@@ -71,7 +71,7 @@ async def test_every_answer_and_every_body_has_a_type(spec: Json) -> None:
 
 async def test_the_server_gives_it_without_a_key(http: httpx.AsyncClient, spec: Json) -> None:
     async with (
-        running([{"output": "Hi"}], keys=("secret",)) as server,
+        running([{"output": "Hi"}], api_key=("secret",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as guarded,
     ):
         response = await guarded.get("/openapi.json")

@@ -15,7 +15,7 @@ from msgspec import Struct
 from starlette.routing import Route, WebSocketRoute
 from structlog.testing import capture_logs
 
-from antiphon.app.app import Options
+from antiphon.config import Settings
 from antiphon.core.errors import RequestError
 from antiphon.http.app import ROUTES
 from antiphon.http.origins import OriginRules
@@ -26,10 +26,10 @@ SERVERS: dict[str, dict[str, Any]] = {
     "local": {},
     "everywhere": {"host": "0.0.0.0"},  # noqa: S104
     "its own address": {"host": "192.168.1.5"},
-    "named": {"hosts": (NAME,)},
-    "any name": {"hosts": ("*",)},
-    "a page": {"origins": (PAGE,)},
-    "any page": {"origins": ("*",)},
+    "named": {"allow_host": (NAME,)},
+    "any name": {"allow_host": ("*",)},
+    "a page": {"allow_origin": (PAGE,)},
+    "any page": {"allow_origin": ("*",)},
 }
 """The settings of servers without keys."""
 
@@ -112,8 +112,8 @@ def told(rules: OriginRules, headers: Sequence[tuple[bytes, bytes]], **scope: An
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_every_combination_is_allowed_or_refused_by_the_rules(server: str) -> None:
-    rules = OriginRules(Options(**SERVERS[server]), guarded=False)
-    guarded = OriginRules(Options(**SERVERS[server]), guarded=True)
+    rules = OriginRules(Settings(**SERVERS[server]), guarded=False)
+    guarded = OriginRules(Settings(**SERVERS[server]), guarded=True)
     refused = 0
     for method, host, origin, site in product(METHODS, [*OWN, *FOREIGN], ORIGINS, SITES):
         sent = Sent(method, host, origin, site)
@@ -126,7 +126,7 @@ def test_every_combination_is_allowed_or_refused_by_the_rules(server: str) -> No
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_a_request_has_one_host(guarded: bool) -> None:
-    rules = OriginRules(Options(hosts=("*",)), guarded=guarded)
+    rules = OriginRules(Settings(allow_host=("*",)), guarded=guarded)
     own = (b"host", b"localhost")
     for version in ("1.0", "1.1"):
         for host in INVALID:
@@ -138,7 +138,7 @@ def test_a_request_has_one_host(guarded: bool) -> None:
 
 
 def test_a_unix_socket_has_no_address() -> None:
-    rules = OriginRules(Options(), guarded=False)
+    rules = OriginRules(Settings(), guarded=False)
     for server in (None, ("/run/antiphon.sock", None)):
         assert told(rules, [(b"host", b"localhost")], server=server) is None
         assert told(rules, [(b"host", b"10.0.0.7")], server=server) == "host_not_allowed"
@@ -248,7 +248,7 @@ async def test_every_path_keeps_pages_of_others_out() -> None:
 
 async def test_with_keys_the_key_decides() -> None:
     key = (b"authorization", b"Bearer secret")
-    async with running([{"output": "Hi"}], keys=("secret",)) as server, connected(server) as connection:
+    async with running([{"output": "Hi"}], api_key=("secret",)) as server, connected(server) as connection:
         for path, sent in product(EFFECTS, TRIED):
             body = json.dumps({"model": "scripted"} | EFFECTS[path]).encode()
             line = f"POST {path} HTTP/1.1"
@@ -324,7 +324,7 @@ async def test_refusals_are_logged_as_every_request() -> None:
 
 
 def test_hosts_that_clients_make_up_are_not_kept() -> None:
-    rules = OriginRules(Options(), guarded=False)
+    rules = OriginRules(Settings(), guarded=False)
     tracemalloc.start()
     for number in range(1500):
         long = b"h%d" % number + b"x" * 5000

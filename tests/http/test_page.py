@@ -21,7 +21,7 @@ REFERENCE = re.compile(r"""(?:from|import|href=|src=)\s*"([^"]+\.(?:js|css|svg))
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        running([{"output": "Hi"}], keys=("a-key",)) as server,
+        running([{"output": "Hi"}], api_key=("a-key",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
     ):
         yield http

@@ -38,7 +38,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, names=("first", "second"), default_model="first") as server:
+    async with running(SCRIPT, model_name=("first", "second"), default_model="first") as server:
         yield server
 
 
@@ -126,7 +126,7 @@ async def test_an_id_that_no_header_holds_is_replaced(http: httpx.AsyncClient) -
 
 async def test_a_request_without_a_key_has_an_id_too() -> None:
     async with (
-        running(SCRIPT, keys=("secret",)) as server,
+        running(SCRIPT, api_key=("secret",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
     ):
         response = await http.get("/v1/models", headers={"x-request-id": "mine"})

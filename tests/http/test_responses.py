@@ -36,7 +36,7 @@ TOOLS = [{"type": "function", "name": "get_weather", "parameters": {"type": "obj
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, keys=("one", "two")) as server:
+    async with running(SCRIPT, api_key=("one", "two")) as server:
         yield server
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.apis.responses.output.reasoning import RAW_OPEN_RESPONSES
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of, user
 from tests.openai_schema import OPEN_RESPONSES, validate_event
 from tests.response_invariants import check, read_sse
@@ -83,7 +82,7 @@ async def test_thoughts_are_hidden(api: Api) -> None:
 
 
 async def test_events_of_thoughts_have_the_names_that_the_server_chose() -> None:
-    async with running(SCRIPT, reasoning_form=RAW_OPEN_RESPONSES) as server, client(server) as api:
+    async with running(SCRIPT, reasoning_events="open-responses") as server, client(server) as api:
         payloads = await api.stream("Hi")
         types = [validate_event(payload, OPEN_RESPONSES) for payload in payloads]
         told = {type_ for type_ in types if "reasoning" in type_}
@@ -125,21 +124,21 @@ async def test_sealed_thoughts_are_the_same_streamed(api: Api) -> None:
 
 
 async def test_secrets_can_be_changed() -> None:
-    async with running(SCRIPT, secrets=("old",)) as server, client(server) as api:
+    async with running(SCRIPT, secret=("old",)) as server, client(server) as api:
         by_old = await sealed(api)
-    async with running(SCRIPT, secrets=("new", "old")) as server, client(server) as api:
+    async with running(SCRIPT, secret=("new", "old")) as server, client(server) as api:
         by_new = await sealed(api)
         for thought in (by_old, by_new):
             assert (await api.create([user("Hi"), thought, user("more")]))["status"] == "completed"
         assert by_new != by_old
-    async with running(SCRIPT, secrets=("new",)) as server, client(server) as api:
+    async with running(SCRIPT, secret=("new",)) as server, client(server) as api:
         assert (await api.create([user("Hi"), by_new, user("more")]))["status"] == "completed"
         error = await api.refused([user("Hi"), by_old, user("more")])
         assert error["param"] == "input[1].encrypted_content"
 
 
 async def test_what_was_sealed_for_another_key_is_refused() -> None:
-    async with running(SCRIPT, keys=("one", "two")) as server:
+    async with running(SCRIPT, api_key=("one", "two")) as server:
         async with client(server, "one") as api:
             thought = await sealed(api)
             short = await api.post("/responses/compact", ask("Hi"))

@@ -50,7 +50,7 @@ async def api(server: Running) -> AsyncIterator[Api]:
 
 
 async def test_responses_are_listed_for_their_owner() -> None:
-    async with running(SCRIPT, keys=("ann", "bob")) as server:
+    async with running(SCRIPT, api_key=("ann", "bob")) as server:
         heads = [{"authorization": f"Bearer {key}"} for key in ("ann", "bob")]
         async with httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1") as http:
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.apis.responses.output.reasoning import RAW, RAW_OPEN_RESPONSES
 from tests.http.api import Api, ask, client, items_of, prompt_of, text_of, user
 from tests.openai_schema import OPEN_RESPONSES, validate_event
 from tests.response_invariants import check
@@ -69,8 +68,7 @@ async def test_assistant_phase(api: Api, server: Running, phase: str | None) -> 
 
 @pytest.mark.parametrize("events", ["openai", "open-responses"])
 async def test_streaming_response(events: str) -> None:
-    thoughts = RAW if events == "openai" else RAW_OPEN_RESPONSES
-    async with running(SCRIPT, reasoning_form=thoughts) as server, client(server) as api:
+    async with running(SCRIPT, reasoning_events=events) as server, client(server) as api:
         payloads = await api.stream([user("Count from 1 to 5.")])
         final = check(payloads)
         assert text_of(final) == "1, 2, 3, 4, 5"

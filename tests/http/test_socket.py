@@ -236,7 +236,7 @@ async def test_a_stored_turn_behind_one_that_is_not_is_gone_on_with_here(socket:
 
 
 async def test_a_connection_remembers_so_many_turns() -> None:
-    async with running(SCRIPT, limits=Limits(socket_turns=2)) as server, connected(server) as socket:
+    async with running(SCRIPT, limit=Limits(socket_turns=2)) as server, connected(server) as socket:
         ids = [(await turn(socket, "Hi", store=False))["id"] for _ in range(3)]
         await send(socket, "more", store=False, previous_response_id=ids[0])
         assert (await refused(socket))["code"] == "previous_response_not_found"
@@ -244,7 +244,7 @@ async def test_a_connection_remembers_so_many_turns() -> None:
 
 
 async def test_a_client_is_remembered_so_many_bytes_of_turns() -> None:
-    async with running(SCRIPT, limits=Limits(socket_bytes=16_000)) as server, connected(server) as socket:
+    async with running(SCRIPT, limit=Limits(socket_bytes=16_000)) as server, connected(server) as socket:
         first = (await turn(socket, "Hi" + " " * 3000, store=False))["id"]
         async with connected(server) as other:
             second = (await turn(other, "Hi" + " " * 3000, store=False))["id"]  # there is no room for it
@@ -255,7 +255,7 @@ async def test_a_client_is_remembered_so_many_bytes_of_turns() -> None:
 
 
 async def test_so_many_bytes_of_a_client_wait() -> None:
-    async with running(SCRIPT, limits=Limits(socket_bytes=8000)) as server, connected(server) as socket:
+    async with running(SCRIPT, limit=Limits(socket_bytes=8000)) as server, connected(server) as socket:
         await send(socket, "slow", store=False)
         await socket.recv()
         async with connected(server) as other:
@@ -328,7 +328,7 @@ async def test_a_client_that_vanishes_stops_the_engine(server: Running) -> None:
 
 
 async def test_who_sends_too_much_ahead_is_sent_away() -> None:
-    async with running(SCRIPT, limits=Limits(socket_messages=2)) as server, connected(server) as socket:
+    async with running(SCRIPT, limit=Limits(socket_messages=2)) as server, connected(server) as socket:
         await send(socket, "slow", store=False)
         await socket.recv()
         for _ in range(3):
@@ -379,7 +379,7 @@ async def test_json_may_come_as_bytes_and_in_pieces(socket: ClientConnection) ->
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer wrong", "Basic secret"])
 async def test_without_a_key_there_is_no_connection(header: str | None) -> None:
     headers = {} if header is None else {"authorization": header}
-    async with running(SCRIPT, keys=("secret",)) as server:
+    async with running(SCRIPT, api_key=("secret",)) as server:
         with pytest.raises(InvalidStatus) as caught:
             async with connected(server, **headers):
                 pass
@@ -389,7 +389,7 @@ async def test_without_a_key_there_is_no_connection(header: str | None) -> None:
 
 
 async def test_a_key_sees_only_its_own() -> None:
-    async with running(SCRIPT, keys=("one", "two")) as server:
+    async with running(SCRIPT, api_key=("one", "two")) as server:
         async with connected(server, authorization="Bearer one") as socket:
             first = await turn(socket, "Hi")
         async with connected(server, authorization="Bearer two") as socket:
@@ -405,7 +405,7 @@ async def test_a_web_page_of_others_may_not_use_an_open_server(server: Running) 
         assert caught.value.response.status_code == 403
     async with connected(server, origin=server.url) as socket:
         assert (await turn(socket, "Hi"))["status"] == "completed"
-    async with running(SCRIPT, keys=("secret",)) as guarded:
+    async with running(SCRIPT, api_key=("secret",)) as guarded:
         headers = {"authorization": "Bearer secret", "origin": "https://proxy.example"}
         async with connected(guarded, **headers) as socket:
             assert (await turn(socket, "Hi"))["status"] == "completed"

@@ -16,7 +16,7 @@ KEPT = ("conversation", "vector_store", "container", "file", "upload", "batch")
 
 @pytest.fixture
 async def api() -> AsyncIterator[ChatApi]:
-    async with chatting([{"output": "Fine."}], stores=False) as api:
+    async with chatting([{"output": "Fine."}], store="none") as api:
         yield api
 
 

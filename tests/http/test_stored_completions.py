@@ -23,7 +23,7 @@ SCRIPT: list[dict[str, Any]] = [
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    async with running(SCRIPT, keys=("one", "two")) as server:
+    async with running(SCRIPT, api_key=("one", "two")) as server:
         yield server
 
 

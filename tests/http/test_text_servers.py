@@ -13,11 +13,10 @@ import pytest
 
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.engines.upstreams import completions, ollama
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from tests.engines.canned import answer, canned, part, stream
 from tests.render.templates import CHATML, GEMMA, MISTRAL
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, running, served_model
 
 SPECIAL = {
     "chatml": (CHATML, "hermes", ("<|im_start|>", "<|im_end|>", "<|endoftext|>")),
@@ -150,7 +149,7 @@ async def prompts_of(kind, name, folder, texts, **more):
     prompts = {}
     async with canned(KINDS[kind]) as upstream:
         engine = UpstreamEngine(Options(upstream.url, tokenizer=folder, context=65536))
-        model = ServedModel(engine, dialect=dialect, chat_template=template)
+        model = served_model(engine, dialect=dialect, template=template)
         async with (
             running(engine, models=Models([model])) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/") as client,
@@ -206,7 +205,7 @@ async def test_a_prompt_that_is_cut_has_none_either(estimated, tokenizer):
 async def test_the_prompt_of_a_completion_is_the_client_s_own():
     async with canned(KINDS["tgi"]) as upstream:
         engine = UpstreamEngine(Options(upstream.url))
-        model = ServedModel(engine, dialect="hermes", chat_template=CHATML)
+        model = served_model(engine, dialect="hermes", template=CHATML)
         async with (
             running(engine, models=Models([model])) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/") as client,

@@ -36,7 +36,7 @@ async def client(behind: Running) -> AsyncIterator[AsyncOpenAI]:
     options = Options(behind.url, upstream_kind="chat", task=Task.TRANSCRIBE, replica=(behind.url,))
     http = httpx.AsyncClient(verify=NO_TLS)
     async with (
-        running(options.build(), dialect=None, names=("hears",)) as server,
+        running(options.build(), dialect=None, model_name=("hears",)) as server,
         AsyncOpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0, http_client=http) as client,
     ):
         yield client

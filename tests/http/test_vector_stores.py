@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from math import hypot
 from typing import Any
 
@@ -16,8 +15,6 @@ from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.store.open import open_store
-from antiphon.store.records import StoreLimits
 from tests.files import docx_of, pdf_of
 from tests.http.api import sdk
 from tests.openai_schema import validate
@@ -29,8 +26,7 @@ DOGS = b"<!doctype html><title>Dogs</title><p>Dogs bark. They are walked twice a
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Running]:
-    store = partial(open_store, "memory", StoreLimits(vector_stores=5))
-    async with running([{"output": "Hi"}], keys=("alice", "eve"), store=store) as server:
+    async with running([{"output": "Hi"}], api_key=("alice", "eve"), limit=Limits(vector_stores=5)) as server:
         yield server
 
 
@@ -297,7 +293,9 @@ class Meaning(ScriptedEngine):
 @asynccontextmanager
 async def meaning(engine: Meaning, limits: Limits = DEFAULTS, **options: Any) -> AsyncIterator[AsyncOpenAI]:
     async with (
-        running(engine, embedder="scripted", limits=limits, keys=("alice", "eve"), **options) as server,
+        running(
+            engine, search_embeddings="scripted", limit=limits, api_key=("alice", "eve"), **options
+        ) as server,
         sdk(server) as alice,
     ):
         yield alice
@@ -336,7 +334,7 @@ async def test_no_more_chunks_are_compared_than_allowed() -> None:
 async def test_a_file_waits_for_the_model_that_embeds() -> None:
     engine = Meaning()
     engine.away = 1
-    async with meaning(engine, lease=0.3) as alice:
+    async with meaning(engine, lease_seconds=0.3) as alice:
         store = await alice.vector_stores.create(name="pets")
         await put(alice, store.id, "cats.md", CATS)
         assert await found(alice, store.id, "felines") == ["cats.md"]

@@ -12,11 +12,8 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
-from antiphon.apis.sealing import Sealer
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest
 from antiphon.app import vectors
-from antiphon.app.app import App, Options
-from antiphon.app.storage import Storage
 from antiphon.core.accounts import Account, Permissions
 from antiphon.core.errors import RateLimitError, RequestError
 from antiphon.core.limits import Limits
@@ -24,11 +21,10 @@ from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines.engine import Capabilities, Task
 from antiphon.engines.scripted import DIMENSIONS, ScriptedEngine
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.store.open import open_store
 from tests.http.chat_api import ChatApi, chatting
 from tests.openai_schema import validate
+from tests.server import composed, served_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,8 +74,8 @@ async def api() -> AsyncIterator[ChatApi]:
         engine(Task.RANK, name="ranker"),
         waiting,
     ]
-    models = Models([ServedModel(each, dialect="hermes", limits=LIMITS) for each in engines])
-    async with chatting(engines[0], models=models, limits=LIMITS) as api:
+    models = Models([served_model(each, dialect="hermes", limits=LIMITS) for each in engines])
+    async with chatting(engines[0], models=models, limit=LIMITS) as api:
         yield api
 
 
@@ -344,16 +340,16 @@ async def test_the_tokens_of_a_key_are_counted() -> None:
     permissions = Permissions(tokens_per_minute=12)
     account = Account("ann", "ann", permissions)
     OBSERVATION.set(Observation(account=account))
-    served = ServedModel(engine(Task.EMBED, name="plain"), dialect="hermes")
+    served = served_model(engine(Task.EMBED, name="plain"), dialect="hermes")
     models = Models([served])
     await models.start()
-    app = App(models, Storage(lambda: open_store("memory"), 30.0), Sealer(("s",)), Options())
-    await vectors.embeddings(app, EmbeddingsRequest(model="plain", input=CAT))
+    _, runtime = composed([], models=models)
+    await vectors.embeddings(runtime.app, EmbeddingsRequest(model="plain", input=CAT))
     assert account.tokens is not None
     assert 9 <= account.tokens.left < 9.5  # three of twelve are used
     with pytest.raises(RequestError) as never:
-        await vectors.embeddings(app, EmbeddingsRequest(model="plain", input="a" * 60))
+        await vectors.embeddings(runtime.app, EmbeddingsRequest(model="plain", input="a" * 60))
     assert never.value.param == "input"
     with pytest.raises(RateLimitError):
-        await vectors.ranking(app, RerankRequest(model="plain", query="a" * 20, documents=["b" * 20]))
+        await vectors.ranking(runtime.app, RerankRequest(model="plain", query="a" * 20, documents=["b" * 20]))
     await models.stop()

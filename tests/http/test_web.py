@@ -29,7 +29,7 @@ PREFLIGHT = {
 
 
 async def test_a_page_of_an_origin_that_is_allowed() -> None:
-    async with running(SCRIPT, keys=("secret",), origins=(PAGE,)) as server:
+    async with running(SCRIPT, api_key=("secret",), allow_origin=(PAGE,)) as server:
         async with asking(server, origin=PAGE, **PREFLIGHT) as client:
             preflight = await client.options("/v1/chat/completions")
         async with asking(server, origin=PAGE, authorization="Bearer secret") as client:
@@ -53,7 +53,7 @@ async def test_a_page_of_an_origin_that_is_allowed() -> None:
 
 async def test_a_page_of_another_origin() -> None:
     async with (
-        running(SCRIPT, origins=(PAGE,)) as server,
+        running(SCRIPT, allow_origin=(PAGE,)) as server,
         asking(server, origin="https://evil.example") as client,
     ):
         answer = await client.get("/v1/models")
@@ -74,7 +74,7 @@ async def test_by_default_no_page_may() -> None:
 
 @pytest.mark.parametrize("origins", [(PAGE,), ("*",), ()])
 async def test_sockets_of_pages_need_an_origin_that_is_allowed(origins: tuple[str, ...]) -> None:
-    async with running(SCRIPT, origins=origins) as server:
+    async with running(SCRIPT, allow_origin=origins) as server:
         url = server.url.replace("http", "ws") + "/v1/responses"
         if origins:
             async with connect(url, origin=PAGE):  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ async def test_sockets_of_pages_need_an_origin_that_is_allowed(origins: tuple[st
 
 @pytest.mark.parametrize("prefix", ["/llm", ""])
 async def test_below_a_path_that_a_proxy_takes_off_or_not(prefix: str) -> None:
-    async with running(SCRIPT, keys=("secret",), root_path="/llm") as server:
+    async with running(SCRIPT, api_key=("secret",), root_path="/llm") as server:
         async with asking(server, authorization="Bearer secret") as client:
             health = await client.get(f"{prefix}/health")
             answer = await client.post(f"{prefix}/v1/chat/completions", json=HELLO)
@@ -113,7 +113,7 @@ async def test_below_a_path_that_a_proxy_takes_off_or_not(prefix: str) -> None:
 )
 async def test_what_a_trusted_proxy_says_is_believed(proxies: tuple[str, ...], believed: bool) -> None:
     said = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https"}
-    async with running(SCRIPT, proxies=proxies) as server, asking(server, **said) as client:
+    async with running(SCRIPT, trusted_proxy=proxies) as server, asking(server, **said) as client:
         batch = {"requests": [{"custom_id": "a", "params": {"max_tokens": 9, **HELLO}}]}
         made = (await client.post("/v1/messages/batches", json=batch)).json()["id"]
         while (shown := (await client.get(f"/v1/messages/batches/{made}")).json())["ended_at"] is None:
@@ -124,7 +124,7 @@ async def test_what_a_trusted_proxy_says_is_believed(proxies: tuple[str, ...], b
 
 async def test_refused_pages_are_logged_as_every_request() -> None:
     async with (
-        running(SCRIPT, keys=("secret",), origins=(PAGE,)) as server,
+        running(SCRIPT, api_key=("secret",), allow_origin=(PAGE,)) as server,
         asking(server, origin=PAGE) as client,
     ):
         with capture_logs() as logs:
@@ -136,7 +136,7 @@ async def test_refused_pages_are_logged_as_every_request() -> None:
 @pytest.mark.parametrize("origins", [(PAGE,), ("*",), ()])
 async def test_a_preflight_request_for_a_private_network(origins: tuple[str, ...]) -> None:
     wanted = {"access_control_request_method": "POST", "access_control_request_private_network": "true"}
-    async with running(SCRIPT, origins=origins) as server:
+    async with running(SCRIPT, allow_origin=origins) as server:
         for origin in (PAGE, "https://evil.example"):
             allowed = origin in origins or "*" in origins
             async with asking(server, origin=origin, **wanted) as client:
@@ -155,7 +155,7 @@ async def test_a_preflight_request_for_a_private_network(origins: tuple[str, ...
 @pytest.mark.parametrize("root", ["", "/llm"])
 async def test_a_path_may_end_in_a_slash(root: str) -> None:
     """It means the same: to the router, to keys, and to errors."""
-    async with running(SCRIPT, keys=("secret",), admin_keys=("admin",), root_path=root) as server:
+    async with running(SCRIPT, api_key=("secret",), admin_key=("admin",), root_path=root) as server:
         async with asking(server, authorization="Bearer secret", x_forwarded_proto="https") as client:
             for route in ROUTES:
                 if not isinstance(route, Route):

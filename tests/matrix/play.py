@@ -9,14 +9,13 @@ import httpx2 as httpx
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from tests.matrix import laws
 from tests.matrix.apis import APIS, MODEL, Answer, Api, Call
 from tests.matrix.case import PARAMETERS, Case, Json
 from tests.matrix.history import RESULTS
 from tests.matrix.model import MatrixEngine
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS, running, served_model
 
 
 class Fault(NamedTuple):
@@ -166,7 +165,7 @@ async def playing(dialect: str) -> AsyncIterator[Player]:
         engine: MatrixEngine(MODEL.format(dialect=dialect, engine=engine), enforces=engine == "enforces")
         for engine in PARAMETERS["engine"]
     }
-    models = Models([ServedModel(engine, dialect=dialect) for engine in engines.values()])
+    models = Models([served_model(engine, dialect=dialect) for engine in engines.values()])
     with capture_logs():  # nobody reads thousands of lines
         async with (
             running([], models=models) as server,

@@ -250,7 +250,7 @@ async def test_the_server_is_seen_working(page: Page) -> None:
 
 
 async def test_with_keys_the_page_asks_for_one(browser: Browser) -> None:
-    async with running(SCRIPT, keys=("a-key-of-the-tests",)) as server:
+    async with running(SCRIPT, api_key=("a-key-of-the-tests",)) as server:
         context = await browser.new_context()
         async with _checked(context, allowed="401") as page:
             await page.goto(server.url)

@@ -172,7 +172,7 @@ async def test_the_page_works_behind_a_proxy_with_a_name_that_is_allowed(
     browser: Any, keeps_host: bool
 ) -> None:
     async with (
-        running(SCRIPT, hosts=("public.test",)) as server,
+        running(SCRIPT, allow_host=("public.test",)) as server,
         proxy(server, "public.test", keeps_host=keeps_host) as url,
         chromium(browser, "public.test") as page,
     ):

@@ -12,10 +12,10 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.items import FunctionCall, Reasoning
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
-from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from tests.real_templates import marks, real_templates
 from tests.render.support import WEATHER, say, turn
+from tests.server import served_model
 
 TEMPLATE = """\
 <|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
@@ -50,7 +50,7 @@ WHERE_IT_IS_KNOWN = {
 async def model(template: str | None, chat_template: str | None = None) -> Model:
     engine = ScriptedEngine([])
     engine.card = replace(engine.card, chat_template=template)
-    return await ServedModel(engine, dialect="openai", chat_template=chat_template).load()
+    return await served_model(engine, dialect="openai", template=chat_template).load()
 
 
 async def is_native(model: Model) -> bool:

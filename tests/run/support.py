@@ -16,10 +16,10 @@ from antiphon.engines.engine import Engine, GenerationRequest, Load, ModelCard, 
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.render.renderer import CHATML
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.run.token_model import TokenModel
+from tests.server import served_model
 
 LONGEST_WAIT = 60.0
 """Seconds until a condition that must come true counts as missed: a busy machine begins a process in many."""
@@ -176,7 +176,7 @@ async def scripted(*lines: dict[str, Any], **options: Any) -> TokenModel:
 
 
 async def served(engine: Engine) -> TokenModel:
-    return await ServedModel(engine, dialect="hermes").load()
+    return await served_model(engine, dialect="hermes").load()
 
 
 # What keeps events

@@ -10,9 +10,9 @@ from antiphon.core.errors import EngineError
 from antiphon.core.items import Item, Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Turn
 from antiphon.engines.scripted import ScriptedEngine
-from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from tests.dialects.templates import CODER, MADE_UP, TAGS, THINKS
+from tests.server import served_model
 
 TURN = Turn("m", (Message(Role.USER, (TextPart("Hi"),)),))
 
@@ -21,7 +21,7 @@ async def started(template: str | None, dialect: str | None = None) -> tuple[Mod
     engine = ScriptedEngine([])
     engine.card = replace(engine.card, chat_template=template)
     with capture_logs() as logs:
-        model = await ServedModel(engine, dialect=dialect).load()
+        model = await served_model(engine, dialect=dialect).load()
     return model, [dict(entry) for entry in logs if entry["event"] == "dialect"]
 
 

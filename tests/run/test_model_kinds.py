@@ -13,12 +13,11 @@ from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, Tex
 from antiphon.core.turn import PromptEnding, Turn
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.run.loading import ServedModel
 from antiphon.tools.discovery import by_type
 from antiphon.tools.tool import ServerTool
 from tests.contracts.model import SCRIPT, ModelContract, Served, Serving
 from tests.run.support import answered, fold, turn
-from tests.server import running
+from tests.server import running, served_model
 
 
 class TestTokens(ModelContract):
@@ -31,7 +30,7 @@ class TestTokens(ModelContract):
             script: list[dict[str, Any]], tools: Iterable[ServerTool] = ()
         ) -> AsyncIterator[Served]:
             engine = ScriptedEngine(script)
-            served = ServedModel(engine, dialect="hermes", tools=by_type(tools))
+            served = served_model(engine, dialect="hermes", tools=by_type(tools))
             yield Served(await served.load(), engine)
             await served.unload()
 
@@ -45,7 +44,7 @@ async def chats(
     """The model of another Antiphon, on a real socket, as a client of Chat Completions."""
     async with running(script) as behind:
         asking = UpstreamEngine(Options(behind.url, upstream_kind=kind, **options))
-        served = ServedModel(asking, tools=by_type(tools))
+        served = served_model(asking, tools=by_type(tools))
         yield Served(await served.load(), behind.engine)
         await served.unload()
 
@@ -111,7 +110,7 @@ class TestChats(ModelContract):
             assert "new" in prompt
 
     async def test_without_a_known_context_nothing_is_shortened(self) -> None:
-        served = ServedModel(_Unknown())  # type: ignore[arg-type]
+        served = served_model(_Unknown())  # type: ignore[arg-type]
         with pytest.raises(RequestError) as error:
             await answered(turn(shorten=True), await served.load())
         assert error.value.param == "truncation"
@@ -126,7 +125,7 @@ class TestChats(ModelContract):
     @pytest.mark.parametrize("option", [{"dialect": "hermes"}, {"chat_template": "{{ messages }}"}])
     async def test_options_that_have_no_use_are_refused(self, option: dict[str, str]) -> None:
         with pytest.raises(EngineError) as error:
-            await ServedModel(_Unknown(), **option).load()  # type: ignore[arg-type]
+            await served_model(_Unknown(), **option).load()  # type: ignore[arg-type]
         assert "Leave it out" in error.value.message
 
 

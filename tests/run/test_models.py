@@ -16,10 +16,11 @@ from antiphon.run.loading import ServedModel
 from antiphon.run.models import KeepLoaded, Models
 from tests.run.adapted import Adapted, Engine
 from tests.run.support import answered, fold, turn, until
+from tests.server import served_model
 
 
 def served(engine: ScriptedEngine, *names: str, **options: Any) -> ServedModel:
-    return ServedModel(engine, names=names, dialect="hermes", **options)
+    return served_model(engine, model_name=names, dialect="hermes", **options)
 
 
 async def started(*engines: Engine, keep: KeepLoaded = KeepLoaded(), **options: Any) -> Models:  # noqa: B008
@@ -220,7 +221,7 @@ async def test_a_request_has_the_defaults_of_its_model_where_it_says_nothing() -
     engine = Engine()
     engine.card = replace(engine.card, sampling={"temperature": 0.6, "top_k": 20, "top_p": 0.9})
     own = {"temperature": 0.3, "max_tokens": 7, "logit_bias": {5: 2.0}}
-    models = Models([served(engine, "a", sampling=own, variables={"enable_thinking": False})])
+    models = Models([served(engine, "a", sampling=own, variable={"enable_thinking": False})])
     await models.start()
     model = await models.model("a")
 
@@ -236,7 +237,7 @@ async def test_a_request_has_the_defaults_of_its_model_where_it_says_nothing() -
 
 async def test_what_the_operator_forces_holds_for_every_request() -> None:
     forced = {"temperature": 0.3, "skip_special_tokens": False}
-    one = served(Engine(), "a", force_sampling=forced, force_variables={"enable_thinking": False})
+    one = served(Engine(), "a", force_sampling=forced, force_variable={"enable_thinking": False})
     models = Models([one])
     await models.start()
     model = await models.model("a")

@@ -62,7 +62,7 @@ async def test_the_answer_ends_as_if_its_limit_were_reached(stream: bool) -> Non
     script = [{"output": "on and on ", "tokens": 30_000}]
     body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello!"}], "stream": stream}
     async with (
-        running(script, limits=Limits(repetitions=10)) as server,
+        running(script, limit=Limits(repetitions=10)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
     ):
         answer = await client.post("/v1/chat/completions", json=body)

@@ -30,7 +30,6 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import tool_calls, tool_sessions
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver
-from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.run.tool_loop import ToolLoop
@@ -43,6 +42,7 @@ from tests.laws import merge
 from tests.run.support import LONGEST_WAIT, Heard, answered, fold, raw, turn, until
 from tests.run.test_drive import Words
 from tests.search import examples
+from tests.server import served_model
 
 SHELL = Function("shell", "Runs.", {"type": "object"}, hosted=Hosted("shell", "run"))
 SEARCHING = replace(PYTHON, hosted=Hosted("code_interpreter", "python", parallel=True, idempotent=True))
@@ -62,7 +62,7 @@ async def model_of(
 ) -> tuple[Model, TakingTurns]:
     engine = TakingTurns(*answers, **options)
     tools = by_type([tool] if isinstance(tool, ActingTool) else tool)
-    return await ServedModel(engine, dialect="hermes", tools=tools, limits=limits).load(), engine
+    return await served_model(engine, dialect="hermes", tools=tools, limits=limits).load(), engine
 
 
 async def said(
@@ -593,7 +593,7 @@ async def test_what_was_used_before_a_failure_is_counted_once() -> None:
             engine.broken = isinstance(events[-1], ToolCallsPending | ToolResultReceived)
 
     engine, heard = Forgetful(RUN, "Never."), Breaking()
-    model = await ServedModel(engine, dialect="hermes", tools=by_type([ActingTool()])).load()
+    model = await served_model(engine, dialect="hermes", tools=by_type([ActingTool()])).load()
     loop = ToolLoop(await model.prepare(asking()), 0, ReplayContext(), Accumulator())
     with pytest.raises(EngineError):
         await loop.run(heard, 0)
@@ -610,7 +610,7 @@ async def test_a_failure_in_the_second_generation_keeps_what_the_first_has_said(
             self.answers[1] = ScriptedEngine(failing).answers[0]
 
     heard = Heard()
-    served = ServedModel(Failing(RUN, "It is 42."), dialect="hermes", tools=by_type([ActingTool()]))
+    served = served_model(Failing(RUN, "It is 42."), dialect="hermes", tools=by_type([ActingTool()]))
     loop = ToolLoop(await (await served.load()).prepare(asking()), 0, ReplayContext(), Accumulator())
     with pytest.raises(EngineError, match="The script says"):
         await loop.run(heard, 0)

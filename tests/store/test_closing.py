@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import StoreError
+from antiphon.core.limits import DEFAULTS
 from antiphon.store.database import Database, one_by_one
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 
 
 class Backend:
@@ -33,7 +34,7 @@ def nothing(*_: object) -> None:
 @pytest.mark.parametrize("turns", range(12))
 async def test_writes_that_found_no_room_are_done_or_refused(turns: int) -> None:
     """The end of the queue may find room before writes that have waited for it."""
-    database = Database(Backend(), StoreLimits(waiting=2, batch=1))  # type: ignore[arg-type]
+    database = Database(Backend(), DEFAULTS, StoreTuning(waiting=2, batch=1))  # type: ignore[arg-type]
     await database.open()
     tasks = [asyncio.create_task(database.write(nothing, None)) for _ in range(20)]
     for _ in range(turns + 1):

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Table, create_engine, insert
 
+from antiphon.core.limits import DEFAULTS
 from antiphon.store.job_queue import OWNERS, JobQueue
 from antiphon.store.quota import Quota
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.schema import BACKGROUND_JOBS, INDEXING_JOBS, METADATA, responses, vector_store_files
 from antiphon.store.transaction import Transaction
 
@@ -56,7 +57,7 @@ def cost(table: Table, waiting: int, others: int = 2) -> int:
         return 0
 
     with filled(table, waiting, others).begin() as connection:
-        transaction = Transaction(connection, None, Quota(connection, StoreLimits(), {}, NOW))  # type: ignore[arg-type]
+        transaction = Transaction(connection, None, Quota(connection, DEFAULTS, {}, NOW), StoreTuning())  # type: ignore[arg-type]
         assert queue.next(transaction, NOW) is not None
         connection.connection.dbapi_connection.set_progress_handler(count, 100)  # type: ignore[union-attr]
         row = queue.next(transaction, NOW)

@@ -11,7 +11,7 @@ import pytest
 from antiphon.core.errors import StoreError
 from antiphon.store import postgresql
 from antiphon.store.open import open_store
-from antiphon.store.records import StoreLimits, Verdict
+from antiphon.store.records import StoreTuning, Verdict
 from antiphon.store.store import Store, events_of
 from tests.contracts.store import SharedStoreContract
 from tests.store.samples import OWNER, append, entry, items, job, leased, response
@@ -42,7 +42,7 @@ class TestPostgresql(SharedStoreContract):
 
 @pytest.fixture
 async def store(postgresql_url: str) -> AsyncIterator[Store]:
-    store = await open_store(postgresql_url, StoreLimits(timeout=2, poll=0.1))
+    store = await open_store(postgresql_url, tuning=StoreTuning(timeout=2, poll=0.1))
     yield store
     await store.close()
 
@@ -117,7 +117,7 @@ async def test_a_connection_whose_first_statement_does_not_succeed_is_closed(
 
     monkeypatch.setattr(asyncpg, "connect", kept)
     monkeypatch.setattr(postgresql, "_BY_KEYS", first)
-    backend = postgresql.Postgresql(postgresql_url, StoreLimits(timeout=0.5))
+    backend = postgresql.Postgresql(postgresql_url, StoreTuning(timeout=0.5))
     reading = asyncio.ensure_future(backend._connect())
     while not made:
         await asyncio.sleep(0.001)

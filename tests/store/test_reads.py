@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from antiphon.core.errors import StoreError
-from antiphon.core.limits import CLIENT
+from antiphon.core.limits import CLIENT, DEFAULTS
 from antiphon.store.database import Database
 from antiphon.store.pages import filled
-from antiphon.store.records import Page, StoreLimits
+from antiphon.store.records import Page, StoreTuning
 
 READERS = 4
 
@@ -52,7 +52,7 @@ def slow() -> Slow:
 
 @pytest.fixture
 async def database(slow: Slow) -> Database:
-    database = Database(slow, StoreLimits(readers=READERS))  # type: ignore[arg-type]
+    database = Database(slow, DEFAULTS, StoreTuning(readers=READERS))  # type: ignore[arg-type]
     await database.open()
     return database
 

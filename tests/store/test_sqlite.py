@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.core.errors import StoreError
 from antiphon.store.open import default_path, open_store
-from antiphon.store.records import ResponseStatus, StoreLimits, Verdict
+from antiphon.store.records import ResponseStatus, StoreTuning, Verdict
 from antiphon.store.sqlite import Sqlite
 from antiphon.store.store import JOBS, Store, events_of
 from tests.contracts.store import SharedStoreContract
@@ -68,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[Store]:
-    store = await open_store(f"sqlite:///{path}", StoreLimits(timeout=0.1))
+    store = await open_store(f"sqlite:///{path}", tuning=StoreTuning(timeout=0.1))
     yield store
     await store.close()
 
@@ -221,6 +221,6 @@ def test_a_file_whose_first_statement_fails_is_closed(path: Path):
     with pytest.raises(
         sqlite3.DatabaseError, match="not a database"
     ) as kept:  # its frames refer to the connection
-        Sqlite(path, StoreLimits(timeout=0.1))._connect()
+        Sqlite(path, StoreTuning(timeout=0.1))._connect()
     assert len(os.listdir("/proc/self/fd")) == before
     assert kept

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from antiphon.store import completions, pages
 from antiphon.store.database import Database
 from antiphon.store.open import open_store
-from antiphon.store.records import Paging, StoreLimits, SweepResult
+from antiphon.store.records import Paging, StoreTuning, SweepResult
 from antiphon.store.store import Store
 from bench.lists import FEW as FOUND
 from bench.lists import FIRST, LATER, Call, Listed, deletions, fill, gets, large_deletions, listings
@@ -103,7 +103,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
-    store = await open_store(url, StoreLimits(entries=PIECE))
+    store = await open_store(url, tuning=StoreTuning(entries=PIECE))
     yield store
     await store.close()
 
@@ -193,7 +193,7 @@ async def test_no_transaction_deletes_more_because_there_is_more(tmp_path: Path,
     works = []
     for rows in (FEW, MANY):
         url = f"sqlite:///{tmp_path}/{rows}.db"
-        store = await open_store(url, StoreLimits(sweep=20))
+        store = await open_store(url, tuning=StoreTuning(sweep=20))
         await change(url, lambda connection, rows=rows: fill(connection, rows))  # type: ignore[misc]
         swept = {"sweep": lambda store=store: store.sweep(LATER + FEW // 4)}  # type: ignore[misc]
         works.append(await work_of_calls(deletions(store, FEW) | large_deletions(store) | swept, tally))

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, StaticPool, create_engine
 
+from antiphon.core.limits import Limits
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.sql import open_sql
 from antiphon.store.store import Store
 from antiphon.store.transaction import DriverRows
@@ -18,9 +19,9 @@ from antiphon.store.watch import Notifier
 R = TypeVar("R")
 
 
-async def open_url(url: str, limits: StoreLimits) -> Store:
+async def open_url(url: str, limits: Limits, tuning: StoreTuning) -> Store:
     """`tests.store.toy`."""
-    return await open_sql(Toy(), limits)
+    return await open_sql(Toy(), limits, tuning)
 
 
 class Toy:

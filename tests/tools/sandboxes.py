@@ -6,12 +6,9 @@ from functools import cache
 
 import pytest
 
-from antiphon.app.containers import ContainerKeeper
-from antiphon.app.storage import Storage
 from antiphon.core.errors import ToolError
-from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.limits import Limits
 from antiphon.toolkits.code_interpreter.sandbox import Sandbox
-from antiphon.toolkits.code_interpreter.whole_python import Interpreters
 from tests.media import png
 
 
@@ -30,12 +27,6 @@ def python_in_bubblewrap() -> str | None:
 needs_bubblewrap = pytest.mark.skipif(
     python_in_bubblewrap() is None, reason="bubblewrap is not there, or may not make namespaces"
 )
-
-
-def programs(storage: Storage, limits: Limits = DEFAULTS) -> Interpreters:
-    """What runs Python in the containers of a store."""
-    sandbox = Sandbox(python_in_bubblewrap() or "", None, limits)
-    return Interpreters(sandbox, limits, ContainerKeeper(storage, limits))
 
 
 FIGURE = f"""

@@ -12,6 +12,8 @@ from antiphon.core.hosts import Note
 
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """Clients use one of two names for reasoning. Answers have both."""
+REASONING_FIELDS = {"both": REASONING_NAMES} | {name: (name,) for name in REASONING_NAMES}
+"""The fields of answers that hold reasoning, by the option --reasoning-field."""
 
 
 SERVICE_TIER = "default"

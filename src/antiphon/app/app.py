@@ -12,8 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
-from antiphon.apis.envelope import REASONING_NAMES, PresentationOptions, UsageReports
-from antiphon.apis.responses.output.reasoning import RAW, ReasoningForm
+from antiphon.apis.envelope import REASONING_FIELDS, PresentationOptions, UsageReports
 from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.keys import KeyTable
@@ -21,9 +20,10 @@ from antiphon.app.metrics import Metrics
 from antiphon.app.records import AnswerRecords
 from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
 from antiphon.app.storage import Storage
+from antiphon.config import Settings
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
-from antiphon.core.limits import DAY, DEFAULTS, Limits
+from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.core.permits import Permits
 from antiphon.core.turn import Turn
@@ -42,47 +42,6 @@ T = TypeVar("T")
 
 MANY_ITEMS = 500
 """The number of items of a request, with their parts, from which on they are read in a thread."""
-
-
-class Options(Struct, frozen=True, dict=True):
-    """The behaviour of the server towards clients.
-
-    `limits` bound requests. After `keep_alive` seconds of silence a stream sends a comment; a client that
-    does not read for `stall` seconds is cut off, and no answer takes more than `deadline` seconds. With
-    `trust_templates` clients may send chat templates. With `force_usage` every stream ends with its usage.
-    `tokens_as_ids` names tokens in log probabilities by their ids, where the model has ids.
-    `reasoning_fields` are the fields of chat answers that hold reasoning; `reasoning_form` is the form of
-    reasoning in the Responses API. Stored objects are kept for `keep` seconds; unless the server `stores`,
-    clients can keep none. With `log_content` prompts
-    and answers are logged. The details of the last `debug_answers` answers of each owner are kept in memory.
-    `host` is where the server listens, and `hosts` are further names that it has. Web pages of these
-    `origins` may use the server from a browser.
-    """
-
-    limits: Limits = DEFAULTS
-    keep_alive: float = 15.0
-    stall: float = 60.0
-    deadline: float | None = None
-    trust_templates: bool = False
-    force_usage: bool = False
-    reasoning_fields: tuple[str, ...] = REASONING_NAMES
-    reasoning_form: ReasoningForm = RAW
-    keep: float = 30 * DAY
-    stores: bool = True
-    tokens_as_ids: bool = False
-    log_content: bool = False
-    debug_answers: int = 0
-    host: str = "127.0.0.1"
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-    @cached_property
-    def presentation(self) -> PresentationOptions:
-        """The default presentation of chat answers and completions."""
-        usage = UsageReports.LAST if self.force_usage else UsageReports.NONE
-        return PresentationOptions(
-            usage=usage, reasoning=self.reasoning_fields, tokens_as_ids=self.tokens_as_ids
-        )
 
 
 class LargeWork:
@@ -105,8 +64,8 @@ class LargeWork:
         return await self.run(work) if many else work()
 
 
-class App(Struct, frozen=True):
-    """The models, the store, the options, and the sealer, toolkits, metrics and tracing.
+class App(Struct, frozen=True, dict=True):
+    """The models, the store, the sealer, the options, and the toolkits, metrics and tracing.
 
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
@@ -117,7 +76,7 @@ class App(Struct, frozen=True):
     models: Models
     storage: Storage
     sealer: Sealer
-    options: Options
+    settings: Settings
     toolkits: Toolkits = field(default_factory=built_in)
     default_tools: tuple[Mapping[str, Any], ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
@@ -132,9 +91,14 @@ class App(Struct, frozen=True):
     log: FilteringBoundLogger = field(default_factory=log.bind)
 
     @property
+    def limits(self) -> Limits:
+        """The limits of the server."""
+        return self.settings.limit
+
+    @property
     def searcher(self) -> FileSearcher:
         """Searches vector stores."""
-        return searcher(self.storage, self.embedder, self.options.limits)
+        return searcher(self.storage, self.embedder, self.limits)
 
     @property
     def permits(self) -> dict[str, Load]:
@@ -153,10 +117,20 @@ class App(Struct, frozen=True):
 
     def presentation(self, model: Model) -> PresentationOptions:
         """How answers of a model are presented by default."""
-        shown = self.options.presentation
+        shown = self.default_presentation
         if shown.tokens_as_ids and not model.card.capabilities.token_ids:
             return replace(shown, tokens_as_ids=False)
         return shown
+
+    @cached_property
+    def default_presentation(self) -> PresentationOptions:
+        """How chat answers and completions are presented by default."""
+        settings = self.settings
+        return PresentationOptions(
+            usage=UsageReports.LAST if settings.force_include_usage else UsageReports.NONE,
+            reasoning=REASONING_FIELDS[settings.reasoning_field],
+            tokens_as_ids=settings.return_tokens_as_token_ids,
+        )
 
     def contents(self, owner: str) -> Contents:
         """The attachments of a request of an owner."""
@@ -179,7 +153,7 @@ class App(Struct, frozen=True):
         if not requested and not self.default_tools:
             return offered_nothing(model.tools)
         remote = sum(settings.get("type") == "mcp" for settings in requested.values())
-        self.options.limits.check("mcp_servers", remote, "tools")
+        self.limits.check("mcp_servers", remote, "tools")
         return await discover(
             model.tools,
             requested,
@@ -228,7 +202,7 @@ class App(Struct, frozen=True):
 
         The limit of the server also applies.
         """
-        deadline = self.options.deadline
+        deadline = self.settings.deadline_seconds
         if wanted is not None:
             deadline = wanted if deadline is None else min(wanted, deadline)
         if deadline is not None and requested_at is not None:
@@ -237,7 +211,7 @@ class App(Struct, frozen=True):
 
     def check_template(self, template: str | None) -> None:
         """Raise RequestError for a client's template, unless the server trusts its clients."""
-        if template is not None and not self.options.trust_templates:
+        if template is not None and not self.settings.trust_chat_templates:
             message = "This server takes no chat templates from clients. Leave it out."
             raise RequestError(message, param="chat_template")
 

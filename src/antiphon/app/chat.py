@@ -19,6 +19,7 @@ from antiphon.app.app import App
 from antiphon.app.ids import answer_id, fingerprint, random_id
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.core.hosts import Note
+from antiphon.core.limits import DAY
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Projection
@@ -40,7 +41,7 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     if forced := app.notes_on_forced(model, accepted.turn):
         noted = replace(accepted.presentation, notes=(*accepted.presentation.notes, *forced))
         accepted = replace(accepted, presentation=noted)
-    if accepted.store and not app.options.stores:
+    if accepted.store and not app.settings.stores:
         noted = replace(accepted.presentation, notes=(*accepted.presentation.notes, NOT_STORED))
         accepted = replace(accepted, store=False, presentation=noted)
     contents = app.contents(owner) if accepted.store else None
@@ -118,7 +119,7 @@ def _journal(
             model=envelope.model,
             body=body,
             metadata={} if metadata is UNSET else metadata,
-            expires_at=now + app.options.keep,
+            expires_at=now + app.settings.keep_days * DAY,
         )
         completions = app.storage.store.completions
 

@@ -33,10 +33,8 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
     """Go on with texts. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, owner, app.presentation(model))
-    if request.echo and (size := _echoed(accepted)) > app.options.limits.answer_bytes:
-        app.options.limits.refuse(
-            "answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes"
-        )
+    if request.echo and (size := _echoed(accepted)) > app.limits.answer_bytes:
+        app.limits.refuse("answer_bytes", "echo", f"The echoes of the prompts would have {size} bytes")
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     layout, presentation = accepted.layout, accepted.presentation
@@ -57,7 +55,7 @@ def _echoed(accepted: Accepted) -> int:
 
 async def infill(app: App, request: InfillRequest, owner: str, header_id: str | None) -> Driver:
     """Fill the gap between two texts, as llama-server does. Raises RequestError."""
-    accepted = accept(completion_of(request), owner, app.options.presentation)
+    accepted = accept(completion_of(request), owner, app.default_presentation)
     observed().answer = answer = answer_id("cmpl-", accepted.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     kind = InfillStream if request.stream else InfillBuilder

@@ -188,10 +188,10 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
         error.message = error.message.replace("'.", "'")
         raise
     app.log_notes([Note(note.param.removeprefix("."), note.message) for note in notes])
-    most = app.options.limits.container_minutes
+    most = app.limits.container_minutes
     minutes = most if wire.expires_after is None else wire.expires_after.minutes
-    app.options.limits.check_number("container_minutes", minutes, "expires_after.minutes")
-    keeper = ContainerKeeper(app.storage, app.options.limits)
+    app.limits.check_number("container_minutes", minutes, "expires_after.minutes")
+    keeper = ContainerKeeper(app.storage, app.limits)
     record = new_container(owner, random_id("cntr_", 48), wire.name, minutes)
     await keeper.create(record, wire.file_ids or ())
     return msgspec.json.encode(_resource(record))
@@ -225,7 +225,7 @@ async def copy_file(app: App, owner: str, container_id: str, wire: CreateContain
     file = await app.storage.store.files.get(owner, wire.file_id)
     if file is None:
         raise missing_file(wire.file_id)
-    keeper = ContainerKeeper(app.storage, app.options.limits)
+    keeper = ContainerKeeper(app.storage, app.limits)
     return msgspec.json.encode(_shown_file(await keeper.copy(owner, container_id, file, file.filename)))
 
 
@@ -234,7 +234,7 @@ async def create_file(
 ) -> bytes:
     """Store a file in a container; it replaces one of its name. Raises NotFoundError, RequestError."""
     await retrieve(app, owner, container_id)
-    keeper = ContainerKeeper(app.storage, app.options.limits)
+    keeper = ContainerKeeper(app.storage, app.limits)
     return msgspec.json.encode(_shown_file(await keeper.add(owner, container_id, filename, content, USER)))
 
 

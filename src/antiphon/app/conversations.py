@@ -105,7 +105,7 @@ async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> 
 
 
 async def _encoded_page(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
-    most = app.options.limits.page_bytes
+    most = app.limits.page_bytes
     return await encode_items(app, await shown_page(app.storage.store, owner, page, most))
 
 

@@ -200,7 +200,7 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
     if record is None:
         record = await _from_log(app, owner, answer_id)
     if record is None:
-        most = app.options.debug_answers
+        most = app.settings.debug_answers
         message = (
             f"No details are kept of '{answer_id}'. The details of the last {most} answers of a key are, "
             "on the server that gave them, until it stops."
@@ -212,7 +212,7 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
 
 
 def _check_kept(app: App) -> None:
-    if not app.options.debug_answers:
+    if not app.settings.debug_answers:
         raise RecordsNotKeptError
 
 
@@ -376,7 +376,7 @@ async def status(app: App, owner: str) -> bytes:
         ServerNow(
             health=app.models.health,
             background_running=app.metrics.background,
-            debug_answers=app.options.debug_answers,
+            debug_answers=app.settings.debug_answers,
             permits=[
                 PermitsNow(work, load.slots, load.running, load.waiting) for work, load in app.permits.items()
             ],

@@ -39,12 +39,12 @@ log = structlog.get_logger(__name__)
 
 
 class Indexer:
-    """Indexes files in the background. `lease` is in seconds."""
+    """Indexes files in the background."""
 
-    def __init__(self, app: App, lease: float) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._lease = lease
-        self.pool = BoundedPool(app.options.limits)
+        self._lease_seconds = app.settings.lease_seconds
+        self.pool = BoundedPool(app.limits)
         self._held: set[str] = set()
         self._has_held = asyncio.Event()  # there are some
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,17 +80,21 @@ class Indexer:
     async def _renew(self) -> None:
         while True:
             await self._has_held.wait()
-            await asyncio.sleep(self._lease / RENEWALS)
+            await asyncio.sleep(self._lease_seconds / RENEWALS)
             if self._held:
                 with suppress(StoreError):  # the next renewal may still be in time
-                    await self._vector_stores.renew(self._worker, [*self._held], time.time(), self._lease)
+                    await self._vector_stores.renew(
+                        self._worker, [*self._held], time.time(), self._lease_seconds
+                    )
 
     async def _work(self) -> None:
         with self._app.storage.store.watch(INDEXING) as watch:
             while not self._draining:
                 try:
                     held = [*self._held]
-                    record = await self._vector_stores.claim(self._worker, time.time(), self._lease, held)
+                    record = await self._vector_stores.claim(
+                        self._worker, time.time(), self._lease_seconds, held
+                    )
                     if record is not None:
                         await self._hold(record)
                         continue
@@ -101,7 +105,7 @@ class Indexer:
                 except Exception as error:
                     log_failure(error)
                 if not self._draining:
-                    await watch.changed(self._lease)
+                    await watch.changed(self._lease_seconds)
 
     async def _hold(self, record: IndexedFile) -> None:
         self._held.add(record.key)
@@ -133,7 +137,7 @@ class Indexer:
 
     async def _postpone(self, record: IndexedFile) -> None:
         """Have it tried again later, by any server. Raises StoreError."""
-        until = time.time() + self._lease
+        until = time.time() + self._lease_seconds
         writer = self._app.storage.writer
         await writer.retried(lambda: self._vector_stores.postpone(self._worker, record.key, until))
 

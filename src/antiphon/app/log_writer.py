@@ -28,7 +28,7 @@ from antiphon.run.endings import LostError, OverLimitError
 from antiphon.store.records import Append, Lease, LogEntry
 from antiphon.store.store import Store
 
-LEASE = 3.0
+LEASE_SECONDS = 3.0
 """Seconds after which the responses of a server that did not renew its leases are taken over."""
 TICK = 0.025
 """Seconds in which the server collects events before it writes them."""
@@ -69,13 +69,15 @@ class LogWriter:
     counted in `metrics`.
     """
 
-    def __init__(self, store: Store, lease: float = LEASE, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, store: Store, lease_seconds: float = LEASE_SECONDS, metrics: Metrics | None = None
+    ) -> None:
         self.store = store
         self._metrics = metrics or Metrics()
         self.worker = f"worker-{secrets.token_hex(8)}"
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: dict[str, Writable] = {}
-        self._lease = lease
+        self._lease_seconds = lease_seconds
         self._ready: dict[Writable, None] = {}  # those that have collected something
         self._any_ready = asyncio.Event()
         self._background_ready = asyncio.Event()
@@ -89,7 +91,7 @@ class LogWriter:
 
     def lease(self) -> Lease:
         """A new lease of this server."""
-        return Lease(self.worker, time.time() + self._lease)
+        return Lease(self.worker, time.time() + self._lease_seconds)
 
     def register(self, journal: Writable) -> None:
         """Renew the lease of a response from now on."""

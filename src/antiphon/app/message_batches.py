@@ -53,6 +53,7 @@ from antiphon.core.errors import (
     StoreError,
     public_error,
 )
+from antiphon.core.limits import DAY
 from antiphon.log import log_failure
 from antiphon.run.drive import Client, Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
@@ -100,7 +101,7 @@ async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseReco
         request=msgspec.json.encode(wire),
         body=msgspec.json.encode(BatchState(RequestCounts(processing=len(wire.requests)))),
         background=True,
-        expires_at=now + max(app.options.keep, LIFETIME),
+        expires_at=now + max(app.settings.keep_days * DAY, LIFETIME),
     )
     store = app.storage.store
     await store.usage.check(record.owner, len(record.request), "requests")
@@ -314,7 +315,7 @@ class BatchSource:
         try:
             params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, owner))
             wire = decode(msgspec.json.encode(params), CreateMessage)
-            check_model(wire.model, self._app.options.limits)
+            check_model(wire.model, self._app.limits)
             wire.stream = None
             await (await messages.create(self._app, wire, owner, journal=journal)).run(client)
         finally:

@@ -23,9 +23,9 @@ def begin(app: App, request_id: str, name: str, trace: Mapping[str, str] = NO_TR
 
     `trace` holds the headers of W3C Trace Context of a request.
     """
-    observation = Observation(request_id, trace=trace, content=app.options.log_content)
-    if app.options.debug_answers:
-        observation.record = partial(app.records.add, observation, app.options.debug_answers)
+    observation = Observation(request_id, trace=trace, content=app.settings.log_content)
+    if app.settings.debug_answers:
+        observation.record = partial(app.records.add, observation, app.settings.debug_answers)
     # Never reset: the error handlers are outside of this code, and each request has its own task.
     OBSERVATION.set(observation)
     app.tracing.begin(observation, name)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
-from antiphon.app.log_writer import LEASE, LogWriter
+from antiphon.app.log_writer import LEASE_SECONDS, LogWriter
 from antiphon.app.metrics import Metrics
 from antiphon.core.errors import StoreError, StoreFullError
 from antiphon.run.probe import SharedProbe
@@ -32,16 +32,16 @@ class StoreStatus(StrEnum):
 
 
 class Storage:
-    """Opens the store when the server starts. `lease` is in seconds; writes are counted in `metrics`."""
+    """Opens the store when the server starts. Writes are counted in `metrics`."""
 
     def __init__(
         self,
         open_store: Callable[[], Awaitable[Store]],
-        lease: float = LEASE,
+        lease_seconds: float = LEASE_SECONDS,
         metrics: Metrics | None = None,
     ) -> None:
         self._open_store = open_store
-        self._lease = lease
+        self._lease_seconds = lease_seconds
         self._metrics = metrics
         self._writer: LogWriter | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class Storage:
 
     async def start(self) -> None:
         """Open the store. Raises AntiphonError if that cannot be done."""
-        self._writer = LogWriter(await self._open_store(), self._lease, self._metrics)
+        self._writer = LogWriter(await self._open_store(), self._lease_seconds, self._metrics)
         self._writing = asyncio.create_task(self._writer.write())
 
     async def stop(self) -> None:

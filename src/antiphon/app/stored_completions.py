@@ -42,7 +42,7 @@ async def list_messages(app: App, owner: str, completion_id: str, paging: Paging
     """A page of the messages that a completion answered. Raises NotFoundError."""
     await retrieve(app, owner, completion_id)
     found = await app.storage.store.completions.messages(owner, completion_id, paging)
-    whole = await shown_page(app.storage.store, owner, found, app.options.limits.page_bytes)
+    whole = await shown_page(app.storage.store, owner, found, app.limits.page_bytes)
     return encode_stored([(item.id, item.payload) for item in whole.data], has_more=whole.has_more)
 
 

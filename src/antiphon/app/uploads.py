@@ -39,7 +39,7 @@ class _Described(Struct):
 async def create(app: App, owner: str, wire: CreateUpload) -> bytes:
     """Begin an upload. Raises RequestError."""
     files.check_purpose(wire.purpose)
-    app.options.limits.check("file_bytes", wire.bytes, "bytes")
+    app.limits.check("file_bytes", wire.bytes, "bytes")
     described = _Described(random_id("", 24), time.time(), wire)
     content = msgspec.json.encode(described)
     upload_id = PREFIX + sha256(content).hexdigest()
@@ -90,7 +90,7 @@ async def _find(app: App, owner: str, upload_id: str) -> _Described:
 
 async def _content_of(app: App, owner: str, digest: str) -> bytes:
     blob = await app.storage.store.blobs.get(owner, digest)
-    if blob is None or blob.size > app.options.limits.small_body_bytes:
+    if blob is None or blob.size > app.limits.small_body_bytes:
         raise NotFoundError
     return b"".join([piece async for piece in app.storage.store.blobs.read(owner, digest)])
 

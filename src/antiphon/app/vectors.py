@@ -34,7 +34,7 @@ PAUSE = 16
 
 async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
     """The body with the vectors of texts. Raises RequestError, EngineError."""
-    wanted = accept_inputs(request, app.options.limits)
+    wanted = accept_inputs(request, app.limits)
     model = await app.models.model(request.model)
     found = await _charged_to_account(tokens_in(wanted.inputs), "input", lambda: model.embed(wanted))
     pieces: list[bytes] = []
@@ -47,13 +47,13 @@ async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
 
 async def ranking(app: App, request: RerankRequest) -> bytes:
     """The body with documents by how well they answer a query. Raises RequestError, EngineError."""
-    found = await _scores(app, request.model, accept_ranking(request, app.options.limits), "documents")
+    found = await _scores(app, request.model, accept_ranking(request, app.limits), "documents")
     return ranking_body(random_id("rerank-", 24), request, found)
 
 
 async def scores(app: App, request: ScoreRequest) -> bytes:
     """The body with the scores of pairs of texts. Raises RequestError, EngineError."""
-    found = await _scores(app, request.model, accept_scores(request, app.options.limits), "text_2")
+    found = await _scores(app, request.model, accept_scores(request, app.limits), "text_2")
     return scores_body(random_id("score-", 24), int(time()), request.model, found)
 
 

@@ -21,7 +21,6 @@ from antiphon.app import message_batches
 from antiphon.app.app import App
 from antiphon.app.indexing import Indexer
 from antiphon.app.journal import BackgroundJournal
-from antiphon.app.log_writer import LEASE
 from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import prepare
 from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
@@ -66,25 +65,25 @@ class AbandonedError(EngineError):
 
 
 class Worker:
-    """Runs at most `jobs` background responses at a time. `lease` is in seconds."""
+    """Runs at most so many background responses at a time as the option --jobs says."""
 
-    def __init__(self, app: App, *, jobs: int, lease: float = LEASE) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self.permits = Permits(jobs)
-        self._lease = lease
+        self.permits = Permits(app.settings.jobs)
+        self._lease_seconds = app.settings.lease_seconds
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
         self._cancels = Signal()
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.indexer = Indexer(app, lease)
+        self.indexer = Indexer(app)
         app.metrics.permits |= {"background": self.permits, "indexing": self.indexer.pool.permits}
 
     async def start(self) -> None:
         """Begin to work. The storage was started before."""
         work = (
-            _repeat(self._beat, self._cancels, self._lease / HEARTBEATS),
-            _repeat(self._end_abandoned, Signal(), self._lease),
+            _repeat(self._beat, self._cancels, self._lease_seconds / HEARTBEATS),
+            _repeat(self._end_abandoned, Signal(), self._lease_seconds),
             _repeat(self._sweep, Signal(), SWEEP),
         )
         self._tasks = [asyncio.create_task(each) for each in work]
@@ -143,15 +142,15 @@ class Worker:
         except Exception as error:  # any error: the loop has to continue
             _log_trouble(error)
             leased = True
-        return self._lease / HEARTBEATS if leased else SWEEP
+        return self._lease_seconds / HEARTBEATS if leased else SWEEP
 
     async def _next(self) -> ResponseRecord | None:
         writer = self._app.storage.writer
         try:
-            claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease, 1)
+            claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease_seconds, 1)
         except Exception as error:
             _log_trouble(error)
-            await asyncio.sleep(self._lease)  # wait for servers that could not renew theirs either
+            await asyncio.sleep(self._lease_seconds)  # wait for servers that could not renew theirs either
             return None
         return claimed[0] if claimed else None
 
@@ -261,7 +260,7 @@ class Worker:
         stops |= self._stops
         if not stops:
             return
-        beat = await writer.store.jobs.heartbeat(writer.worker, [*stops], time.time(), self._lease)
+        beat = await writer.store.jobs.heartbeat(writer.worker, [*stops], time.time(), self._lease_seconds)
         for response_id in beat.lost:
             stops[response_id](LostError(Verdict.LOST))
         for response_id in beat.cancelled:
@@ -271,7 +270,7 @@ class Worker:
         """End foreground responses whose server crashed, and with it the connection to their client."""
         writer = self._app.storage.writer
         jobs = writer.store.jobs
-        for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease, ABANDONED):
+        for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED):
             if record.id not in writer.open:  # otherwise this worker runs it, and its lease had expired
                 await finish_from_record(writer, record, AbandonedError())
 

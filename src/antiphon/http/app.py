@@ -329,27 +329,27 @@ class _RootPath:
         await self._asgi({**scope, "path": path, "root_path": self._root}, receive, send)
 
 
-def build(
-    app: App, *, root_path: str = "", proxies: Sequence[str] = (), routes: Sequence[BaseRoute] = ROUTES
-) -> ASGIApp:
+def build(app: App, *, routes: Sequence[BaseRoute] = ROUTES) -> ASGIApp:
     """The ASGI application for the use cases. The caller starts and stops their dependencies.
 
-    Clients find it below `root_path`, and the headers of `proxies` are trusted. Features that are not
-    configured add no middleware.
+    Features that are not configured add no middleware.
     """
     prepare_types()
-    table = _Routes(routes) if app.options.stores else _StorelessRoutes(routes)
+    settings = app.settings
+    table = _Routes(routes) if settings.stores else _StorelessRoutes(routes)
     asgi: ASGIApp = ObservingMiddleware(KeyMiddleware(table, app), app, ApiTable(routes))
-    if app.options.origins:
+    if settings.allow_origin:
         # Outermost: pages may read why they were refused, and preflight requests have no key.
         asgi = _Cors(
             asgi,
-            allow_origins=app.options.origins,
+            allow_origins=settings.allow_origin,
             allow_methods=["*"],
             allow_headers=["*"],
             allow_private_network=True,
             expose_headers=EXPOSED_HEADERS,
         )
-    if root_path:
-        asgi = _RootPath(asgi, root_path)
-    return ProxyHeadersMiddleware(asgi, [*proxies]) if proxies else asgi  # type: ignore[return-value,arg-type]
+    if settings.root_path:
+        asgi = _RootPath(asgi, settings.root_path)
+    if settings.trusted_proxy:
+        return ProxyHeadersMiddleware(asgi, [*settings.trusted_proxy])  # type: ignore[return-value,arg-type]
+    return asgi

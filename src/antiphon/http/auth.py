@@ -74,7 +74,7 @@ class KeyMiddleware:
         self._asgi = asgi
         self._app = app
         self._keys = app.keys
-        self._rules = OriginRules(app.options, guarded=app.keys.guarded)
+        self._rules = OriginRules(app.settings, guarded=app.keys.guarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request of a page that may not send it, or whose key does not allow it."""

@@ -15,7 +15,7 @@ async def create_batch(request: Request) -> FullAnswer:
     """Answer several conversations, each with one choice."""
     app, wire = app_of(request), await read_request(request, BatchChatRequest)
     driver = await chat.create_batch(app, wire, owner_of(request), request_id_of(request))
-    return FullAnswer(driver, app.options)
+    return FullAnswer(driver, app.settings)
 
 
 async def render(request: Request) -> Response:

@@ -16,7 +16,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from antiphon.apis.api import OPENAI, Api
-from antiphon.app.app import Options
+from antiphon.config import Settings
 from antiphon.core.plain_tokens import DeltaEncoder, DeltaWriter, Outlet
 from antiphon.http.protocol import STREAM, Listener, StreamProtocol
 from antiphon.run.drive import CLIENT, LARGE, Client, Driver, wait_for_turn
@@ -181,9 +181,9 @@ def connection_of(scope: Scope, receive: Receive, send: Send, listener: Listener
 class _Delivery(Client, Listener):
     """The common part of both: the driver, and a client that may disconnect."""
 
-    def __init__(self, driver: Driver, options: Options) -> None:
+    def __init__(self, driver: Driver, settings: Settings) -> None:
         self._driver = driver
-        self._options = options
+        self._settings = settings
         self.started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -234,12 +234,12 @@ class EventStream(_Delivery):
     def __init__(
         self,
         driver: Driver,
-        options: Options,
+        settings: Settings,
         framing: Framing = READY,
         after: bytes = b"",
         api: Api = OPENAI,
     ) -> None:
-        super().__init__(driver, options)
+        super().__init__(driver, settings)
         self._api = api
         self._framing = framing
         self._after = after
@@ -252,7 +252,7 @@ class EventStream(_Delivery):
 
     async def _deliver(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+        self._timer = self._loop.call_later(self._settings.keep_alive, self._tick)
         try:
             await self._driver.run(self)
             self._timer.cancel()
@@ -311,7 +311,7 @@ class EventStream(_Delivery):
             self.started = True
             self._keep_alive()
         self._outlet.silent = True
-        self._timer = self._loop.call_later(self._options.keep_alive, self._tick)
+        self._timer = self._loop.call_later(self._settings.keep_alive, self._tick)
 
     def _keep_alive(self) -> None:
         """Send something that says nothing."""
@@ -326,7 +326,7 @@ class EventStream(_Delivery):
         """See `Listener`."""
         self._driver.pause(CLIENT)
         if self._stall is None:
-            self._stall = self._loop.call_later(self._options.stall, self._give_up)
+            self._stall = self._loop.call_later(self._settings.stall_seconds, self._give_up)
 
     def on_resume(self) -> None:
         """See `Listener`."""
@@ -337,7 +337,7 @@ class EventStream(_Delivery):
 
     def _give_up(self) -> None:
         """The client did not read for too long."""
-        log.info("a client that does not read is cut off", seconds=self._options.stall)
+        log.info("a client that does not read is cut off", seconds=self._settings.stall_seconds)
         self._driver.stop(ClientStalledError())
         self._connection.cut_off()
 

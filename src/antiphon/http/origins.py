@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.types import Scope
 
-from antiphon.app.app import Options
+from antiphon.config import Settings
 from antiphon.core.errors import RequestError
 from antiphon.http.request import header_of
 
@@ -71,15 +71,15 @@ class ForeignOriginError(RequestError):
 class OriginRules:
     """The rules of a server, for every request and every WebSocket."""
 
-    def __init__(self, options: Options, *, guarded: bool) -> None:
+    def __init__(self, settings: Settings, *, guarded: bool) -> None:
         """If the server is `guarded` by keys, only the form of the Host matters."""
         self._guarded = guarded
-        self._named = frozenset(map(_normal, options.hosts)) - {ANY}
-        self._any_host = ANY in options.hosts
-        self._any_address = _is_unspecified(options.host)
-        self._own = self._named | {_normal(options.host)}
-        self._any_origin = ANY in options.origins
-        self._origins = frozenset(each.encode() for each in options.origins)
+        self._named = frozenset(map(_normal, settings.allow_host)) - {ANY}
+        self._any_host = ANY in settings.allow_host
+        self._any_address = _is_unspecified(settings.host)
+        self._own = self._named | {_normal(settings.host)}
+        self._any_origin = ANY in settings.allow_origin
+        self._origins = frozenset(each.encode() for each in settings.allow_origin)
         self._serves = lru_cache(KEPT)(self._is_own)
 
     def check(self, scope: Scope) -> None:

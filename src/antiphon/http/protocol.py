@@ -34,6 +34,7 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 from antiphon.apis.errors import encode_error
+from antiphon.config import Settings
 from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
 from antiphon.core.plain_tokens import ChunkedBody
@@ -42,8 +43,6 @@ log = structlog.get_logger()
 
 STREAM = "antiphon.stream"
 """The ASGI extension."""
-STALL = 60.0
-"""Seconds for which a client may leave data unread."""
 _REQUEST_SCOPE = ("http_version", "method", "path", "raw_path", "query_string", "headers", "state")
 _SENT = frozenset({"header_seconds", "body_seconds"})
 """The limits on the time of receiving a request."""
@@ -219,7 +218,7 @@ class StreamProtocol(HttpToolsProtocol):
     """One connection. It has one response at a time, even if requests are pipelined."""
 
     limits: ClassVar[Limits] = DEFAULTS
-    stall: ClassVar[float] = STALL
+    stall_seconds: ClassVar[float] = 60.0
     others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
     date: ClassVar[DateHeader] = DateHeader()
     listener: Listener | None = None
@@ -527,7 +526,7 @@ class StreamProtocol(HttpToolsProtocol):
         if self.listener is not None:
             self.listener.on_pause()
         self._unread = self.transport.get_write_buffer_size()
-        self._reader = self.loop.call_later(self.stall, self._look)
+        self._reader = self.loop.call_later(self.stall_seconds, self._look)
         self.others.waits(self, self._unread)
 
     def resume_writing(self) -> None:
@@ -542,10 +541,10 @@ class StreamProtocol(HttpToolsProtocol):
         """Cut off a client that has read nothing meanwhile. A stream has ended its answer before."""
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if self._unread < before:
-            self._reader = self.loop.call_later(self.stall, self._look)
+            self._reader = self.loop.call_later(self.stall_seconds, self._look)
             self.others.waits(self, self._unread)
         elif not self.transport.is_closing():
-            log.info("a client that does not read is cut off", seconds=self.stall)
+            log.info("a client that does not read is cut off", seconds=self.stall_seconds)
             self.transport.abort()
 
     def _stop_reader(self) -> None:
@@ -636,15 +635,17 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
 
-def protocols(limits: Limits, stall: float = STALL, connections: int | None = None) -> dict[str, Any]:
-    """The protocols of a server with these limits, for uvicorn.
-
-    A client that reads nothing for `stall` seconds is cut off. The system may allow fewer `connections`.
-    """
+def protocols(settings: Settings, connections: int | None = None) -> dict[str, Any]:
+    """The protocols of a server with these options, for uvicorn. The system may allow fewer `connections`."""
+    limits = settings.limit
     others = Connections(connections or limits.connections, limits.unread_bytes)
     shared = {"limits": limits, "others": others}
     return {
-        "http": type("StreamProtocol", (StreamProtocol,), {**shared, "stall": stall, "date": DateHeader()}),
+        "http": type(
+            "StreamProtocol",
+            (StreamProtocol,),
+            {**shared, "stall_seconds": settings.stall_seconds, "date": DateHeader()},
+        ),
         "ws": type("SocketProtocol", (SocketProtocol,), shared),
         "ws_max_size": limits.body_bytes,
     }

@@ -131,7 +131,7 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
     body, app = await read_json(request, limit), app_of(request)
 
     def work() -> tuple[T, list[str]]:
-        return decode(body, type_, app.options.limits), unknown_members(body, type_)
+        return decode(body, type_, app.limits), unknown_members(body, type_)
 
     wire, unknown = await decoded(app, body, work)
     _log_ignored(unknown)
@@ -158,7 +158,7 @@ async def read_json(request: Request, limit: str = "body_bytes", api: Api = OPEN
 
 def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
     """The body in parts, decompressed, up to a limit of bytes. Raises RequestError."""
-    most: int = getattr(app_of(request).options.limits, limit)
+    most: int = getattr(app_of(request).limits, limit)
     # Refused before it is read, if its length is known; that of a chunked body is not.
     announced = header_of(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > most:
@@ -214,7 +214,7 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T], a
     """
     connection.scope["state"]["names"] = names = ParameterNames({**api.parameters})
     app = app_of(connection)
-    models, limits = app.models, app.options.limits
+    models, limits = app.models, app.limits
     model = None if api.model_in_path is None else connection.path_params[api.model_in_path]
     work = partial(decode_request, body, type_, names, models.default_name, models.default, limits, model)
     wire = await decoded(app, body, work)

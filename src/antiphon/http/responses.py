@@ -9,9 +9,10 @@ from antiphon.apis.framing import DONE, event_head, event_type, frame, obfuscate
 from antiphon.apis.responses.resource import TokenCounts
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
-from antiphon.app.app import App, Options
+from antiphon.app.app import App
 from antiphon.app.responses import compaction, history, stored
 from antiphon.app.responses.create import as_kept, begin, response_id
+from antiphon.config import Settings
 from antiphon.core.errors import RequestError
 from antiphon.core.plain_tokens import DeltaEncoder, NumberedDeltas
 from antiphon.http.delivery import EventStream, Framing, FullAnswer
@@ -41,9 +42,9 @@ class ResponseEvents(EventStream):
     """
 
     def __init__(
-        self, driver: Driver, projection: ResponseProjection, options: Options, framing: Framing
+        self, driver: Driver, projection: ResponseProjection, settings: Settings, framing: Framing
     ) -> None:
-        super().__init__(driver, options, framing, after=DONE)
+        super().__init__(driver, settings, framing, after=DONE)
         self._projection = projection
 
     def _keep_alive(self) -> None:
@@ -66,8 +67,8 @@ def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[by
 class LogStream(EventStream):
     """The events of a stored response. It is known to exist, so the stream begins at once."""
 
-    def __init__(self, driver: Driver, options: Options, framing: Framing) -> None:
-        super().__init__(driver, options, framing, after=DONE)
+    def __init__(self, driver: Driver, settings: Settings, framing: Framing) -> None:
+        super().__init__(driver, settings, framing, after=DONE)
         self._state = b""
         self._newest = b""
 
@@ -106,12 +107,12 @@ async def create(request: Request) -> Answer:
         await creation.queue()
         if wire.stream:
             log = stored.log_driver(app, owner, creation.id)
-            return LogStream(log, app.options, _framing(obfuscated))
+            return LogStream(log, app.settings, _framing(obfuscated))
         return json_response(creation.projection.body())
     driver = creation.driver(streamed=bool(wire.stream))
     if wire.stream:
-        return ResponseEvents(driver, creation.projection, app.options, _framing(obfuscated))
-    return FullAnswer(driver, app.options)
+        return ResponseEvents(driver, creation.projection, app.settings, _framing(obfuscated))
+    return FullAnswer(driver, app.settings)
 
 
 async def retrieve(request: Request) -> Answer:
@@ -120,7 +121,7 @@ async def retrieve(request: Request) -> Answer:
     after = query.number("starting_after", -1, least=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
-        return LogStream(driver, app.options, _framing(query.flag("include_obfuscation")))
+        return LogStream(driver, app.settings, _framing(query.flag("include_obfuscation")))
     if after >= 0:
         raise RequestError("starting_after requires stream=true.", param="starting_after")
     return json_response(await stored.retrieve(*target))
@@ -142,7 +143,7 @@ async def count_input_tokens(request: Request) -> Response:
 async def compact(request: Request) -> FullAnswer:
     """Make a summary that replaces a conversation."""
     app, wire = app_of(request), await read_request(request, CompactRequest)
-    return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.options)
+    return FullAnswer(await compaction.compact(app, wire, owner_of(request)), app.settings)
 
 
 def _framing(obfuscated: bool) -> Framing:

@@ -53,7 +53,7 @@ def answers(
     async def handle(request: Request) -> EventStream | FullAnswer:
         app, wire = app_of(request), await read_request(request, type_, api=api)
         driver = await answer(app, wire, owner_of(request), request_id_of(request))
-        return EventStream(driver, app.options, api=api) if wire.stream else FullAnswer(driver, app.options)
+        return EventStream(driver, app.settings, api=api) if wire.stream else FullAnswer(driver, app.settings)
 
     handle.__doc__ = answer.__doc__
     return ApiRoute(path, handle, api, ["POST"], AnswerTypes(type_, body))

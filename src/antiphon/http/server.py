@@ -16,23 +16,26 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import structlog
 import uvicorn
+from starlette.routing import BaseRoute
 
 from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
+from antiphon.core.limits import Limits
 from antiphon.engines.engine import Task
-from antiphon.http.app import build
+from antiphon.http.app import ROUTES, build
 from antiphon.http.protocol import StreamProtocol, protocols
 from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
@@ -99,37 +102,26 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         log.warning(warning)
     _check_tls(settings)
     runtime = compose(settings)
-    config = uvicorn.Config(
-        build(runtime.app, root_path=settings.root_path, proxies=settings.trusted_proxy),
-        lifespan="off",
-        log_config=None,  # its lines are those of `log.py`
-        access_log=False,
-        proxy_headers=False,  # see `build`
-        server_header=False,
-        ssl_certfile=settings.tls_certificate,
-        ssl_keyfile=settings.tls_key,
-        **protocols(runtime.app.options.limits, settings.stall_seconds, _connections(runtime.app)),
-    )
-    server = HttpServer(config, runtime, settings.drain_seconds)
+    server = HttpServer(runtime, connections=_connections(settings.limit))
     with (
         server.taking_signals(),
         _listening(settings) as listener,
-        asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
+        asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner,
     ):
         if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
             log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
-        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app, settings.root_path)))
+        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app)))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _greeting(app: App, root: str, url: str) -> Iterator[str]:
+def _greeting(app: App, url: str) -> Iterator[str]:
     """The usual greeting."""
     yield f"listening on {url}"
     if (tried := _tried(app.models.entries()[0])) is not None:
         yield f"try: {_curl(url, *tried, app.keys.guarded)}"
     if not url.startswith("unix:"):
-        yield f"or open {url}{root}/ in a browser"
+        yield f"or open {url}{app.settings.root_path}/ in a browser"
 
 
 async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeting) -> None:
@@ -162,13 +154,31 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
         await runtime.stop()
 
 
-class HttpServer(uvicorn.Server):
-    """A uvicorn server that records signals, and prints their effect."""
+def config_of(
+    app: App, connections: int | None = None, *, routes: Sequence[BaseRoute] = ROUTES, **changes: Any
+) -> uvicorn.Config:
+    """The configuration of uvicorn for this application."""
+    settings = app.settings
+    options: dict[str, Any] = {
+        "lifespan": "off",
+        "log_config": None,  # its lines are those of `log.py`
+        "access_log": False,
+        "proxy_headers": False,  # see `build`
+        "server_header": False,
+        "ssl_certfile": settings.tls_certificate,
+        "ssl_keyfile": settings.tls_key,
+        **protocols(settings, connections),
+    }
+    return uvicorn.Config(build(app, routes=routes), **options | changes)
 
-    def __init__(self, config: uvicorn.Config, runtime: Runtime, drain: float) -> None:
-        super().__init__(config)
+
+class HttpServer(uvicorn.Server):
+    """A uvicorn server that records signals, and prints their effect. It has at most `connections`."""
+
+    def __init__(self, runtime: Runtime, connections: int | None = None) -> None:
+        super().__init__(config_of(runtime.app, connections))
         self.runtime = runtime
-        self._drain = drain
+        self._drain = runtime.app.settings.drain_seconds
         self.received: signal.Signals | None = None
         self._stopping = asyncio.Event()
 
@@ -250,9 +260,9 @@ class HttpServer(uvicorn.Server):
             await asyncio.gather(*late, return_exceptions=True)
 
 
-def _connections(app: App) -> int:
+def _connections(limits: Limits) -> int:
     """The largest number of connections: the limit, if the system allows that many files."""
-    wanted = app.options.limits.connections
+    wanted = limits.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + FILES:
         soft = wanted + FILES if hard == resource.RLIM_INFINITY else min(wanted + FILES, hard)

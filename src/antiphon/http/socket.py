@@ -149,8 +149,8 @@ class _Conversation:
     def __init__(self, app: App, socket: WebSocket) -> None:
         self._app = app
         self._socket = socket
-        self.limits = app.options.limits
-        self.client = SocketClient(socket, app.options.stall)
+        self.limits = app.limits
+        self.client = SocketClient(socket, app.settings.stall_seconds)
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(self.limits.socket_messages)
         self._remembered: dict[str, Sequence[bytes]] = {}
         self._driver: Driver | None = None  # of the current turn
@@ -251,7 +251,7 @@ class _Conversation:
         """Send an event where there has been none for some time."""
         while True:
             written = self.client.written
-            await asyncio.sleep(self._app.options.keep_alive)
+            await asyncio.sleep(self._app.settings.keep_alive)
             if self.client.written == written and not driver.paused:
                 self.client.write(events_of_waiting(driver, projection))
 

@@ -83,7 +83,7 @@ async def transcribe(request: Request) -> Response:
         fields = tuple((name, value) for name, value in given if name != "model")
         audio = TranscriptionRequest(data, name_of(upload), media_type, fields, translated)
     wanted = converted(dict(given), TranscriptionForm)
-    check_model(wanted.model, app_of(request).options.limits)
+    check_model(wanted.model, app_of(request).limits)
     if not wanted.model and app_of(request).models.default is None:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")

@@ -60,19 +60,19 @@ _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
 class ChatModel(EngineModel):
     """Passes conversations on to an engine for them.
 
-    With `exclude_tools`, a turn that may not call tools is sent without them.
+    With `exclude_tools_when_tool_choice_none`, a turn that may not call tools is sent without them.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        exclude_tools: bool = False,
+        exclude_tools_when_tool_choice_none: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
     ) -> None:
         super().__init__(engine, tools, limits)
-        self._exclude_tools = exclude_tools
+        self._exclude_tools = exclude_tools_when_tool_choice_none
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None

@@ -6,7 +6,7 @@ that takes conversations needs neither, and one that embeds or ranks has no answ
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from antiphon.dialects.registry import check
 from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
 from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.model_tables import ContentFormat, ModelSettings
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
 from antiphon.run.engine_model import EngineModel
@@ -43,6 +44,9 @@ HUNG_SECONDS = 5.0
 
 FRESH_SECONDS = 1.0
 """How long the result of a probe counts, however often it is asked for."""
+
+
+DEFAULT_SETTINGS = ModelSettings()
 
 
 class ModelStatus(StrEnum):
@@ -68,40 +72,22 @@ def _status(up: bool) -> ModelStatus:
 class ServedModel:
     """A model of the server: its engine, its names, and how its prompts are written and its answers read.
 
-    `names` are the public names, the first is canonical; by default, the engine's own. Those with a `*` are
-    patterns for names that are not listed. `dialect` is a name that the registry loads, None to choose by the
-    chat template; `reasoning_tags` replace its own. `chat_template` replaces the model's own. `date` is the
-    date in prompts, for families whose prompts have one; by default, that of the start.
-
-    `sampling` are fields of `Sampling` for requests that do not set them, with precedence over those that
-    the model's makers recommend; `variables` are such variables of the chat template. `force_sampling` and
-    `force_variables` hold for every request. `content_format` is how the template gets contents: auto, string
-    or openai. `adapters` are the
-    paths of LoRA adapters by their names. `exclude_tools` is that of `TokenModel`. `tools` are the server's
-    tools by type, `limits` bound the size of a turn.
+    `settings` are its options; `template` is the text of the chat template that they name. `render` makes a
+    renderer of a chat template. `tools` are the server's tools by type, `limits` bound the size of a turn.
     """
 
-    def __init__(  # noqa: PLR0913 - the settings of a model
+    def __init__(  # noqa: PLR0913 - the parts of a model
         self,
         engine: Engine,
+        settings: ModelSettings = DEFAULT_SETTINGS,
         *,
-        names: tuple[str, ...] = (),
-        dialect: str | None = None,
-        reasoning_tags: tuple[str, str] | None = None,
-        chat_template: str | None = None,
-        content_format: str = "auto",
-        date: str | None = None,
-        sampling: Mapping[str, Any] = MappingProxyType({}),
-        variables: Mapping[str, Any] = MappingProxyType({}),
-        force_sampling: Mapping[str, Any] = MappingProxyType({}),
-        force_variables: Mapping[str, Any] = MappingProxyType({}),
-        adapters: Mapping[str, str] = MappingProxyType({}),
-        exclude_tools: bool = False,
+        template: str | None = None,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
+        render: Callable[..., Renderer] = ChatTemplateRenderer,
     ) -> None:
-        self.names = tuple(name for name in names if not _is_pattern(name))
-        self.patterns = tuple(filter(_is_pattern, names))
+        self.names = tuple(name for name in settings.model_name if not _is_pattern(name))
+        self.patterns = tuple(filter(_is_pattern, settings.model_name))
         self.tools = tools
         self.model: Model | None = None
         """The model, once it was loaded for the first time; it stays when its engine is stopped."""
@@ -112,32 +98,28 @@ class ServedModel:
         """Timers that end the holds of requests that have looked at the model, and have not used it yet."""
         self.last_used = 0
         """Grows with time."""
-        self.sampling: Mapping[str, Any] = sampling
-        self.variables = variables
-        self.force_sampling: Mapping[str, Any] = force_sampling
-        self.force_variables = force_variables
-        self._content_parts = _CONTENT_PARTS[content_format]
-        self._wanted_adapters = adapters
+        self.sampling = settings.default_sampling
+        self.variables = settings.variable
+        self.force_sampling = settings.force_sampling
+        self.force_variables = settings.force_variable
         self._engine = engine
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
         self._probe = None
         if isinstance(engine, Probed):
             self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, most=HUNG_SECONDS)
-        self._dialect = dialect
-        self._reasoning_tags = reasoning_tags
-        self._chat_template = chat_template
-        self._date = date
-        self._exclude_tools = exclude_tools
+        self._settings = settings
+        self._template = template
+        self._render = render
         self._limits = limits
-        if adapters:
+        if settings.adapters:
             self._require_adapters("adapters")
-        if dialect is not None:
-            check(dialect)
+        if settings.dialect is not None:
+            check(settings.dialect)
 
     async def load(self) -> Model:
         """The model, loaded. Raises AntiphonError if that cannot be done."""
-        for name, path in self._wanted_adapters.items():
+        for name, path in self._settings.adapters.items():
             if name not in self.adapters:
                 await self._require_adapters("adapters").load_adapter(name, path)
         await self._engine.start()
@@ -250,10 +232,10 @@ class ServedModel:
     def _chat_model(self) -> ChatModel:
         """The model of an engine that takes conversations. Raises EngineError for options without effect."""
         for option, value in (
-            ("--dialect", self._dialect),
-            ("--reasoning-tags", self._reasoning_tags),
-            ("--chat-template", self._chat_template),
-            ("--chat-template-content-format", self._content_parts),
+            ("--dialect", self._settings.dialect),
+            ("--reasoning-tags", self._settings.reasoning_tags),
+            ("--chat-template", self._template),
+            ("--chat-template-content-format", _CONTENT_PARTS[self._settings.chat_template_content_format]),
         ):
             if value is not None:
                 message = (
@@ -261,15 +243,18 @@ class ServedModel:
                 )
                 raise EngineError(message + " Leave it out.")
         return ChatModel(
-            self._engine, exclude_tools=self._exclude_tools, tools=self.tools, limits=self._limits
+            self._engine,
+            exclude_tools_when_tool_choice_none=self._settings.exclude_tools_when_tool_choice_none,
+            tools=self.tools,
+            limits=self._limits,
         )
 
     async def _token_model(self, engine: Engine) -> TokenModel:
         """The model of an engine that takes tokens. Raises EngineError if it has no chat template."""
-        card = engine.card
-        template = self._chat_template or card.chat_template
+        card, settings = engine.card, self._settings
+        template = self._template or card.chat_template
         evidence = evidence_of(card, template)
-        detection = await asyncio.to_thread(choose, self._dialect, evidence, self._reasoning_tags)
+        detection = await asyncio.to_thread(choose, settings.dialect, evidence, settings.reasoning_tags)
         _report(detection)
         dialect = detection.dialect
         try:
@@ -277,10 +262,10 @@ class ServedModel:
                 engine,
                 self._renderer(dialect, card),
                 dialect,
-                reasons=self._dialect is not None
-                or self._reasoning_tags is not None
+                reasons=settings.dialect is not None
+                or settings.reasoning_tags is not None
                 or _reasons(dialect, template),
-                exclude_tools=self._exclude_tools,
+                exclude_tools_when_tool_choice_none=self._settings.exclude_tools_when_tool_choice_none,
                 tools=self.tools,
                 limits=self._limits,
             )
@@ -290,29 +275,29 @@ class ServedModel:
 
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
         """The family's own renderer, unless the template is a user's, or that of another maker."""
-        template = self._chat_template or card.chat_template
-        native = dialect.renderer and dialect.renderer(self._date)
+        template = self._template or card.chat_template
+        native = dialect.renderer and dialect.renderer(self._settings.date)
         if template is None:
             if native is None:
                 message = f"The model {card.name} has no chat template. Name one with --chat-template: "
                 message += f"a file, or {' or '.join(BUILT_IN)}. If it embeds or ranks, say so with --task. "
                 raise EngineError(message + "Or ask a server for conversations: --upstream-kind chat.")
             return native
-        jinja = ChatTemplateRenderer(
+        jinja = self._render(
             template,
             bos=card.bos,
             eos=card.eos,
             tool_prompt=tool_prompt_of(dialect),
-            content_parts=self._content_parts,
+            content_parts=_CONTENT_PARTS[self._settings.chat_template_content_format],
             special_tokens=card.special_tokens | dialect.grammar.special_tokens,
             tags=dialect.grammar.tags,
         )
-        if native is None or self._chat_template:
+        if native is None or self._template:
             return jinja
         return jinja if _differs(jinja, native) else native
 
 
-_CONTENT_PARTS = {"auto": None, "string": False, "openai": True}
+_CONTENT_PARTS: Mapping[ContentFormat, bool | None] = {"auto": None, "string": False, "openai": True}
 """Content format → whether contents are lists of parts; None: as the template needs them."""
 
 

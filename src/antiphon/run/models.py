@@ -31,6 +31,7 @@ from antiphon.core.turn import Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.pool import ReplicaState
+from antiphon.model_tables import KEEP_ALL, KeepLoaded
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checkable, ServerTool
@@ -59,23 +60,6 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
-class KeepLoaded(Struct, frozen=True):
-    """How many models are loaded at a time, and how many bytes they may take; None for any number.
-
-    Models on other servers, which take no memory here, do not count.
-    """
-
-    models: int | None = None
-    memory: int | None = None
-
-    def allows(self, sizes: Sequence[int]) -> bool:
-        """Whether models of these sizes may be loaded at the same time. A single one always may."""
-        return len(sizes) <= 1 or (
-            (self.models is None or len(sizes) <= self.models)
-            and (self.memory is None or sum(sizes) <= self.memory)
-        )
-
-
 class ModelEntry(Struct, frozen=True):
     """A name that requests may use. `card` is None for a model that was not loaded yet.
 
@@ -101,7 +85,7 @@ class Models:
         served: Sequence[ServedModel],
         *,
         default: str | None = None,
-        keep: KeepLoaded = KeepLoaded(),  # noqa: B008 (frozen)
+        keep: KeepLoaded = KEEP_ALL,
         limits: Limits = DEFAULTS,
         load_seconds: float = LOAD_SECONDS,
         retry_seconds: float = RETRY_SECONDS,

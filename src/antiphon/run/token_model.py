@@ -78,8 +78,8 @@ PLAN_BYTES = 512 * 1024
 class TokenModel(EngineModel):
     """Renders turns to prompts, and decodes the engine's output.
 
-    `reasons`: the model may begin an answer with reasoning, if its dialect has any. With `exclude_tools`,
-    the prompt of a turn that may not call tools has none.
+    `reasons`: the model may begin an answer with reasoning, if its dialect has any. With
+    `exclude_tools_when_tool_choice_none`, the prompt of a turn that may not call tools has none.
     """
 
     def __init__(  # noqa: PLR0913 - the settings of a model
@@ -89,7 +89,7 @@ class TokenModel(EngineModel):
         dialect: Dialect,
         *,
         reasons: bool = True,
-        exclude_tools: bool = False,
+        exclude_tools_when_tool_choice_none: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
     ) -> None:
@@ -105,7 +105,7 @@ class TokenModel(EngineModel):
         self._table_without_tools = self._table if grammar.has_message_headers else self._table_without_calls
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
-        self._exclude_tools = exclude_tools
+        self._exclude_tools = exclude_tools_when_tool_choice_none
         self._calls_elsewhere = ForeignCalls(dialect.names[0])
         self._fill_in: FillIn | None = None
         self._plans: dict[bytes, ConstraintPlan] = {}

@@ -41,7 +41,7 @@ def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
 
 async def sweep_approvals(database: Database, now: float) -> None:
     """Delete those that have expired."""
-    while await database.write(_forget, (now, database.limits.sweep)):
+    while await database.write(_forget, (now, database.tuning.sweep)):
         pass
 
 

@@ -69,7 +69,7 @@ def add(transaction: Transaction, parent: str, vector_store_id: str, chunks: Seq
 
 async def delete_chunks(database: Database, parents: Collection[str]) -> None:
     """Delete the chunks of files, in small transactions."""
-    while ids := await database.read(_chunk_ids, parents, database.limits.sweep):
+    while ids := await database.read(_chunk_ids, parents, database.tuning.sweep):
         await database.write(_delete, ids)
 
 

@@ -192,7 +192,7 @@ class SqlCompletions:
 
     async def list(self, owner: str, only: CompletionFilter, paging: Paging) -> Page[CompletionRecord]:
         async def read() -> Page[ResultRow]:
-            return fit(await self._row_page(owner, only, paging), paging, self._database.limits.page)
+            return fit(await self._row_page(owner, only, paging), paging, self._database.limits.page_bytes)
 
         return await filled(read, partial(self._database.read, _records))
 
@@ -219,4 +219,6 @@ class SqlCompletions:
         return await delete_parent(self._database, completions, _owned(owner, completion_id))
 
     async def messages(self, owner: str, completion_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_messages, owner, completion_id, paging, self._database.limits.page)
+        return await self._database.read(
+            _messages, owner, completion_id, paging, self._database.limits.page_bytes
+        )

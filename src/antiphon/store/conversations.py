@@ -95,7 +95,7 @@ def _create(transaction: Transaction, creation: tuple[ConversationRecord, Sequen
 def _check_size(transaction: Transaction, owner: str, size: int) -> None:
     """Raise RequestError if a conversation is too large, or its owner has no room for it."""
     quota = transaction.quota
-    if size > quota.limits.conversation:
+    if size > quota.limits.conversation_bytes:
         raise refusal("conversation_bytes", quota.limits, "items")
     quota.check(owner, param="items")
 
@@ -136,7 +136,7 @@ def _delete_item(
     condition = item_table.c.parent == conversation_id
     same = condition & (item_table.c.id == item_id) & (item_table.c.owner == owner)
     query = select(item_table.c.position).where(same).order_by(item_table.c.position)
-    positions = transaction.execute(query.limit(transaction.quota.limits.sweep)).scalars().all()
+    positions = transaction.execute(query.limit(transaction.tuning.sweep)).scalars().all()
     which = condition & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
     held = _blobs(transaction, which)
     size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
@@ -204,10 +204,14 @@ class SqlConversations:
             raise missing(conversation_id)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_page, owner, conversation_id, paging, self._database.limits.page)
+        return await self._database.read(
+            _page, owner, conversation_id, paging, self._database.limits.page_bytes
+        )
 
     async def history(self, owner: str, conversation_id: str) -> list[ItemRecord]:
-        return await self._database.read(_history, owner, conversation_id, self._database.limits.history)
+        return await self._database.read(
+            _history, owner, conversation_id, self._database.limits.history_bytes
+        )
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> ItemRecord | None:
         return await self._database.read(_item, owner, conversation_id, item_id)
@@ -219,7 +223,7 @@ class SqlConversations:
             if record is None:
                 raise missing(conversation_id)
             count += deleted
-            if deleted < self._database.limits.sweep:
+            if deleted < self._database.tuning.sweep:
                 break
         if not count:
             raise NotFoundError(f"Item with id {item_id!r} not found in the conversation.")

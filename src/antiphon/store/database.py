@@ -25,9 +25,10 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from antiphon.core.errors import AntiphonError, StoreError, StoreFullError
+from antiphon.core.limits import Limits
 from antiphon.core.permits import Permit, Permits
 from antiphon.store.quota import EnoughUntil, Quota
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.transaction import SqlDriver, Transaction
 from antiphon.store.watch import Notifier
 
@@ -127,14 +128,15 @@ class _Waiting(Struct, eq=False):
 class Database:
     """A backend with its writer and its notifier."""
 
-    def __init__(self, backend: Backend, limits: StoreLimits) -> None:
+    def __init__(self, backend: Backend, limits: Limits, tuning: StoreTuning) -> None:
         self.notifier = Notifier()
         self.limits = limits
+        self.tuning = tuning
         self.enough_until: EnoughUntil = {}
         self._backend = backend
         # Of several, one client never has all: slow reads of one do not delay another's at all.
-        self.reads = Permits(limits.readers, owner_capacity=max(1, limits.readers - 1))
-        self.room = Permits(limits.waiting)
+        self.reads = Permits(tuning.readers, owner_capacity=max(1, tuning.readers - 1))
+        self.room = Permits(tuning.waiting)
         """In the queue of writes."""
         self._reading: set[asyncio.Future[Any]] = set()
         self._working: dict[Callable[..., Any], asyncio.Task[None]] = {}
@@ -223,7 +225,7 @@ class Database:
         last = False
         while not last:
             batch = [await self._queue.get()]
-            while len(batch) < self.limits.batch and not self._queue.empty():
+            while len(batch) < self.tuning.batch and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             for waiting in batch:
                 if waiting is not None:
@@ -246,7 +248,7 @@ class Database:
     def _perform(
         self, batch: Sequence[_Waiting], now: float, connection: Connection, driver: SqlDriver
     ) -> tuple[list[Any], list[str]]:
-        transaction = Transaction(connection, driver, self.quota(connection, now))
+        transaction = Transaction(connection, driver, self.quota(connection, now), self.tuning)
         results: list[Any] = []
         for work, group in groupby(batch, lambda waiting: waiting.work):
             results += work(transaction, [waiting.argument for waiting in group])

@@ -74,7 +74,7 @@ async def delete_parent(database: Database, table: Table, which: ColumnElement[b
 
 async def clear(database: Database) -> None:
     """Delete what is left of parents that are deleted."""
-    while await database.write(_clear_some, database.limits.sweep):
+    while await database.write(_clear_some, database.tuning.sweep):
         pass
 
 
@@ -103,7 +103,7 @@ def _clear_some(transaction: Transaction, limit: int) -> bool:
 
 def _clear(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:
     """Delete the first rows that belong to parents; returns whether that was all."""
-    remaining = transaction.quota.limits.sweep
+    remaining = transaction.tuning.sweep
     for clear_some in _CHILDREN[table]:
         if remaining > 0:
             remaining -= clear_some(transaction, ids, remaining)

@@ -147,7 +147,7 @@ def append_all(transaction: Transaction, calls: Sequence[Sequence[Append]]) -> l
         )
         # Stored in spite of the limit: the verdict stops the answer, and what was generated before it is
         # kept.
-        over = "response_bytes" if state.size > quota.limits.response else quota.exceeded(state.owner)
+        over = "response_bytes" if state.size > quota.limits.response_bytes else quota.exceeded(state.owner)
         return Verdict(over) if over else verdict
 
     verdicts = [[take(append) for append in appends] for appends in calls]
@@ -198,7 +198,7 @@ class SqlLog:
         return await self._database.write(append_all, appends)
 
     async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
-        limit = self._database.limits.entries
+        limit = self._database.tuning.entries
         return await self._database.read(tail, owner, response_id, seq, limit)
 
     async def read(self, response_id: str) -> list[LogEntry]:

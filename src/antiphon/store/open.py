@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.modules import find_part
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.store import Store
 
-DEFAULT_LIMITS = StoreLimits()
+DEFAULT_TUNING = StoreTuning()
 KNOWN = "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE."
 """The error for any other URL, which is not shown: it may hold a password."""
 
@@ -30,7 +31,7 @@ class OpenUrl(Protocol):
     of. Any other has the parts of a `Store` itself.
     """
 
-    async def __call__(self, url: str, limits: StoreLimits) -> Store:
+    async def __call__(self, url: str, limits: Limits, tuning: StoreTuning) -> Store:
         """The store at a URL that begins with the name of the backend, ready for use.
 
         Raises ValueError for a URL that names none; StoreError if it cannot be opened, a
@@ -39,7 +40,7 @@ class OpenUrl(Protocol):
         ...
 
 
-async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
+async def open_store(url: str, limits: Limits = DEFAULTS, tuning: StoreTuning = DEFAULT_TUNING) -> Store:
     """The store at `url`, with its tables migrated.
 
         `none`, `memory`: deleted with the process. `sqlite`: a file in the user's data folder.
@@ -57,7 +58,7 @@ async def open_store(url: str, limits: StoreLimits = DEFAULT_LIMITS) -> Store:
         raise ValueError(str(error)) from error
     if open_url is None:
         raise ValueError(KNOWN)
-    return await open_url(url, limits)
+    return await open_url(url, limits, tuning)
 
 
 def default_path() -> Path:

@@ -13,10 +13,11 @@ from uuid import uuid4
 from sqlalchemy import Connection, func, select
 
 from antiphon.core.errors import StoreError, StoreUnavailableError, install_extra
+from antiphon.core.limits import Limits
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.open import KNOWN
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.sql import open_sql
 from antiphon.store.store import Store
 from antiphon.store.transaction import DriverRows
@@ -46,19 +47,19 @@ _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError)
 _LOST = (*_FAILURES, OSError)
 
 
-async def open_url(url: str, limits: StoreLimits) -> Store:
+async def open_url(url: str, limits: Limits, tuning: StoreTuning) -> Store:
     """See `OpenUrl`."""
     if "://" not in url:
         raise ValueError(KNOWN)
-    return await open_sql(Postgresql(url, limits), limits)
+    return await open_sql(Postgresql(url, tuning), limits, tuning)
 
 
 class Postgresql:
     """A backend on the database that `url` names, as libpq writes it."""
 
-    def __init__(self, url: str, limits: StoreLimits) -> None:
+    def __init__(self, url: str, tuning: StoreTuning) -> None:
         self._url = url
-        self._limits = limits
+        self._tuning = tuning
         self._notifier = Notifier()
         self._name = uuid4().hex
         self._listener: asyncio.Task[None] | None = None
@@ -68,9 +69,9 @@ class Postgresql:
             async_creator=self._connect,
             isolation_level="AUTOCOMMIT",  # `_Writer` begins transactions
             pool_pre_ping=True,  # detects connections that were lost with a server
-            pool_size=limits.readers + 1,
+            pool_size=tuning.readers + 1,
             max_overflow=0,
-            pool_timeout=limits.timeout,
+            pool_timeout=tuning.timeout,
         )
 
     async def open(self, notifier: Notifier) -> None:
@@ -145,7 +146,7 @@ class Postgresql:
         await self._engine.dispose()
 
     async def _connect(self) -> asyncpg.Connection:
-        timeout = self._limits.timeout
+        timeout = self._tuning.timeout
         connection = await asyncpg.connect(self._url, timeout=timeout, command_timeout=timeout)
         try:
             await connection.execute(_BY_KEYS)
@@ -163,7 +164,7 @@ class Postgresql:
 
         async def connect() -> asyncpg.Connection:
             try:
-                return await asyncpg.connect(self._url, timeout=self._limits.timeout)
+                return await asyncpg.connect(self._url, timeout=self._tuning.timeout)
             except (OSError, asyncpg.CannotConnectNowError) as error:
                 raise StoreUnavailableError from error
 
@@ -188,7 +189,7 @@ class Postgresql:
                 await self._listen_once(tried)
             tried.set()
             self._notifier.wake_all()
-            await asyncio.sleep(self._limits.poll)
+            await asyncio.sleep(self._tuning.poll)
 
     async def _listen_once(self, listening: asyncio.Event) -> None:
         lost = asyncio.Event()

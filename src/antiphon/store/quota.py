@@ -9,8 +9,7 @@ from collections import Counter
 from sqlalchemy import Connection, bindparam, case, func, select
 
 from antiphon.core.errors import RequestError
-from antiphon.core.limits import LIMIT_EXCEEDED
-from antiphon.store.records import StoreLimits
+from antiphon.core.limits import LIMIT_EXCEEDED, Limits
 from antiphon.store.schema import usage
 
 ENOUGH_BYTES = 1024**3
@@ -32,10 +31,10 @@ _REFUSALS = {
 }
 
 
-def refusal(limit: str, limits: StoreLimits, param: str | None) -> RequestError:
+def refusal(limit: str, limits: Limits, param: str | None) -> RequestError:
     """The error for exceeding a limit."""
     what, remedy = _REFUSALS[limit]
-    max_bytes = getattr(limits, limit.removesuffix("_bytes"))
+    max_bytes = getattr(limits, limit)
     message = f"{what} would have more than {max_bytes} bytes, the limit '{limit}' of this server. {remedy}"
     return RequestError(message, param=param, code=LIMIT_EXCEEDED)
 
@@ -47,9 +46,7 @@ class Quota:
     counters do not include them yet. `enough_until` outlives the transaction, and is shared by all.
     """
 
-    def __init__(
-        self, connection: Connection, limits: StoreLimits, enough_until: EnoughUntil, now: float
-    ) -> None:
+    def __init__(self, connection: Connection, limits: Limits, enough_until: EnoughUntil, now: float) -> None:
         self.limits = limits
         self.grown = Counter[str]()
         self._connection = connection
@@ -76,7 +73,7 @@ class Quota:
         """What is left before the transaction: for the owner's own limit, and for the total of all owners."""
         if owner not in self._found:
             own, total = self._connection.execute(_SUMS, {"owner": owner}).one()
-            left = self.limits.stored - int(own), self.limits.all_stored - int(total)
+            left = self.limits.stored_bytes - int(own), self.limits.all_stored_bytes - int(total)
             self._found[owner] = left
             if min(left) > ENOUGH_BYTES:
                 self._enough_until[owner] = self._now + ENOUGH_SECONDS

@@ -437,33 +437,11 @@ class SweepResult(Struct, frozen=True):
     vector_stores: int = 0
 
 
-class StoreLimits(Struct, frozen=True, kw_only=True):
-    """Every bound of a store."""
+class StoreTuning(Struct, frozen=True, kw_only=True):
+    """How a store works on its database: what an operator need not set. `core.limits` has the others."""
 
     chain: int = 10_000
     """The most responses that `previous_id` may link in a row."""
-    history: int = 16 * 1024 * 1024
-    """The most bytes that the items of a conversation, or of linked responses, may have together."""
-    page: int = 4 * 1024 * 1024
-    """The most bytes of the items on a page; there is always at least one item."""
-    response: int = 128 * 1024 * 1024
-    """The most bytes that a response may have, with its items and its log, before its end is added."""
-    conversation: int = 32 * 1024 * 1024
-    """The most bytes that a conversation may have, with its items, before an answer is added."""
-    stored: int = 16 * 1024 * 1024 * 1024
-    """The most bytes that one owner may store."""
-    all_stored: int = 64 * 1024 * 1024 * 1024
-    """The most bytes that all owners may have stored."""
-    conversations: int = 100_000
-    """The most conversations of one owner."""
-    files: int = 10_000
-    """The same for files."""
-    vector_stores: int = 1_000
-    """The same for vector stores."""
-    containers: int = 1_000
-    """The same for containers."""
-    container_files: int = 200
-    """The most files of one container."""
     entries: int = 1000
     """The most log entries that one read of events returns, and the most chunks of a file that one reads."""
     sweep: int = 200

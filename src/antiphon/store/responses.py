@@ -32,7 +32,6 @@ from antiphon.store.records import (
     ResponseRecord,
     ResponseStatus,
     ResponseSummary,
-    StoreLimits,
     Verdict,
 )
 from antiphon.store.schema import conversations as conversation_table
@@ -180,7 +179,7 @@ def create_all(transaction: Transaction, creations: Sequence[Creation]) -> list[
 
 def _too_large(quota: Quota, record: ResponseRecord, size: int) -> Refusal:
     """Why there is no room for a response."""
-    over = "response_bytes" if size > quota.limits.response else quota.exceeded(record.owner, size)
+    over = "response_bytes" if size > quota.limits.response_bytes else quota.exceeded(record.owner, size)
     return refusal(over, quota.limits, "store") if over else None
 
 
@@ -310,10 +309,12 @@ def _items(connection: Connection, owner: str, item_ids: Sequence[str]) -> dict[
     return {item_id: payload for item_id, payload in payloads.items() if payload is not None}
 
 
-def _history(connection: Connection, owner: str, response_id: str, limits: StoreLimits) -> list[ItemRecord]:
-    values = {**_named(owner, response_id), "limit": limits.chain}
-    rows = items.within(limits.history, connection.execute(_CHAIN, values), "previous_response_id")
-    _check_chain(rows[0] if rows else None, response_id, limits.chain)
+def _history(
+    connection: Connection, owner: str, response_id: str, history_bytes: int, chain: int
+) -> list[ItemRecord]:
+    values = {**_named(owner, response_id), "limit": chain}
+    rows = items.within(history_bytes, connection.execute(_CHAIN, values), "previous_response_id")
+    _check_chain(rows[0] if rows else None, response_id, chain)
     return [items.record(row) for row in rows if row.id is not None]
 
 
@@ -352,7 +353,7 @@ class SqlResponses:
         return await self._database.read(find, owner, response_id, kind)
 
     async def page(self, owner: str, kind: ResponseKind, paging: Paging) -> Page[ResponseRecord]:
-        return await self._database.read(_page, owner, kind, paging, self._database.limits.page)
+        return await self._database.read(_page, owner, kind, paging, self._database.limits.page_bytes)
 
     async def summaries(self, owner: str, background: bool | None, paging: Paging) -> Page[ResponseSummary]:
         return await self._database.read(_summaries, owner, background, paging)
@@ -365,7 +366,9 @@ class SqlResponses:
         return await delete_parent(self._database, responses, condition & (responses.c.kind == kind.value))
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page[ItemRecord]:
-        return await self._database.read(_input_items, owner, response_id, paging, self._database.limits.page)
+        return await self._database.read(
+            _input_items, owner, response_id, paging, self._database.limits.page_bytes
+        )
 
     async def items(self, owner: str, item_ids: Collection[str]) -> dict[str, bytes]:
         payloads: dict[str, bytes] = {}
@@ -375,4 +378,5 @@ class SqlResponses:
         return payloads
 
     async def history(self, owner: str, response_id: str) -> list[ItemRecord]:
-        return await self._database.read(_history, owner, response_id, self._database.limits)
+        limits, tuning = self._database.limits, self._database.tuning
+        return await self._database.read(_history, owner, response_id, limits.history_bytes, tuning.chain)

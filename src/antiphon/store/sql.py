@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from antiphon.core.limits import Limits
 from antiphon.core.permits import Permits
 from antiphon.store.approvals import SqlApprovals
 from antiphon.store.blobs import SqlBlobs
@@ -13,7 +14,7 @@ from antiphon.store.database import Backend, Database
 from antiphon.store.files import SqlFiles
 from antiphon.store.jobs import SqlJobs
 from antiphon.store.log import SqlLog
-from antiphon.store.records import StoreLimits, SweepResult
+from antiphon.store.records import StoreTuning, SweepResult
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
@@ -21,9 +22,9 @@ from antiphon.store.usage import SqlStorageUsage
 from antiphon.store.vector_stores import SqlVectorStores
 
 
-async def open_sql(backend: Backend, limits: StoreLimits) -> "SqlStore":
+async def open_sql(backend: Backend, limits: Limits, tuning: StoreTuning) -> "SqlStore":
     """The store on a database, with its tables migrated. Raises StoreError."""
-    store = SqlStore(backend, limits)
+    store = SqlStore(backend, limits, tuning)
     await store.open()
     return store
 
@@ -31,8 +32,8 @@ async def open_sql(backend: Backend, limits: StoreLimits) -> "SqlStore":
 class SqlStore:
     """`Store`, on any backend."""
 
-    def __init__(self, backend: Backend, limits: StoreLimits) -> None:
-        self._database = Database(backend, limits)
+    def __init__(self, backend: Backend, limits: Limits, tuning: StoreTuning) -> None:
+        self._database = Database(backend, limits, tuning)
         self.responses = SqlResponses(self._database)
         self.log = SqlLog(self._database)
         self.jobs = SqlJobs(self._database)

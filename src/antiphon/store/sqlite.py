@@ -8,7 +8,7 @@ survive any end of this process, including kill -9. If the machine loses power, 
 lost, never the file.
 
 Several servers may share a file. `PRAGMA data_version` on the writing connection changes when another
-connection commits; it is polled every `StoreLimits.poll` seconds, and a change notifies all watches.
+connection commits; it is polled every `StoreTuning.poll` seconds, and a change notifies all watches.
 
 Deleted rows free pages inside the file for reuse; the file does not shrink.
 """
@@ -26,10 +26,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, QueuePool, create_engine
 
 from antiphon.core.errors import StoreError, StoreUnusableError
+from antiphon.core.limits import Limits
 from antiphon.store.database import Read, Work, as_store_errors
 from antiphon.store.migrate import migrate
 from antiphon.store.open import KNOWN, default_path
-from antiphon.store.records import StoreLimits
+from antiphon.store.records import StoreTuning
 from antiphon.store.sql import open_sql
 from antiphon.store.store import Store
 from antiphon.store.transaction import DriverRows
@@ -58,9 +59,9 @@ _PRAGMAS = (
 )
 
 
-async def open_url(url: str, limits: StoreLimits) -> Store:
+async def open_url(url: str, limits: Limits, tuning: StoreTuning) -> Store:
     """See `OpenUrl`: a file, the default one, or memory."""
-    return await open_sql(Sqlite(_path(url), limits), limits)
+    return await open_sql(Sqlite(_path(url), tuning), limits, tuning)
 
 
 def _path(url: str) -> Path | None:
@@ -78,16 +79,16 @@ def _path(url: str) -> Path | None:
 class Sqlite:
     """A backend with a file, or in memory if `path` is None."""
 
-    def __init__(self, path: Path | None, limits: StoreLimits) -> None:
+    def __init__(self, path: Path | None, tuning: StoreTuning) -> None:
         self._path = path
-        self._limits = limits
+        self._tuning = tuning
         self._notifier = Notifier()
         self._poller: asyncio.Task[None] | None = None
         self._write_thread = ThreadPoolExecutor(1, "store-writer")
         self._read_threads = self._write_thread
         if path is not None:
-            self._read_threads = ThreadPoolExecutor(limits.readers, "store-reader")
-        pool = {"poolclass": QueuePool, "pool_size": limits.readers + 1, "max_overflow": 0}
+            self._read_threads = ThreadPoolExecutor(tuning.readers, "store-reader")
+        pool = {"poolclass": QueuePool, "pool_size": tuning.readers + 1, "max_overflow": 0}
         self._engine = create_engine("sqlite://", creator=self._connect, **pool)
         self._writer: _Writer | None = None
         self._file: tuple[int, int] | None = None  # that was opened
@@ -132,7 +133,7 @@ class Sqlite:
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path or ":memory:",
-            timeout=self._limits.timeout,
+            timeout=self._tuning.timeout,
             isolation_level=None,  # `_Writer` begins transactions, not the module
             check_same_thread=False,
         )
@@ -146,7 +147,7 @@ class Sqlite:
 
     def _retry(self, connection: sqlite3.Connection, statement: str) -> None:
         """Execute it. SQLite does not wait by itself while another server makes the log of a new file."""
-        deadline = time.monotonic() + self._limits.timeout
+        deadline = time.monotonic() + self._tuning.timeout
         while True:
             try:
                 connection.execute(statement)
@@ -194,7 +195,7 @@ class Sqlite:
     async def _poll(self) -> None:
         seen: int | None = None
         while True:
-            await asyncio.sleep(self._limits.poll)
+            await asyncio.sleep(self._tuning.poll)
             try:
                 version = await _run(self._write_thread, self._data_version)
             except StoreError:

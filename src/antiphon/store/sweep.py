@@ -53,7 +53,7 @@ async def sweep(database: Database, now: float) -> SweepResult:
 
 async def _sweep(database: Database, table: Table, now: float) -> int:
     deleted = 0
-    while ids := await database.read(_expired, table, now, database.limits.sweep):
+    while ids := await database.read(_expired, table, now, database.tuning.sweep):
         if not await database.write(_delete, (table, ids)):
             await clear(database)
         deleted += len(ids)
@@ -71,7 +71,7 @@ def _delete(transaction: Transaction, expired: tuple[Table, Collection[str]]) ->
 
 async def _sweep_chunks(database: Database) -> None:
     """Delete the chunks of files that were taken out of vector stores."""
-    limit = database.limits.sweep
+    limit = database.tuning.sweep
     while keys := await database.read(_detached, limit):
         await delete_chunks(database, keys)
         await database.write(_delete_detached, keys)
@@ -88,7 +88,7 @@ def _delete_detached(transaction: Transaction, keys: Sequence[str]) -> None:
 
 async def _sweep_blobs(database: Database, now: float) -> int:
     """Delete the expired holders, then the blobs without holders; returns the number of the latter."""
-    limit, deleted = database.limits.sweep, 0
+    limit, deleted = database.tuning.sweep, 0
     while holders := await database.read(_expired_holders, now, limit):
         await database.write(_release, (holders, now))
     while blob_ids := await database.read(_expired_blobs, now, limit):

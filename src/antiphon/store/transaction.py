@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from antiphon.store.quota import Quota
+from antiphon.store.records import StoreTuning
 from antiphon.store.schema import Text, checked
 
 Values = dict[str, Any]
@@ -103,9 +104,10 @@ NOBODY = "(nobody)"
 class Transaction:
     """A write transaction, with the quotas in it, and the topics to notify after the commit."""
 
-    def __init__(self, connection: Connection, driver: SqlDriver, quota: Quota) -> None:
+    def __init__(self, connection: Connection, driver: SqlDriver, quota: Quota, tuning: StoreTuning) -> None:
         self.connection = connection
         self.quota = quota
+        self.tuning = tuning
         self._driver = driver
         self._sums: dict[PreparedStatement, dict[str, Counter[str]]] = {}
         self.topics: dict[str, None] = {}  # an ordered set

@@ -59,13 +59,13 @@ def _of(connection: Connection, owner: str) -> int:
 
 def _check(connection: Connection, database: Database, addition: _Addition, now: float) -> None:
     quota, limits = database.quota(connection, now), database.limits
-    if addition.size > limits.response:
+    if addition.size > limits.response_bytes:
         raise refusal("response_bytes", limits, addition.param)
     quota.check(addition.owner, ROW_BYTES + addition.size, addition.param)
     if addition.conversation_id is not None:
         values = {"owner": addition.owner, "id": addition.conversation_id}
         size = connection.execute(_CONVERSATION, values).scalar()
-        if size is not None and size + addition.size > limits.conversation:
+        if size is not None and size + addition.size > limits.conversation_bytes:
             raise refusal("conversation_bytes", limits, "conversation")
 
 
@@ -91,8 +91,8 @@ class SqlStorageUsage:
     def _has_room(self, addition: _Addition) -> bool:
         """There is room for certain."""
         now = asyncio.get_running_loop().time()
-        enough = now < self._database.enough_until.get(addition.owner, 0.0)
-        return enough and addition.conversation_id is None and addition.size <= self._database.limits.response
+        limits, enough = self._database.limits, now < self._database.enough_until.get(addition.owner, 0.0)
+        return enough and addition.conversation_id is None and addition.size <= limits.response_bytes
 
     async def _look_up(self, addition: _Addition) -> None:
         loop = asyncio.get_running_loop()

@@ -480,7 +480,7 @@ class SqlVectorStores:
 
     async def texts(self, owner: str, vector_store_id: str, file_id: str) -> Sequence[str]:
         file = await self.file(owner, vector_store_id, file_id)
-        texts, after, limit = list[str](), -1, self._database.limits.entries
+        texts, after, limit = list[str](), -1, self._database.tuning.entries
         while rows := await self._database.read(_texts, file, after, limit):
             texts += [row.text for row in rows]
             after = rows[-1].position

@@ -168,7 +168,7 @@ class BlobsContract:
         assert await content_of(store, record.digest) == b"secret"
 
     async def test_no_owner_has_more_than_the_limit(self, opened: Opener) -> None:
-        store = await opened(stored=2 * PIECE_BYTES)
+        store = await opened(stored_bytes=2 * PIECE_BYTES)
         await stored(store, b"a" * PIECE_BYTES)
         read = []
 

@@ -89,7 +89,7 @@ class ConversationsContract:
 
     @pytest.mark.parametrize(("most", "fitting"), [(1, 1), (60, 3)])
     async def test_a_page_has_so_many_bytes(self, opened: Opener, most: int, fitting: int) -> None:
-        store = await opened(page=most)
+        store = await opened(page_bytes=most)
         records = [replace(each, payload=b"x" * 20) for each in items(*"abcde")]
         await store.conversations.create(conversation(), records)
         await check_pages(lambda paging: store.conversations.items(OWNER, "conv_1", paging), "abcde", fitting)

@@ -67,7 +67,7 @@ class UsageContract:
         assert await store.usage.of(OWNER) == 0
 
     async def test_an_owner_has_what_its_kinds_have(self, opened: Opener) -> None:
-        store = await opened(stored=12_000)
+        store = await opened(stored_bytes=12_000)
         await store.responses.create(job("b1", kind=ResponseKind.MESSAGE_BATCH), [LONG])
         assert await store.usage.of(OWNER) > 10_000
         with pytest.raises(RequestError) as caught:
@@ -75,7 +75,7 @@ class UsageContract:
         refused(caught, "stored_bytes", "store")
 
     async def test_nobody_has_more_than_there_is_room_for(self, opened: Opener) -> None:
-        store = await opened(stored=25_000, all_stored=40_000)
+        store = await opened(stored_bytes=25_000, all_stored_bytes=40_000)
         await store.conversations.create(conversation(), ())
         await store.responses.create(job("r1"), [LONG])
         await store.responses.create(job("r2"), [LONG])
@@ -102,7 +102,7 @@ class UsageContract:
         await store.blobs.put(new, b"x" * 10_000)
 
     async def test_a_response_ends_where_it_is_too_large(self, opened: Opener) -> None:
-        store = await opened(response=12_000)
+        store = await opened(response_bytes=12_000)
         with pytest.raises(RequestError) as caught:
             await store.responses.create(leased("r0"), [LONG, item("m", payload=b"x" * 2000)])
         refused(caught, "response_bytes", "store")
@@ -118,7 +118,7 @@ class UsageContract:
         assert await store.responses.finish(end) is Verdict.ACCEPTED
 
     async def test_what_grows_ends_where_there_is_no_room(self, opened: Opener) -> None:
-        store = await opened(stored=12_000, all_stored=20_000)
+        store = await opened(stored_bytes=12_000, all_stored_bytes=20_000)
         for name, owner in (("resp_1", OWNER), ("r2", "eve"), ("r3", "ann")):
             await store.responses.create(leased(name, owner=owner), ())
         long = entry(0, chunks=b"c" * 11_500)
@@ -133,7 +133,7 @@ class UsageContract:
     ) -> None:
         monkeypatch.setattr(quota, "ENOUGH_SECONDS", 3600.0)
         for stored, known in ((2 * ENOUGH_BYTES, True), (ENOUGH_BYTES, False)):
-            store = await opened(stored=stored)
+            store = await opened(stored_bytes=stored)
             await store.usage.check(OWNER, 100, "input")
             await store.close()
             with nullcontext() if known else pytest.raises(StoreError):
@@ -142,13 +142,13 @@ class UsageContract:
                 await store.usage.check("eve", 100, "input")
 
     async def test_checks_at_the_same_time_have_results_of_their_own(self, opened: Opener) -> None:
-        store = await opened(stored=2 * ENOUGH_BYTES, response=10_000)
+        store = await opened(stored_bytes=2 * ENOUGH_BYTES, response_bytes=10_000)
         for _ in range(2):
             sizes = (100, 10_001, 100, 10_001)
             checks = [store.usage.check(OWNER, size, "input") for size in sizes]
             results = await asyncio.gather(*checks, return_exceptions=True)
             assert [isinstance(result, RequestError) for result in results] == [False, True, False, True]
-        small = await opened(stored=20_000)
+        small = await opened(stored_bytes=20_000)
         checks = [small.usage.check(OWNER, size, "input") for size in (100, 30_000, 100)]
         results = await asyncio.gather(*checks, return_exceptions=True)
         assert [isinstance(result, RequestError) for result in results] == [False, True, False]
@@ -165,7 +165,7 @@ class UsageContract:
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(quota, "ENOUGH_BYTES", 10_000)
-        store = await opened(stored=25_000)
+        store = await opened(stored_bytes=25_000)
         for lasting, known in ((3600.0, True), (0.0, False)):
             monkeypatch.setattr(quota, "ENOUGH_SECONDS", lasting)
             name = owner = f"for_{lasting}"
@@ -176,7 +176,7 @@ class UsageContract:
                 await store.responses.create(job(f"{name}_2", owner=owner), ())
 
     async def test_a_conversation_has_an_end(self, opened: Opener) -> None:
-        store = await opened(conversation=12_000)
+        store = await opened(conversation_bytes=12_000)
         with pytest.raises(RequestError) as caught:
             await store.conversations.create(conversation("c0"), [LONG, LONG])
         refused(caught, "conversation_bytes", "items")

@@ -205,7 +205,7 @@ class VectorStoresContract:
         assert (record.status, record.usage_bytes) == ("failed", 0)
 
     async def test_chunks_count_for_the_quota(self, opened: Opener) -> None:
-        store = await opened(stored=100)
+        store = await opened(stored_bytes=100)
         await uploaded(store)
         await store.vector_stores.create(vector_store(), [indexed()])
         claimed = await store.vector_stores.claim("w", NOW, 10)

@@ -15,7 +15,7 @@ from antiphon.core.errors import NotFoundError, RequestError, ToolError
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import ToolResult
 from antiphon.store.open import open_store
-from antiphon.store.records import Paging, StoreLimits
+from antiphon.store.records import Paging
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.code_interpreter.sandbox import Sandbox
 from antiphon.toolkits.code_interpreter.whole_python import TYPE, Interpreters, PythonInterpreter
@@ -53,7 +53,7 @@ def interpreters(storage: Storage, limits: Limits = LIMITS) -> Interpreters:
 
 @pytest.fixture
 async def storage() -> AsyncIterator[Storage]:
-    storage = Storage(partial(open_store, "memory", StoreLimits(container_files=LIMITS.container_files)))
+    storage = Storage(partial(open_store, "memory", Limits(container_files=LIMITS.container_files)))
     await storage.start()
     yield storage
     await storage.stop()

@@ -28,6 +28,7 @@ from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.errors import NotFoundError, RequestError
+from antiphon.core.limits import DAY
 from antiphon.core.observation import observed
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
@@ -42,7 +43,7 @@ def as_kept(app: App, wire: Request, earlier: Earlier = NO_EARLIER) -> Request:
 
     Raises RequestError for what needs stored ones. Those in `earlier` are there in any case.
     """
-    if app.options.stores:
+    if app.settings.stores:
         return wire
     previous = wire.previous_response_id
     if previous and previous not in earlier:
@@ -150,7 +151,7 @@ class Creation:
             previous_id=settings.previous_response_id,
             conversation_id=None if conversation is None else conversation.id,
             lease=None if settings.background else app.storage.writer.lease(),
-            expires_at=self._created_at + app.options.keep,
+            expires_at=self._created_at + app.settings.keep_days * DAY,
         )
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompt_turn
 from antiphon.apis.responses.added_tools import raw_added_tools
 from antiphon.apis.responses.input import known_listings, last_container, references
+from antiphon.apis.responses.output.reasoning import REASONING_FORMS
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptParams
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
@@ -105,7 +106,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         referenced_items=await referenced_items(app, owner, request.input, "input"),
         unseal=partial(app.sealer.unseal, owner),
         signer=app.signer(owner),
-        raw_reasoning=app.options.reasoning_form,
+        raw_reasoning=REASONING_FORMS[app.settings.reasoning_events],
         hosts=await app.hosts(
             model, requested_tools(request.tools, raw_added_tools(history, request.input)), asking
         ),
@@ -120,7 +121,7 @@ async def referenced_items(
     app: App, owner: str, given: str | list[Any] | None, param: str
 ) -> Mapping[str, bytes]:
     """The payloads of the stored items that items of a request refer to, by id. Raises RequestError."""
-    wanted, limits = references(given), app.options.limits
+    wanted, limits = references(given), app.limits
     if not wanted:
         return {}
     limits.check("references", len(wanted), param)
@@ -144,7 +145,7 @@ def _has_earlier_items(request: PromptParams) -> bool:
 
 async def _history(app: App, request: PromptParams, owner: str, earlier: Earlier) -> Sequence[bytes]:
     """The payloads of the items before those of the request."""
-    store, limits = app.storage.store, app.options.limits
+    store, limits = app.storage.store, app.limits
     previous, conversation = request.previous_response_id, request.conversation_id
     if previous is not None and previous in earlier:
         if (size := sum(map(len, earlier[previous]))) > limits.history_bytes:

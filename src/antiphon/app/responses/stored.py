@@ -86,7 +86,7 @@ async def list_input_items(app: App, owner: str, response_id: str, paging: Pagin
     await _get(app, owner, response_id)
     store = app.storage.store
     page = await store.responses.input_items(owner, response_id, paging)
-    return await encode_items(app, await shown_page(store, owner, page, app.options.limits.page_bytes))
+    return await encode_items(app, await shown_page(store, owner, page, app.limits.page_bytes))
 
 
 async def encode_items(app: App, page: Page[ItemRecord]) -> bytes:

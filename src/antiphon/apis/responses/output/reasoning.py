@@ -37,6 +37,9 @@ RAW = ReasoningForm(
 RAW_OPEN_RESPONSES = RAW._replace(delta=wire.ReasoningDelta, done=wire.ReasoningDone)
 """Raw reasoning, in the events of Open Responses. The two specifications have different names for them."""
 
+REASONING_FORMS = {"openai": RAW, "open-responses": RAW_OPEN_RESPONSES}
+"""How raw reasoning is shown, by the option --reasoning-events."""
+
 SUMMARY = ReasoningForm(
     "summary",
     SummaryText,
