@@ -21,7 +21,7 @@ _END = 10**7  # no page has such a line
 _LINE = re.compile(r"^L(\d{1,7}): (.*)$", re.MULTILINE)
 
 
-class FoundCitation(Struct, frozen=True):
+class TextCitation(Struct, frozen=True):
     """A citation from `start` to `end` of a text in characters, and the page or file that it cites.
 
     A file that a program has written is in a container. `quote` is the text of the cited lines of a page, as
@@ -42,7 +42,7 @@ class CitableDetails(Struct, frozen=True):
     """Details of results that models cite in a notation of their tool's own."""
 
     @classmethod
-    def citations(cls, text: str, details: Sequence[Any]) -> Iterator[FoundCitation]:
+    def citations(cls, text: str, details: Sequence[Any]) -> Iterator[TextCitation]:
         """The citations in a text of the results that have these `details`, which are all of this type."""
         raise NotImplementedError
 
@@ -62,14 +62,14 @@ class Citations:
         if isinstance(result.details, CitableDetails):
             self._details.setdefault(type(result.details), []).append(result.details)
 
-    def find(self, text: str) -> list[FoundCitation]:
+    def find(self, text: str) -> list[TextCitation]:
         """The citations in a text, in their order."""
-        found = [*self._pages_in(text)] if self._pages else []
+        citations = [*self._pages_in(text)] if self._pages else []
         for type_, details in self._details.items():
-            found += type_.citations(text, details)
-        return sorted(found, key=attrgetter("start"))
+            citations += type_.citations(text, details)
+        return sorted(citations, key=attrgetter("start"))
 
-    def _pages_in(self, text: str) -> Iterator[FoundCitation]:
+    def _pages_in(self, text: str) -> Iterator[TextCitation]:
         for match in _CITATION.finditer(text):
             if (page := self._pages.get(int(match[1]))) is None:
                 continue
@@ -83,7 +83,7 @@ class Citations:
                 # Without lines, or with empty ones, it cites the whole source.
                 named = _quote(lines, first, int(match[3] or first)) if match[2] else ""
                 quote = named or _quote(lines, source.line, end - 1)
-                yield FoundCitation(*match.span(), source.url, source.title, quote=quote)
+                yield TextCitation(*match.span(), source.url, source.title, quote=quote)
 
 
 def _quote(lines: list[tuple[int, str]], first: int, last: int) -> str:

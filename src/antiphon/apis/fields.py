@@ -270,18 +270,18 @@ class ParameterNames(Struct):
 
 def to_fields(given: Mapping[str, Raw], fields: Container[str], names: ParameterNames) -> dict[str, Raw]:
     """The parameters of a request by the names of its fields. Raises RequestError for refused ones."""
-    found = {name: value for name, value in given.items() if name in fields}
+    values = {name: value for name, value in given.items() if name in fields}
     for name, key, value in _others(given, fields):
         targets = (key, *ALIASES.get(key, ()))
         target = next((target for target in targets if target.partition(".")[0] in fields), None)
         remedy = REFUSED.get(key) or REFUSED.get(targets[-1].partition(".")[0])
         if target is not None:
-            _set(found, target, value, name, names)
+            _set(values, target, value, name, names)
         elif remedy and key not in HINTS:
             _refuse(name, key, value, remedy)
         elif key not in HINTS and len(names.ignored) < MAX_LOGGED:
             names.ignored.append(name[:_LOGGED_CHARACTERS])
-    return found
+    return values
 
 
 def _others(given: Mapping[str, Raw], fields: Container[str]) -> Iterator[tuple[str, str, Raw]]:
@@ -296,10 +296,10 @@ def _others(given: Mapping[str, Raw], fields: Container[str]) -> Iterator[tuple[
             yield name, name, value
 
 
-def _set(found: dict[str, Raw], target: str, value: Raw, name: str, names: ParameterNames) -> None:
+def _set(values: dict[str, Raw], target: str, value: Raw, name: str, names: ParameterNames) -> None:
     """Set a field, or a member of one, to a value that has another name in the request."""
     field, _, member = target.partition(".")
-    holder = _members(found.get(field, _NULL)) if member else found
+    holder = _members(values.get(field, _NULL)) if member else values
     new = msgspec.json.decode(value)
     if new in (None, "") or holder is None:  # the parent is not an object: the error will name it
         return
@@ -309,7 +309,7 @@ def _set(found: dict[str, Raw], target: str, value: Raw, name: str, names: Param
         raise RequestError(message, param=name)
     holder[key] = value
     if member:
-        found[field] = Raw(msgspec.json.encode(holder))
+        values[field] = Raw(msgspec.json.encode(holder))
     names.aliases[target] = name
 
 

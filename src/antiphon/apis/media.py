@@ -65,8 +65,8 @@ class MediaReference(Struct, frozen=True):
 
 def reference_in(source: str) -> MediaReference | None:
     """The reference that a source is."""
-    found = _REFERENCE.fullmatch(source)
-    return None if found is None else MediaReference(found[1], found[2])
+    match = _REFERENCE.fullmatch(source)
+    return None if match is None else MediaReference(match[1], match[2])
 
 
 def is_web(source: str) -> bool:
@@ -81,14 +81,14 @@ def may_have_media(payload: bytes) -> bool:
 
 def sources_in(item: Mapping[str, Any]) -> Iterable[str]:
     """The sources of the media in an item, or a message: each once, in their order."""
-    found: dict[str, str] = {}
-    with_sources(item, lambda source: found.setdefault(source, source))
-    return found
+    sources: dict[str, str] = {}
+    with_sources(item, lambda source: sources.setdefault(source, source))
+    return sources
 
 
 def references_in(item: Mapping[str, Any]) -> list[MediaReference]:
     """The references in an item, or a message."""
-    return [found for source in sources_in(item) if (found := reference_in(source)) is not None]
+    return [reference for source in sources_in(item) if (reference := reference_in(source)) is not None]
 
 
 def with_sources(item: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def file_of(holder: RequestObject, param: str, *names: str) -> Attachment:
     `names` are the fields that errors suggest, besides `file_id`. Raises RequestError.
     """
     name = holder.text_or_none("filename")
-    given = [each for each in ("file_data", "file_id", "file_url") if holder.value.get(each) is not None]
+    given = [field for field in ("file_data", "file_id", "file_url") if holder.value.get(field) is not None]
     if len(given) != 1 or (given == ["file_url"] and "file_url" not in names):
         raise RequestError(
             f"Invalid value for '{holder.where}': Send one of {', '.join((*names, 'file_id'))}.",

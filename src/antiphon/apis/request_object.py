@@ -52,14 +52,14 @@ class RequestObject(NamedTuple):
     def object_or_none(self, name: str) -> "RequestObject | None":
         """The object of this name, None if it is absent or null."""
         value = self.value.get(name)
-        return None if value is None else given(value, self.place(name))
+        return None if value is None else object_at(value, self.place(name))
 
     def objects(self, name: str) -> "list[RequestObject]":
         """The objects in the array of this name, none if it is absent or null."""
         value = self.value.get(name)
         if not isinstance(value, list | None):
             raise self.wrong(name, "Expected an array.")
-        return [given(part, f"{self.place(name)}[{index}]") for index, part in enumerate(value or ())]
+        return [object_at(part, f"{self.place(name)}[{index}]") for index, part in enumerate(value or ())]
 
     def place(self, name: str) -> str:
         """The place of the field of this name."""
@@ -77,7 +77,7 @@ class RequestObject(NamedTuple):
         return RequestError(f"Invalid value for '{param}': {remedy}", param=param)
 
 
-def given(value: object, where: str) -> RequestObject:
+def object_at(value: object, where: str) -> RequestObject:
     """A value that has to be an object. Raises RequestError."""
     if not isinstance(value, dict):
         raise RequestError(f"Invalid value for '{where}': Expected an object.", param=where)

@@ -34,7 +34,7 @@ def check(request: SamplingParams) -> None:
         )
 
 
-def ids_wanted(request: Request, logprobs: int | None) -> str:
+def ids_parameter(request: Request, logprobs: int | None) -> str:
     """The parameter that requests the ids of tokens, if one does."""
     if request.return_token_ids:
         return "return_token_ids"
@@ -57,9 +57,9 @@ def _check_remote(request: SamplingParams) -> None:
         raise RequestError(message, param="kv_transfer_params")
 
 
-def token_limit(wanted: int | None) -> int | None:
-    """The most tokens of an answer that wants this; None for no limit."""
-    return None if wanted in (0, -1) else wanted
+def token_limit(limit: int | None) -> int | None:
+    """The most tokens of an answer. None is no limit, which requests also write as 0 or -1."""
+    return None if limit in (0, -1) else limit
 
 
 _SHARED_FIELDS = SampledFields.__struct_fields__
@@ -93,10 +93,10 @@ def _texts(value: str | list[str] | None) -> tuple[str, ...]:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "top_k": lambda most: most or -1,
+    "top_k": lambda count: count or -1,
     "banned_tokens": lambda value: _listed(value, "banned_tokens", list[Count]),
     "dry_sequence_breakers": lambda value: _listed(value, "dry_sequence_breakers", list[str]),
-    "min_tokens": lambda least: least or None,
+    "min_tokens": lambda count: count or None,
     "stop_token_ids": tuple,
     "ignore_eos": lambda ignored: ignored or None,
     "bad_words": _texts,

@@ -163,34 +163,34 @@ def accept_inputs(request: EmbeddingsRequest, limits: Limits) -> EmbeddingReques
 
 def _inputs(given: str | list[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(given, str):
-        found: tuple[Any, ...] = (given,)
+        inputs: tuple[Any, ...] = (given,)
     elif {*map(type, given)} == {int}:
-        found = (tuple(given),)
+        inputs = (tuple(given),)
     elif int in map(type, given):
         message = "A list of inputs holds texts and lists of token ids, or is one list of token ids."
         raise RequestError(message, param="input")
     else:
-        found = tuple(each if isinstance(each, str) else tuple(each) for each in given)  # type: ignore[arg-type]
-    for place, each in enumerate(found):
-        if not each:
-            where = f"input[{place}]" if isinstance(given, list) and len(found) > 1 else "input"
+        inputs = tuple(item if isinstance(item, str) else tuple(item) for item in given)  # type: ignore[arg-type]
+    for place, item in enumerate(inputs):
+        if not item:
+            where = f"input[{place}]" if isinstance(given, list) and len(inputs) > 1 else "input"
             raise RequestError(f"'{where}' is empty. Send a text, or token ids.", param=where)
-    return found
+    return inputs
 
 
 def _truncation(request: EmbeddingsRequest) -> tuple[int | None, bool]:
     """The most tokens of an input, if it may be cut, and whether its end is kept."""
-    most, side, way = request.truncate_prompt_tokens, request.truncation_side, request.truncate
-    if way in (False, "NONE") and most is not None:
+    limit, side, way = request.truncate_prompt_tokens, request.truncation_side, request.truncate
+    if way in (False, "NONE") and limit is not None:
         message = "'truncate' says that nothing is cut. Leave one of them out."
         raise RequestError(message, param="truncate_prompt_tokens")
-    if most == 0:
+    if limit == 0:
         raise RequestError(
             "At least 1 token is read, or -1 for all that fit.", param="truncate_prompt_tokens"
         )
-    if most is None and way not in (None, False, "NONE"):
-        most = -1
-    return most, most is not None and (side == "left" or way == "START")
+    if limit is None and way not in (None, False, "NONE"):
+        limit = -1
+    return limit, limit is not None and (side == "left" or way == "START")
 
 
 def accept_ranking(request: RerankRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
@@ -209,11 +209,11 @@ def ranked(request: RerankRequest) -> Sequence[Document]:
     """The documents of a request, by either name. Raises RequestError."""
     if request.documents is not None and request.texts is not None:
         raise RequestError("'documents' and 'texts' are one parameter. Send one of them.", param="texts")
-    found = request.texts if request.documents is None else request.documents
-    if found is None:
+    documents = request.texts if request.documents is None else request.documents
+    if documents is None:
         message = "Missing required parameter: 'documents'."
         raise RequestError(message, param="documents", code="missing_required_parameter")
-    return found
+    return documents
 
 
 def accept_scores(request: ScoreRequest, limits: Limits) -> tuple[tuple[str, str], ...]:
@@ -241,8 +241,8 @@ def tokens_in(inputs: Iterable[str | tuple[int, ...]]) -> int:
     return sum(map(_size, inputs))
 
 
-def _size(each: str | tuple[int, ...]) -> int:
-    return len(each) if isinstance(each, tuple) else -(-len(each.encode()) // BYTES_PER_TOKEN)
+def _size(item: str | tuple[int, ...]) -> int:
+    return len(item) if isinstance(item, tuple) else -(-len(item.encode()) // BYTES_PER_TOKEN)
 
 
 def _check(limits: Limits, param: str, inputs: Sequence[str | tuple[int, ...]], more: int = 0) -> None:
@@ -252,11 +252,11 @@ def _check(limits: Limits, param: str, inputs: Sequence[str | tuple[int, ...]], 
         limits.refuse("input_tokens", param, f"'{param}' has about {tokens} tokens")
 
 
-def embeddings_body(model: str, found: Embeddings, encoding: str | None) -> Iterator[bytes]:
+def embeddings_body(model: str, embeddings: Embeddings, encoding: str | None) -> Iterator[bytes]:
     """The body, in pieces: one for each vector, and those between them."""
-    begin = msgspec.json.encode({"object": "list", "model": model, "usage": _usage(found.tokens)})
+    begin = msgspec.json.encode({"object": "list", "model": model, "usage": _usage(embeddings.tokens)})
     yield begin[:-1] + b',"data":['
-    for index, vector in enumerate(found.vectors):
+    for index, vector in enumerate(embeddings.vectors):
         shown = _packed(vector) if encoding == "base64" else vector
         datum = {"object": "embedding", "index": index, "embedding": shown}
         yield (b"," if index else b"") + msgspec.json.encode(datum)
@@ -271,9 +271,9 @@ def _packed(vector: Sequence[float]) -> str:
     return b64encode(numbers.tobytes()).decode()
 
 
-def ranking_body(id_: str, request: RerankRequest, found: Scores) -> bytes:
+def ranking_body(id_: str, request: RerankRequest, result: Scores) -> bytes:
     """The documents, the best first."""
-    documents, scores = ranked(request), found.scores
+    documents, scores = ranked(request), result.scores
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: request.top_n]
     if request.texts is not None:
         texts = request.texts if request.return_text else [UNSET] * len(scores)
@@ -283,13 +283,13 @@ def ranking_body(id_: str, request: RerankRequest, found: Scores) -> bytes:
         RankedDocument(index, scores[index], TextObject(_text(documents[index])) if shown else UNSET)
         for index in order
     ]
-    return msgspec.json.encode(Ranking(id_, request.model, results, _usage(found.tokens)))
+    return msgspec.json.encode(Ranking(id_, request.model, results, _usage(result.tokens)))
 
 
-def scores_body(id_: str, created: int, model: str, found: Scores) -> bytes:
+def scores_body(id_: str, created: int, model: str, result: Scores) -> bytes:
     """The scores, in the order of the pairs."""
-    data = [Score(index, score) for index, score in enumerate(found.scores)]
-    return msgspec.json.encode(ScoreList(id_, created, model, data, _usage(found.tokens)))
+    data = [Score(index, score) for index, score in enumerate(result.scores)]
+    return msgspec.json.encode(ScoreList(id_, created, model, data, _usage(result.tokens)))
 
 
 def _usage(tokens: int) -> VectorUsage:

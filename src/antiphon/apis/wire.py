@@ -48,19 +48,20 @@ def decode_request(  # noqa: PLR0913, PLR0917 - the options of decoding
     """
     body = with_whole_characters(body)
     try:
-        found = given = _decode_members(body)
+        values = members = _decode_members(body)
         fields = _fields(type_)  # type: ignore[arg-type]
-        if not fields.issuperset(given):
-            found = to_fields(given, fields, names)
+        if not fields.issuperset(members):
+            values = to_fields(members, fields, names)
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(error) from error
     if model is None:
-        model = missing if "model" not in found else unnamed() if found["model"] in _UNNAMED else None
+        model = missing if "model" not in values else unnamed() if values["model"] in _UNNAMED else None
     if model is not None:
-        found = {**found, "model": Raw(msgspec.json.encode(model))}
-    request = decode(body if found is given or found == given else msgspec.json.encode(found), type_, limits)
+        values = {**values, "model": Raw(msgspec.json.encode(model))}
+    unchanged = values is members or values == members
+    request = decode(body if unchanged else msgspec.json.encode(values), type_, limits)
     check_model(getattr(request, "model", None), limits)
     return request
 
@@ -172,10 +173,10 @@ def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:
 
 def _known_values(type_: Any, path: str) -> str:
     """The values that are possible at a path of a type, if they can be listed."""
-    found = [inspect.type_info(type_)] if type_ is not None else []
+    types = [inspect.type_info(type_)] if type_ is not None else []
     for step in re.findall(r"\w+|\[", path):
-        found = [inner for each in found for inner in _inside(each, step)]
-    values = dict.fromkeys(value for each in found for value in _values(each))
+        types = [inner for type_info in types for inner in _inside(type_info, step)]
+    values = dict.fromkeys(value for type_info in types for value in _values(type_info))
     return ", ".join(f"'{value}'" for value in values)
 
 
@@ -183,8 +184,8 @@ def _inside(info: inspect.Type, step: str) -> Iterator[inspect.Type]:
     """The type at one step of a path: a member, or `[` for the items of a list."""
     match info:
         case inspect.UnionType(types):
-            for each in types:
-                yield from _inside(each, step)
+            for member in types:
+                yield from _inside(member, step)
         case inspect.ListType(item) if step == "[":
             yield item
         case inspect.StructType():
@@ -196,8 +197,8 @@ def _inside(info: inspect.Type, step: str) -> Iterator[inspect.Type]:
 def _values(info: inspect.Type) -> Iterator[Any]:
     match info:
         case inspect.UnionType(types):
-            for each in types:
-                yield from _values(each)
+            for member in types:
+                yield from _values(member)
         case inspect.LiteralType(values):
             yield from values
         case inspect.EnumType(cls):

@@ -7,7 +7,7 @@ import structlog
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept, accept_batch
+from antiphon.apis.chat.accept import AcceptedChat, ServerDefaults, accept, accept_batch
 from antiphon.apis.chat.answer import ChatCompletionBuilder
 from antiphon.apis.chat.schema import BatchChatRequest, ChatOptions, ChatRequest
 from antiphon.apis.chat.stored import stored_messages
@@ -103,7 +103,7 @@ def _log_repairs(repairs: tuple[str, ...]) -> None:
 
 def _journal(
     app: App,
-    accepted: Accepted,
+    accepted: AcceptedChat,
     envelope: Envelope,
     projection: Projection,
     messages: Sequence[ItemRecord],

@@ -5,7 +5,7 @@ from time import time
 from msgspec.structs import replace
 
 from antiphon.apis.chat.accept import accept as accept_chat
-from antiphon.apis.completions.accept import Accepted, accept
+from antiphon.apis.completions.accept import AcceptedCompletion, accept
 from antiphon.apis.completions.answer import CompletionBuilder
 from antiphon.apis.completions.errors import INFILL_PARAMETERS, PARAMETERS
 from antiphon.apis.completions.infill import InfillBuilder, InfillRequest, InfillStream, completion_of
@@ -46,7 +46,7 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
     return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
 
 
-def _echoed(accepted: Accepted) -> int:
+def _echoed(accepted: AcceptedCompletion) -> int:
     """The approximate bytes of the prompts in all choices that show them: four for each token id."""
     prompts = [turn.prompt or "" for turn in accepted.turns]
     sizes = (len(prompt) if isinstance(prompt, str) else BYTES_PER_TOKEN * len(prompt) for prompt in prompts)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from antiphon.apis.chat.accept import Accepted, ServerDefaults, accept
+from antiphon.apis.chat.accept import AcceptedChat, ServerDefaults, accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions
@@ -37,7 +37,7 @@ PARAMETERS = {
 
 def accepted(
     defaults: PresentationOptions = DEFAULT_PRESENTATION, offers: Offers = NO_FUNCTIONS, **more: Any
-) -> Accepted:
+) -> AcceptedChat:
     """A request that says Hi, and more, to a server with tools that offer these functions."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
     names = ParameterNames()

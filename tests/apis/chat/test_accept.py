@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.apis.chat.accept import Accepted
+from antiphon.apis.chat.accept import AcceptedChat
 from antiphon.apis.envelope import PresentationOptions, UsageReports
 from antiphon.core.constraint import JsonObject
 from antiphon.core.errors import RequestError
@@ -170,7 +170,7 @@ def test_what_the_client_wishes_beside_the_answer_is_kept() -> None:
 
     assert (plain.store, plain.request_id) == (False, None)
     assert (wishes.store, wishes.request_id) == (True, "r1")
-    assert isinstance(wishes, Accepted)
+    assert isinstance(wishes, AcceptedChat)
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.apis.completions.accept import Accepted, ChoiceLayout, accept
+from antiphon.apis.completions.accept import AcceptedCompletion, ChoiceLayout, accept
 from antiphon.apis.completions.answer import CompletionBuilder
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.completions.stream import CompletionStream
@@ -45,7 +45,7 @@ PROMPTS = (
 ENVELOPE = Envelope("cmpl-1", "m", 1_700_000_000, PROMPTS)
 
 
-def accepted(**more: Any) -> Accepted:
+def accepted(**more: Any) -> AcceptedCompletion:
     body = {"model": "m", "prompt": "Hi", **more}
     return accept(decode_request(json.dumps(body).encode(), CompletionRequest, ParameterNames()), "me")
 

@@ -9,7 +9,7 @@ from anthropic import Anthropic
 
 from antiphon.apis.envelope import Envelope, RenderedPrompt
 from antiphon.apis.framing import frame
-from antiphon.apis.messages.accept import Accepted, MessageContext, accept
+from antiphon.apis.messages.accept import AcceptedMessage, MessageContext, accept
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.presentation import Presentation
 from antiphon.apis.messages.schema import CreateMessage
@@ -60,7 +60,7 @@ def accepted(
     messages: Any = "Hi",
     context: MessageContext = MessageContext("", unseal=unseal, views=built_in().message_views),  # noqa: B008 (frozen)
     **fields: Any,
-) -> Accepted:
+) -> AcceptedMessage:
     """What a request asks for, of a server that runs no tools but those that the context has."""
     wanted = decode(json.dumps(request(messages, **fields)).encode(), CreateMessage)
     if not context.hosts.functions:

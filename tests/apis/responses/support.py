@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.apis.fields import ParameterNames
-from antiphon.apis.responses.accept import Accepted, ResponseContext, accept
+from antiphon.apis.responses.accept import AcceptedResponse, ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
@@ -54,7 +54,7 @@ class PromptOfSeven(Struct, frozen=True):
 class Answering:
     """A projection that is fed as sources feed it: events go through an accumulator, and what is open is ended."""
 
-    def __init__(self, accepted: Accepted, *, queued: bool = False) -> None:
+    def __init__(self, accepted: AcceptedResponse, *, queued: bool = False) -> None:
         self.projection = ResponseProjection(
             accepted, CREATED, lambda: ENDED + 0.5, lambda text: SEALER.seal(OWNER, text), queued=queued
         )
@@ -108,7 +108,7 @@ def unseal(sealed: str) -> str | None:
 
 def accepted(
     context: Mapping[str, Any] | None = None, *, offers: Offers = NO_FUNCTIONS, **fields: Any
-) -> Accepted:
+) -> AcceptedResponse:
     """A request to a server with tools that offer these functions."""
     wanted = request(**fields)
     hosts = hosts_for(offers, requested_tools(wanted.tools), optional=ALWAYS_SENT)

@@ -17,7 +17,7 @@ from antiphon.apis.chat.schema import (
 from antiphon.apis.chat.tools import Tools, added_tools, tools_of
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
-from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit, variables
+from antiphon.apis.sampling import check, copies, ids_parameter, sampling, stops, token_limit, variables
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts
 from antiphon.core.items import WITH_PARTS, Item, Message, Role, text_in
@@ -27,7 +27,7 @@ _NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_se
 _SWITCHES = {"enabled": True, "disabled": False}
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedChat(Struct, frozen=True):
     """A request that can be answered: the turn, and how to present the answer.
 
     `repairs` lists what was repaired in the history, for the log. `store` and `request_id` are parameters of
@@ -61,14 +61,14 @@ NO_DEFAULTS = ServerDefaults()
 """A server without tools."""
 
 
-def accept(request: ChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> Accepted:
+def accept(request: ChatRequest, owner: str, defaults: ServerDefaults = NO_DEFAULTS) -> AcceptedChat:
     """The turn and presentation for a request of `owner`. Raises RequestError."""
     return accept_messages(request, request.messages, "messages", owner, defaults)
 
 
 def accept_messages(
     options: ChatOptions, messages: list[RequestMessage], where: str, owner: str, defaults: ServerDefaults
-) -> Accepted:
+) -> AcceptedChat:
     """The turn and presentation for these options and this conversation, which is parameter `where`."""
     check(options)
     if options.best_of not in (None, options.n or 1):
@@ -106,7 +106,7 @@ def accept_messages(
         stop_shown=bool(options.include_stop_str_in_output),
         choices=options.n or 1,
         copies=copies(options),
-        token_ids=ids_wanted(options, logprobs),
+        token_ids=ids_parameter(options, logprobs),
         variables=_variables(options),
         ending=ending,
         prefix=prefix,
@@ -121,7 +121,7 @@ def accept_messages(
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is PromptEnding.TRANSCRIPT:
         presentation = replace(presentation, role=messages[-1].role)
-    return Accepted(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
+    return AcceptedChat(turn, presentation, tuple(repairs), bool(options.store), options.request_id)
 
 
 def accept_batch(

@@ -156,13 +156,13 @@ def _message(state: ChoiceResult[EncodedList], presentation: PresentationOptions
 
 def _annotations(state: ChoiceResult[EncodedList], before: int) -> tuple[Annotation, ...]:
     annotations = Annotations(before)
-    found: list[Annotation] = []
+    citations: list[Annotation] = []
     for number, text in enumerate(state.texts):
         for texts, result in state.results:
             if texts == number:
                 annotations.add(result)
-        found += annotations.find(text)
-    return tuple(found)
+        citations += annotations.find(text)
+    return tuple(citations)
 
 
 def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -> list[Raw]:
@@ -171,7 +171,7 @@ def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -
     In a full answer, each is encoded when its token arrives: encoding all at the end would block the event
     loop.
     """
-    name, most = namer(presentation), presentation.logprobs or 0
+    name, count = namer(presentation), presentation.logprobs or 0
     return [
         Raw(
             msgspec.json.encode(
@@ -179,7 +179,7 @@ def token_logprobs(tokens: Iterable[Token], presentation: PresentationOptions) -
                     name(token),
                     logprob_of(token),
                     bytes_of(token),
-                    [TopLogprob(name(top), logprob_of(top), bytes_of(top)) for top in token.top[:most]],
+                    [TopLogprob(name(top), logprob_of(top), bytes_of(top)) for top in token.top[:count]],
                 )
             )
         )

@@ -13,7 +13,7 @@ from antiphon.apis.announced_tools import describe
 from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.media import at_url, file_of, in_base64
-from antiphon.apis.request_object import RequestObject, given
+from antiphon.apis.request_object import RequestObject, object_at
 from antiphon.core.call_results import UNNAMED
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
@@ -185,8 +185,10 @@ def _parts(content: str | list[ContentPart] | None, where: str, apart: str = "")
 def _thoughts(content: str | list[ContentPart] | None, where: str) -> str:
     """The reasoning in parts of an answer, as Mistral's clients send it back, and vLLM's."""
     placed = enumerate(() if content is None or isinstance(content, str) else content)
-    each = (_thought(part, f"{where}.content[{index}]") for index, part in placed if part.type == _THINKING)
-    return "\n\n".join(each)
+    thoughts = (
+        _thought(part, f"{where}.content[{index}]") for index, part in placed if part.type == _THINKING
+    )
+    return "\n\n".join(thoughts)
 
 
 def _thought(part: ContentPart, where: str) -> str:
@@ -233,7 +235,7 @@ def _medium(part: ContentPart, where: str) -> Attachment:
         raise whole.missing(part.type)
     if isinstance(value, str) and part.type.endswith("_url"):
         return at_url(kind, whole, where, part.type)
-    holder = given(value, f"{where}.{part.type}")
+    holder = object_at(value, f"{where}.{part.type}")
     if part.type == "input_audio":
         return in_base64(kind, holder, where)
     return file_of(holder, where, "file_data") if kind is MediaKind.FILE else at_url(kind, holder, where)

@@ -119,7 +119,7 @@ def tools_of(request: ChatOptions, hosts: Hosts, added: Sequence[AddedTools] = (
     choice = _choice(request.tool_choice, functions, hosts)
     if request.parallel_tool_calls is False:
         choice = replace(choice, parallel=False)
-    given += [_read(raw, place) for each in added for place, raw in each.tools]
+    given += [_read(raw, place) for message in added for place, raw in message.tools]
     custom = frozenset(tool.custom.name for tool in given if tool.custom and tool.type == "custom")
     notes = (*hosts.notes, *_notes(request.tools or ()))
     return Tools(functions, choice, custom, notes=notes, announced=announced)
@@ -132,36 +132,36 @@ def _with_added(
 
     A prompt that lists no functions does not say how they are called, so then it lists added ones, too.
     """
-    found = {function.name: function for function in listed}
+    functions = {function.name: function for function in listed}
     announced: dict[int, tuple[Function, ...]] = {}
     for message in added:
-        announces = bool(found) and not message.leading
+        announces = bool(functions) and not message.leading
         for place, raw in message.tools:
             tool = _read(raw, place)
             if tool.type not in _READ:
                 remedy = "Messages bring functions and custom tools only. Use 'tools'."
                 raise RequestError(remedy, param=f"{place}.type")
             function = _function(tool, raw, place)
-            known = found.get(function.name)
+            known = functions.get(function.name)
             if announces and (known is None or known.announced):
                 function = replace(function, announced=True)
                 announced[message.message] = (*announced.get(message.message, ()), function)
-            found[function.name] = function
-    return (*found.values(),), announced
+            functions[function.name] = function
+    return (*functions.values(),), announced
 
 
 def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:
     """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
     if request.tools is None and request.web_search_options is None:
         return {}
-    found = {
+    settings = {
         f"tools[{index}]": {name: value for name, value in tool.items() if value is not None}
         for index, tool in enumerate(request.tools or ())
         if _read(tool, f"tools[{index}]").type not in _READ
     }
     if request.web_search_options is not None:
-        found[WEB_SEARCH_OPTIONS] = _search_settings(request.web_search_options)
-    return found
+        settings[WEB_SEARCH_OPTIONS] = _search_settings(request.web_search_options)
+    return settings
 
 
 def _read(tool: Object, where: str) -> RequestTool:
@@ -211,15 +211,15 @@ def _legacy(request: ChatOptions) -> Tools:
     match request.function_call:
         case NamedTool(name=name):
             only = frozenset({_known(name, _Names(functions), "function_call.name")})
-            wanted = ToolChoice(CallMode.REQUIRED, only, named=True)
+            choice = ToolChoice(CallMode.REQUIRED, only, named=True)
         case None | "auto":
-            wanted = ToolChoice()
+            choice = ToolChoice()
         case "none":
-            wanted = ToolChoice(CallMode.NONE)
+            choice = ToolChoice(CallMode.NONE)
         case _:
             message = "Unknown function call. Use 'none', 'auto' or an object with a 'name'."
             raise RequestError(message, param="function_call")
-    return Tools(functions, replace(wanted, parallel=False), legacy=True)
+    return Tools(functions, replace(choice, parallel=False), legacy=True)
 
 
 def _offered(request: ChatOptions, given: Iterable[RequestTool], hosts: Hosts) -> Iterator[Function]:
@@ -288,36 +288,36 @@ def _refuse_duplicates(functions: tuple[Function, ...]) -> None:
         seen.add(function.name)
 
 
-def _choice(wanted: str | ToolChoiceObject | None, offered: tuple[Function, ...], hosts: Hosts) -> ToolChoice:
+def _choice(choice: str | ToolChoiceObject | None, offered: tuple[Function, ...], hosts: Hosts) -> ToolChoice:
     """Which calls are wanted of the tools that are offered."""
-    if wanted is None:
+    if choice is None:
         return ToolChoice()
-    if isinstance(wanted, str) and wanted not in _MODES:
+    if isinstance(choice, str) and choice not in _MODES:
         raise RequestError(_UNKNOWN_CHOICE, param="tool_choice")
-    if not offered and wanted not in ("none", "auto"):
+    if not offered and choice not in ("none", "auto"):
         message = "'tool_choice' is only allowed when 'tools' are specified."
         raise RequestError(message, param="tool_choice")
-    if isinstance(wanted, str):
-        return ToolChoice(_MODES[wanted])
+    if isinstance(choice, str):
+        return ToolChoice(_MODES[choice])
     known = _Names(offered)
-    if wanted.type == "allowed_tools" and wanted.allowed_tools:
-        names = frozenset(_allowed(wanted.allowed_tools, known, hosts))
-        return ToolChoice(_MODES[wanted.allowed_tools.mode], names)
-    return ToolChoice(CallMode.REQUIRED, _named(wanted, known, hosts), named=True)
+    if choice.type == "allowed_tools" and choice.allowed_tools:
+        names = frozenset(_allowed(choice.allowed_tools, known, hosts))
+        return ToolChoice(_MODES[choice.allowed_tools.mode], names)
+    return ToolChoice(CallMode.REQUIRED, _named(choice, known, hosts), named=True)
 
 
-def _named(wanted: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset[str]:
+def _named(choice: ToolChoiceObject, offered: _Names, hosts: Hosts) -> frozenset[str]:
     """The model's names of the tool that must be called."""
-    match wanted:
+    match choice:
         case ToolChoiceObject(type="function", function=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.function.name")})
         case ToolChoiceObject(type="custom", custom=NamedTool(name=name)):
             return frozenset({_known(name, offered, "tool_choice.custom.name")})
         case ToolChoiceObject(type="function" | "custom" | "allowed_tools"):
-            raise _unwrapped(f"tool_choice.{wanted.type}")
-    hosted = _hosted(wanted.type, offered, hosts)
-    if wanted.server_label is not None:
-        hosted = frozenset(offered.remote(wanted.server_label, wanted.name))
+            raise _unwrapped(f"tool_choice.{choice.type}")
+    hosted = _hosted(choice.type, offered, hosts)
+    if choice.server_label is not None:
+        hosted = frozenset(offered.remote(choice.server_label, choice.name))
     if not hosted:
         raise RequestError(_UNKNOWN_CHOICE, param="tool_choice.type")
     return hosted

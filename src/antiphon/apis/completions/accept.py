@@ -10,7 +10,7 @@ from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, PresentationOptions, shared_presentation
 from antiphon.apis.formats import answer_format
 from antiphon.apis.request import MAX_CHOICES
-from antiphon.apis.sampling import check, copies, ids_wanted, sampling, stops, token_limit
+from antiphon.apis.sampling import check, copies, ids_parameter, sampling, stops, token_limit
 from antiphon.core.errors import RequestError
 from antiphon.core.turn import Turn
 
@@ -33,7 +33,7 @@ class ChoiceLayout(Struct, frozen=True):
     echo: bool = False
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedCompletion(Struct, frozen=True):
     """A request that can be answered: a turn for each prompt, and how to present the answers.
 
     The choices of the first turn come first: `index = prompt * layout.best_of + choice`.
@@ -47,7 +47,7 @@ class Accepted(Struct, frozen=True):
 
 def accept(
     request: CompletionRequest, owner: str, defaults: PresentationOptions = DEFAULT_PRESENTATION
-) -> Accepted:
+) -> AcceptedCompletion:
     """The turns for a request of `owner`; `defaults` is the server's presentation. Raises RequestError."""
     check(request)
     prompts = _prompts(request.prompt)
@@ -70,14 +70,14 @@ def accept(
         stop_shown=bool(request.include_stop_str_in_output),
         choices=layout.best_of,
         copies=copies(request),
-        token_ids=ids_wanted(request, request.logprobs),
+        token_ids=ids_parameter(request, request.logprobs),
         prompt_limit=request.truncate_prompt_tokens,
         suffix=_suffix(request),
         owner=owner,
         parameters=PARAMETERS | {"format": format_source},
     )
     turns = tuple(replace(turn, prompt=prompt) for prompt in prompts)
-    return Accepted(
+    return AcceptedCompletion(
         turns, layout, shared_presentation(request, defaults, request.logprobs), request.request_id
     )
 

@@ -77,7 +77,7 @@ class CompletionBuilder(BodyProjection):
             envelope.id,
             envelope.created,
             envelope.model,
-            [self._choice(index, *each) for index, each in enumerate(shown)],
+            [self._choice(index, *pair) for index, pair in enumerate(shown)],
             # Completions that were not selected also count.
             usage=total(envelope.prompt_tokens, (state.end.usage for state in self._choices)),
             system_fingerprint=envelope.system_fingerprint,

@@ -58,7 +58,7 @@ def completion_of(request: InfillRequest) -> CompletionRequest:
     shared = {name: getattr(request, name) for name in Request.__struct_fields__}
     if request.max_tokens is None:
         shared["max_tokens"] = -1
-    extra = "".join(_SNIPPET.format(each.filename, each.text) for each in request.input_extra or ())
+    extra = "".join(_SNIPPET.format(file.filename, file.text) for file in request.input_extra or ())
     before = f"{extra}{request.input_prefix}{request.prompt}"
     return CompletionRequest(**shared, prompt=before, suffix=request.input_suffix)
 

@@ -44,14 +44,14 @@ class MessageContext(Struct, frozen=True):
     views: ToolViews = NO_VIEWS
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedMessage(Struct, frozen=True):
     """A request that can be answered."""
 
     turn: Turn
     presentation: Presentation
 
 
-def accept(request: CreateMessage, context: MessageContext) -> Accepted:
+def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     """The request as a turn. Raises RequestError."""
     tools = tools_of(request.tools, request.mcp_servers, context.hosts, context.views)
     history = _history(request, context, tools)
@@ -70,7 +70,7 @@ def accept(request: CreateMessage, context: MessageContext) -> Accepted:
         bool(request.context_management),
         tuple(history.citable),
     )
-    return Accepted(turn, shown)
+    return AcceptedMessage(turn, shown)
 
 
 def prompt_turn(request: CountTokens, context: MessageContext) -> Turn:

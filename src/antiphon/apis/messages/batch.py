@@ -124,8 +124,8 @@ def calls_begun(custom_id: str, count: int) -> CallsBegun:
 def read_entry(line: bytes) -> BatchResult | CallsBegun:
     """Parse a stored line."""
     if line.startswith(_BEGUN):
-        begun = msgspec.json.decode(line, type=_BegunLine)
-        return CallsBegun(begun.custom_id, begun.calls_begun, line)
+        calls = msgspec.json.decode(line, type=_BegunLine)
+        return CallsBegun(calls.custom_id, calls.calls_begun, line)
     read = msgspec.json.decode(line, type=_Line)
     return BatchResult(read.result["type"], read.custom_id, line)
 

@@ -106,7 +106,7 @@ Citable = TextDocument | PagedDocument | BlockDocument | CitableSearchResult
 
 def text_document(heading: Heading, text: str) -> TextDocument:
     """A document with one text: its pieces are sentences, or lines, each with the space after it."""
-    ends = [found.end() for found in islice(_END.finditer(text, 0, MAX_CUT), MAX_PIECES - 1)]
+    ends = [match.end() for match in islice(_END.finditer(text, 0, MAX_CUT), MAX_PIECES - 1)]
     starts = [0, *ends, *([len(text)] if [0, *ends][-1] < len(text) else [])]
     return TextDocument(heading, [text[start:end] for start, end in pairwise(starts)], starts)
 
@@ -122,22 +122,22 @@ class CitationFinder:
 
     def __init__(self, given: Sequence[Citable], seal: Seal) -> None:
         self._given = given
-        self._found = Citations()
+        self._citations = Citations()
         self._room = MAX_QUOTED
         self._seal = seal
 
     def add(self, result: ToolResult) -> None:
         """Add the results of a call: they can be cited from now on."""
-        self._found.add(result)
+        self._citations.add(result)
 
     def find(self, text: str) -> tuple[Citation, ...]:
         """The citations in a text, in their order."""
-        found = [*self._pages(text)]
-        found += self._documents(text) if self._given else ()
-        return tuple(citation for _, citation in sorted(found, key=lambda each: each[0]))
+        citations = [*self._pages(text)]
+        citations += self._documents(text) if self._given else ()
+        return tuple(citation for _, citation in sorted(citations, key=lambda placed: placed[0]))
 
     def _pages(self, text: str) -> Iterator[tuple[int, Citation]]:
-        for cited in self._found.find(text):
+        for cited in self._citations.find(text):
             if cited.url:  # Anthropic has no citations of such files
                 mark = self._seal(text[cited.start : cited.end])
                 yield cited.start, WebLocation(cited.quote[:MAX_QUOTE], cited.url, cited.title, mark)

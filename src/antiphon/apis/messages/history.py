@@ -25,7 +25,7 @@ from antiphon.apis.messages.citations import (
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.tools import Tools
-from antiphon.apis.request_object import RequestObject, given, json_text
+from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
@@ -96,7 +96,7 @@ class History:
         if isinstance(content, str):
             blocks = [RequestObject({"type": "text", "text": content}, message)]
         else:
-            blocks = [given(block, f"{where}[{index}]") for index, block in enumerate(content)]
+            blocks = [object_at(block, f"{where}[{index}]") for index, block in enumerate(content)]
         said = False
         for block in sorted(blocks, key=lambda block: block.value.get("type") != "tool_result"):
             type_ = block.text("type")
@@ -257,8 +257,8 @@ def cited_files(messages: Sequence[RequestMessage]) -> Iterator[Attachment]:
 
 def _documents(content: Sequence[Any], where: str) -> Iterator[RequestObject]:
     """The documents among blocks, and in results of tools."""
-    for index, each in enumerate(content):
-        block = given(each, f"{where}[{index}]")
+    for index, value in enumerate(content):
+        block = object_at(value, f"{where}[{index}]")
         inner = block.value.get("content")
         if block.value.get("type") == "document":
             yield block

@@ -17,7 +17,7 @@ _WRITTEN = re.compile(r"-x([0-9a-f]{2,6})-")
 
 def wire_id(prefix: str, call_id: str) -> str:
     """The id of a call as clients get it."""
-    return prefix + _NOT_IN_IDS.sub(lambda found: f"-x{ord(found[0]):02x}-", call_id.removeprefix("call_"))
+    return prefix + _NOT_IN_IDS.sub(lambda match: f"-x{ord(match[0]):02x}-", call_id.removeprefix("call_"))
 
 
 def core_id(given: str) -> str:
@@ -28,8 +28,8 @@ def core_id(given: str) -> str:
     return given
 
 
-def _character(found: re.Match[str]) -> str:
+def _character(match: re.Match[str]) -> str:
     """The character of a code; others stay as they are."""
-    code = int(found[1], 16)
+    code = int(match[1], 16)
     is_written = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF and _NOT_IN_IDS.match(chr(code))
-    return chr(code) if is_written else found[0]
+    return chr(code) if is_written else match[0]

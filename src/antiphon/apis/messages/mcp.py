@@ -7,7 +7,7 @@ API has no approvals: a client that names a server allows calls of its tools.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.apis.request_object import Object, RequestObject, given
+from antiphon.apis.request_object import Object, RequestObject, object_at
 from antiphon.core.errors import RequestError
 
 TOOLSET = "mcp_toolset"
@@ -38,14 +38,14 @@ def toolset_places(tools: Sequence[Any] | None, servers: Sequence[Any] | None) -
 
     Raises RequestError.
     """
-    named, found = _servers(servers), dict[str, str]()
+    named, places = _servers(servers), dict[str, str]()
     for where, toolset in _toolsets(tools).items():
         server = named.get(toolset.named("mcp_server_name"))
         place = server.where if server is not None else where
-        if place in found.values():
+        if place in places.values():
             raise toolset.wrong("mcp_server_name", "There are two toolsets of this server. Leave one out.")
-        found[where] = place
-    return found
+        places[where] = place
+    return places
 
 
 def is_enabled(toolset: RequestObject, name: str) -> bool:
@@ -82,21 +82,21 @@ def _changed(server: Any, change: Callable[[str], str | None]) -> Any:
 
 def _servers(servers: Sequence[Any] | None) -> dict[str, RequestObject]:
     """The servers that the request names, by name."""
-    found: dict[str, RequestObject] = {}
-    for index, each in enumerate(servers or ()):
-        server = given(each, f"mcp_servers[{index}]")
+    by_name: dict[str, RequestObject] = {}
+    for index, value in enumerate(servers or ()):
+        server = object_at(value, f"mcp_servers[{index}]")
         name = server.named("name")
         if server.text("type") != "url":
             raise server.wrong("type", "Use 'url'.")
-        if name in found:
+        if name in by_name:
             raise server.wrong("name", "There are two servers of this name. Rename one.")
-        found[name] = server
-    return found
+        by_name[name] = server
+    return by_name
 
 
 def _toolsets(tools: Sequence[Any] | None) -> dict[str, RequestObject]:
     """The toolsets, by their places."""
-    places = (given(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
+    places = (object_at(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
     return {tool.where: tool for tool in places if tool.text_or_none("type") == TOOLSET}
 
 

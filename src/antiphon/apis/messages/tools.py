@@ -15,7 +15,7 @@ from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import EVERY_TOOL, NO_VIEWS, ToolViews
-from antiphon.apis.request_object import Object, RequestObject, given
+from antiphon.apis.request_object import Object, RequestObject, object_at
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
@@ -69,7 +69,7 @@ def requested_tools(
     """The settings of tools that the server may run, by their place in the request. Raises RequestError."""
     requested: dict[str, Object] = mcp_settings(tools, servers)
     for index, tool in enumerate(tools or ()):
-        where = given(tool, f"tools[{index}]")
+        where = object_at(tool, f"tools[{index}]")
         kind = _kind(where)
         if views.stand_for(kind):
             requested[where.where] = views.own_settings(where, kind, served)
@@ -90,7 +90,7 @@ def tools_of(
     notes = [*hosts.notes]
     places = toolset_places(tools, servers)
     for index, tool in enumerate(tools or ()):
-        where = given(tool, f"tools[{index}]")
+        where = object_at(tool, f"tools[{index}]")
         offered = [*_offered(where, places, hosts, views)]
         kind = _kind(where)
         shown = further_members(where.value, _READ[CUSTOM]) if kind == CUSTOM else ()
@@ -102,7 +102,7 @@ def tools_of(
                 message = f"There are two tools with the name '{function.name}'. Give each its own."
                 raise RequestError(message, param=where.place("name"))
         if offered:
-            names[where.text_or_none("name") or offered[0].name] = frozenset(each.name for each in offered)
+            names[where.text_or_none("name") or offered[0].name] = frozenset(f.name for f in offered)
     others = (hosts.functions.get(f"mcp_servers[{index}]", ()) for index in range(len(servers or ())))
     for functions_of_one in (*others, hosts.defaults):
         for function in functions_of_one:
@@ -111,22 +111,22 @@ def tools_of(
     return Tools(tuple(functions.values()), names, _limit(tools or (), hosts), tuple(notes), views)
 
 
-def tool_choice(wanted: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
+def tool_choice(requested: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
     """Which calls the answer may have, and whether it must have one. Raises RequestError."""
-    if wanted is None:
+    if requested is None:
         return ToolChoice()
-    calling, parallel = _CALLING[wanted.type], not wanted.disable_parallel_tool_use
+    calling, parallel = _CALLING[requested.type], not requested.disable_parallel_tool_use
     if calling is CallMode.REQUIRED and not tools.functions:
         message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
-    if wanted.type != "tool":
+    if requested.type != "tool":
         return ToolChoice(calling, parallel=parallel)
-    choice = RequestObject(msgspec.to_builtins(wanted), "tool_choice")
+    choice = RequestObject(msgspec.to_builtins(requested), "tool_choice")
     only = tools.names.get(choice.text("name"))
     if only is None:
         raise choice.wrong(
             "name",
-            f"There is no tool with the name '{wanted.name}' in the request. Offer it, or name another.",
+            f"There is no tool with the name '{requested.name}' in the request. Offer it, or name another.",
         )
     return ToolChoice(calling, only, parallel, named=True)
 
@@ -152,13 +152,11 @@ def _offered(
         yield _clients_own(tool, CLIENT_TOOLS[kind])
     elif kind == TOOLSET:
         functions = hosts.functions.get(places[tool.where], ())
-        yield from (each for each in functions if each.hosted and is_enabled(tool, each.hosted.action))
+        yield from (f for f in functions if f.hosted and is_enabled(tool, f.hosted.action))
     elif kind not in TOOL_SEARCH:
         functions = hosts.functions.get(tool.where, ())
         actions = views.actions(kind)
-        yield from (
-            each for each in functions if each.hosted and (not actions or each.hosted.action in actions)
-        )
+        yield from (f for f in functions if f.hosted and (not actions or f.hosted.action in actions))
 
 
 def _clients_own(tool: RequestObject, known: ClientTool) -> Function:
@@ -191,14 +189,14 @@ def _custom(tool: RequestObject) -> Function:
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:
     """The most calls of server tools: the total of the limits of the tools."""
     uses = [(index, tools[index].get("max_uses")) for index in range(len(tools))]
-    hosted = [(index, most) for index, most in uses if hosts.functions.get(f"tools[{index}]")]
-    limited = [(index, most) for index, most in hosted if most is not None]
-    for index, most in limited:
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+    hosted = [(index, limit) for index, limit in uses if hosts.functions.get(f"tools[{index}]")]
+    limited = [(index, limit) for index, limit in hosted if limit is not None]
+    for index, limit in limited:
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise RequestObject({}, f"tools[{index}]").wrong("max_uses", "Use a whole number from 1 on.")
         if len(limited) < len(hosted):
             message = (
                 "Calls are counted for all tools of the server together. Give it to each of them, or none."
             )
             raise RequestObject({}, f"tools[{index}]").wrong("max_uses", message)
-    return sum(most for _, most in limited) if limited else None
+    return sum(limit for _, limit in limited) if limited else None

@@ -107,7 +107,7 @@ class ConversationItems(NamedTuple):
     triggered: bool
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedResponse(Struct, frozen=True):
     """A request that was read and checked.
 
     `items` are those of its input, as they are stored. `compacts`: the client wants a compaction instead of
@@ -134,7 +134,7 @@ class Accepted(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
-def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
+def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
     """The request as a turn. Raises RequestError."""
     _refuse(request)
     conversation = parse_conversation(request, context)
@@ -157,7 +157,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> Accepted:
         copies=LOGPROB_COPIES,
         token_ids="enable_response_messages" if request.enable_response_messages else "",
     )
-    return Accepted(
+    return AcceptedResponse(
         id=context.id,
         turn=turn,
         items=to_stored(conversation.items),
@@ -288,10 +288,10 @@ def check_conflicts(request: PromptParams) -> None:
 
 
 def _include(request: CreateResponse, presenters: Presenters) -> frozenset[str]:
-    for index, wanted in enumerate(request.include or ()):
-        if wanted not in INCLUDABLE and wanted not in presenters.includes:
+    for index, value in enumerate(request.include or ()):
+        if value not in INCLUDABLE and value not in presenters.includes:
             known = ", ".join(sorted(INCLUDABLE | presenters.includes))
-            message = f"'{wanted}' cannot be included. Use one of: {known}."
+            message = f"'{value}' cannot be included. Use one of: {known}."
             raise RequestError(message, param=f"include[{index}]")
     return frozenset(request.include or ())
 

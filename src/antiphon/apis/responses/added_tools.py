@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.announced_tools import describe
-from antiphon.apis.request_object import RequestObject, given, json_text
+from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Role, TextPart
 from antiphon.core.turn import Function
@@ -40,21 +40,21 @@ class AddedTools(Struct, frozen=True):
 def added_tools(items: Sequence[RequestObject]) -> list[AddedTools]:
     """The tools of all items of a conversation, in order. Raises RequestError."""
     compacted = max((i for i, item in enumerate(items) if item.value["type"] == "compaction"), default=-1)
-    found, leading = [], True
+    added, leading = [], True
     for index, item in enumerate(items):
         if item.value["type"] in (ADDED, FOUND):
             announced = not leading and index > compacted
-            found.append(AddedTools(item.value["id"], _tools_of(item), announced))
+            added.append(AddedTools(item.value["id"], _tools_of(item), announced))
         elif item.value.get("role") not in ("system", "developer"):
             leading = False
-    return found
+    return added
 
 
 def _tools_of(item: RequestObject) -> tuple[RequestObject, ...]:
     """The tools of an item, whose places are unique in the conversation."""
     where = item.where if item.where.endswith("]") else item.value["id"]
     tools = tuple(
-        given(tool, f"{where}.tools[{index}]") for index, tool in enumerate(item.value.get("tools") or ())
+        object_at(tool, f"{where}.tools[{index}]") for index, tool in enumerate(item.value.get("tools") or ())
     )
     for tool in tools:
         if tool.value.get("type") == "mcp":  # its secrets would be stored with the conversation
@@ -65,14 +65,14 @@ def _tools_of(item: RequestObject) -> tuple[RequestObject, ...]:
 
 def raw_added_tools(history: Iterable[bytes], input_: str | list[Any] | None) -> dict[str, Any]:
     """The tools in the items of a conversation as they are, by their places. Errors are found later."""
-    decoded = [msgspec.json.decode(payload) for payload in history if any(each in payload for each in _MARKS)]
+    decoded = [msgspec.json.decode(payload) for payload in history if any(mark in payload for mark in _MARKS)]
     items = [(item["id"], item) for item in decoded]
     if isinstance(input_, list):
         items += [(f"input[{index}]", item) for index, item in enumerate(input_) if isinstance(item, dict)]
-    found = [(where, item.get("tools")) for where, item in items if item.get("type") in (ADDED, FOUND)]
+    lists = [(where, item.get("tools")) for where, item in items if item.get("type") in (ADDED, FOUND)]
     return {
         f"{where}.tools[{index}]": tool
-        for where, tools in found
+        for where, tools in lists
         for index, tool in enumerate(tools if isinstance(tools, list) else ())
     }
 

@@ -353,10 +353,10 @@ _COMPUTER_FIELDS = ("action", "actions")
 def client_tool(tool: Mapping[str, Any]) -> ClientTool | None:
     """The client's tool of this type, if the tool of a request is one."""
     type_, environment = tool.get("type"), tool.get("environment")
-    found = CLIENT_TOOLS.get(type_) if isinstance(type_, str) else None
-    if found is _SHELL and not (isinstance(environment, dict) and environment.get("type") == "local"):
+    entry = CLIENT_TOOLS.get(type_) if isinstance(type_, str) else None
+    if entry is _SHELL and not (isinstance(environment, dict) and environment.get("type") == "local"):
         return None
-    return None if found is _SEARCH and tool.get("execution") != "client" else found
+    return None if entry is _SEARCH and tool.get("execution") != "client" else entry
 
 
 def _schema(type_: Any) -> dict[str, Any]:
@@ -365,15 +365,15 @@ def _schema(type_: Any) -> dict[str, Any]:
 
     def whole(value: Any) -> Any:
         if isinstance(value, list):
-            return [whole(each) for each in value]
+            return [whole(part) for part in value]
         if not isinstance(value, dict):
             return value
         if "$ref" in value:
             return whole(components[value["$ref"]])
-        return {key: whole(each) for key, each in value.items() if key not in ("title", "discriminator")}
+        return {key: whole(part) for key, part in value.items() if key not in ("title", "discriminator")}
 
-    found: dict[str, Any] = whole(schema)
-    return found
+    whole_schema: dict[str, Any] = whole(schema)
+    return whole_schema
 
 
 class OpenClientCall(OpenItem):
@@ -443,7 +443,7 @@ def read_screenshot(item: RequestObject) -> Iterator[Item]:
 def client_call(type_: str, field: str) -> Callable[[RequestObject], Iterator[Item]]:
     """Reads calls whose arguments are in a field, as this tool has them."""
     tool = CLIENT_TOOLS[type_]
-    wrapped = field in {each.name for each in msgspec.structs.fields(tool.arguments)}
+    wrapped = field in {member.name for member in msgspec.structs.fields(tool.arguments)}
 
     def read(item: RequestObject) -> Iterator[Item]:
         given = item.value.get(field)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.apis.media import may_have_media, references_in
-from antiphon.apis.request_object import Object, RequestObject, given, json_text
+from antiphon.apis.request_object import Object, RequestObject, json_text, object_at
 from antiphon.apis.responses.kinds import KINDS, REFERENCE, item_id, kind_of
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.core.errors import NotFoundError
@@ -47,7 +47,7 @@ def parse_input(input_: str | list[Any] | None, own_types: Container[str] = ()) 
 
 def parse_items(items: Sequence[Any], where: str, own_types: Container[str] = ()) -> list[RequestObject]:
     """Items, each of a type in a specification, or one of the server's own. Raises RequestError."""
-    return [_typed(given(item, f"{where}[{index}]"), own_types) for index, item in enumerate(items)]
+    return [_typed(object_at(item, f"{where}[{index}]"), own_types) for index, item in enumerate(items)]
 
 
 def _typed(item: RequestObject, own_types: Container[str]) -> RequestObject:
@@ -142,7 +142,7 @@ def to_stored(items: list[RequestObject]) -> tuple[StoredItem, ...]:
 
 def _stored(item: Mapping[str, Any], payload: bytes) -> StoredItem:
     blobs = references_in(item) if may_have_media(payload) else ()
-    return StoredItem(item["id"], item["type"], payload, blobs=tuple(each.digest for each in blobs))
+    return StoredItem(item["id"], item["type"], payload, blobs=tuple(blob.digest for blob in blobs))
 
 
 def _complete(item: RequestObject, new_id: str) -> Object:

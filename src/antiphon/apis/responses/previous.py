@@ -8,7 +8,7 @@ prompt again, and so are the tools of a developer message: only its instructions
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.apis.request_object import Object, RequestObject, given, json_text
+from antiphon.apis.request_object import Object, RequestObject, json_text, object_at
 
 PARAMETER = "previous_input_messages"
 _NOT_TOOLS = (None, "all", "assistant", "user")  # recipients that are no tools
@@ -19,7 +19,7 @@ def previous_items(messages: list[Any] | None) -> Iterator[RequestObject]:
     """The items for these messages. Raises RequestError."""
     unanswered: list[str] = []  # ids of calls, oldest first
     for index, message in enumerate(messages or ()):
-        where = given(message, f"{PARAMETER}[{index}]")
+        where = object_at(message, f"{PARAMETER}[{index}]")
         for item in _items(where, f"call_previous_{index}", unanswered):
             yield RequestObject(item, where.where)
 

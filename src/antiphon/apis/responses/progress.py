@@ -25,7 +25,7 @@ _FIELDS = {
 """Events that add to an item → the field that they add to: a text, or a list of parts that have one."""
 
 
-class _Event(Struct):
+class _ItemEvent(Struct):
     """Fields of such events: one of `item`, `part` and `delta` is set. Large fields are not decoded."""
 
     output_index: int
@@ -35,13 +35,13 @@ class _Event(Struct):
     logprobs: list[Raw] = []
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = msgspec.json.Decoder(_ItemEvent).decode
 
 
 def output_so_far(lines: Iterable[bytes]) -> list[Raw | dict[str, Any]]:
     """The items: complete ones in encoded form; the others are in progress."""
     done: dict[int, Raw] = {}
-    begun: dict[int, dict[str, Any]] = {}
+    items: dict[int, dict[str, Any]] = {}
     texts: dict[tuple[int, str], list[str]] = {}
     for line in lines:
         type_ = event_type(line)
@@ -51,19 +51,19 @@ def output_so_far(lines: Iterable[bytes]) -> list[Raw | dict[str, Any]]:
         event = _decode(line)
         index = event.output_index
         if type_ == _ADDED:
-            begun[index] = msgspec.json.decode(event.item)
+            items[index] = msgspec.json.decode(event.item)
         elif type_ == _DONE:
             done[index] = event.item
         elif event.part is not None:
-            begun[index][field].append(event.part)
+            items[index][field].append(event.part)
         else:
             texts.setdefault((index, field), []).append(event.delta)
             if event.logprobs:
-                begun[index][field][-1]["logprobs"] += event.logprobs
+                items[index][field][-1]["logprobs"] += event.logprobs
     for (index, field), pieces in texts.items():
         if index not in done:
-            _set_text(begun[index], field, "".join(pieces))
-    return [item for _, item in sorted((begun | done).items())]
+            _set_text(items[index], field, "".join(pieces))
+    return [item for _, item in sorted((items | done).items())]
 
 
 def _set_text(item: dict[str, Any], field: str, text: str) -> None:

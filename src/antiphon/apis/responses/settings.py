@@ -41,8 +41,8 @@ def response_settings(
     """
     if forced:
         names = dict.fromkeys(forced & _SHOWN)
-        most = int(defaults["max_tokens"]) if "max_tokens" in forced else request.max_output_tokens
-        request = replace(request, **names, max_output_tokens=most)
+        max_tokens = int(defaults["max_tokens"]) if "max_tokens" in forced else request.max_output_tokens
+        request = replace(request, **names, max_output_tokens=max_tokens)
     text, reasoning = request.text, request.reasoning or ReasoningOptions()
     conversation = request.conversation_id
     choice = request.tool_choice
@@ -87,32 +87,32 @@ def _given(value: T | None, default: T) -> T:
 def text_format(text: TextOptions | None) -> tuple[Named, ...]:
     """The format that `text.format` requests, none for plain text. Raises RequestError."""
     given = text.format if text else None
-    wanted = _format(RequestObject(given, SOURCE)) if given is not None else None
-    return () if wanted is None else ((SOURCE, wanted),)
+    form = _format(RequestObject(given, SOURCE)) if given is not None else None
+    return () if form is None else ((SOURCE, form),)
 
 
-def _format(wanted: RequestObject) -> Format | None:
-    match wanted.text("type"):
+def _format(form: RequestObject) -> Format | None:
+    match form.text("type"):
         case "text":
             return None
         case "json_object":
             return JsonObject()
         case "json_schema":
-            schema = wanted.object_or_none("schema")
+            schema = form.object_or_none("schema")
             if schema is None:
-                raise wanted.missing("schema")
-            strict = bool(wanted.flag_or_none("strict"))
-            about = wanted.text_or_none("description")
-            return JsonSchema(schema.value, strict, wanted.named("name"), about)
-    raise wanted.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
+                raise form.missing("schema")
+            strict = bool(form.flag_or_none("strict"))
+            about = form.text_or_none("description")
+            return JsonSchema(schema.value, strict, form.named("name"), about)
+    raise form.wrong("type", "Use 'text', 'json_object' or 'json_schema'.")
 
 
 def echo_format(text: TextOptions | None) -> Object:
     """The format as the response returns it, with every field."""
-    wanted = (text.format if text else None) or PLAIN
-    if wanted["type"] != "json_schema":
-        return wanted
+    form = (text.format if text else None) or PLAIN
+    if form["type"] != "json_schema":
+        return form
     # OpenAI does not allow null here, and Open Responses requires the field: an empty text is valid in both.
     return {"description": "", "strict": False} | {
-        name: value for name, value in wanted.items() if value is not None
+        name: value for name, value in form.items() if value is not None
     }

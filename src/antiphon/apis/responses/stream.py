@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw
 
 from antiphon.apis.citations import Citations
 from antiphon.apis.responses import events as wire
-from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, Accepted
+from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
 from antiphon.apis.responses.client_tools import CLIENT_TOOLS, OpenClientCall
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
@@ -89,7 +89,7 @@ class ResponseProjection:
 
     def __init__(
         self,
-        accepted: Accepted,
+        accepted: AcceptedResponse,
         created_at: int,
         clock: Callable[[], float],
         seal: Seal | None = None,

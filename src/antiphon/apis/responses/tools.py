@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
-from antiphon.apis.request_object import Object, RequestObject, given
+from antiphon.apis.request_object import Object, RequestObject, object_at
 from antiphon.apis.responses.added_tools import AddedTools, added_tools
 from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.tool_schemas import check_schema, further_members
@@ -113,9 +113,9 @@ class Toolbox:
         """The functions of a server tool that the model is offered."""
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
 
-    def named_of(self, wanted: RequestObject, type_: str) -> Iterator[str]:
+    def named_of(self, reference: RequestObject, type_: str) -> Iterator[str]:
         """The model's names of a tool with its own type: of a remote server, all or the given one."""
-        label, name = wanted.text_or_none("server_label"), wanted.text_or_none("name")
+        label, name = reference.text_or_none("server_label"), reference.text_or_none("name")
         for function in self.hosted(type_):
             hosted = function.hosted
             if hosted is None or (label in (None, hosted.server) and name in (None, hosted.action)):
@@ -129,17 +129,17 @@ class Toolbox:
         """The flat name of the tool in a tool choice. Raises RequestError if it is not exactly one."""
         _refuse_wrapped(choice)
         name, space = choice.text("name"), choice.text_or_none("namespace")
-        type_, wanted = choice.value["type"], flat_name(space, name)
-        tool, found = self._tools.get(wanted), []
+        type_, flat = choice.value["type"], flat_name(space, name)
+        tool, names = self._tools.get(flat), []
         if tool is not None and tool.type == type_:
-            found = [wanted]
+            names = [flat]
         elif space is None:  # a plain name is accepted for a tool of a namespace, if it is unique
-            found = self._by_plain_name.get((type_, name), [])
-        if not found:
+            names = self._by_plain_name.get((type_, name), [])
+        if not names:
             raise choice.wrong("name", f"There is no such tool in 'tools': '{name}'.")
-        if len(found) > 1:
-            raise choice.wrong("name", f"It may be any of {', '.join(found)}. Use one of these names.")
-        return found[0]
+        if len(names) > 1:
+            raise choice.wrong("name", f"It may be any of {', '.join(names)}. Use one of these names.")
+        return names[0]
 
     def __bool__(self) -> bool:
         return bool(self._tools)
@@ -155,36 +155,36 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 def toolbox(tools: list[Any] | None, hosts: Hosts, items: Sequence[RequestObject] = ()) -> Toolbox:
     """The tools of a request and of its items, with the server tools in `hosts`. Raises RequestError."""
-    found: dict[str, Tool] = {}
+    by_name: dict[str, Tool] = {}
     notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
-        where = given(tool, f"tools[{index}]")
+        where = object_at(tool, f"tools[{index}]")
         notes += _notes(where)
         for offered in _offered(where, hosts):
             name = offered.function.name
-            if name in found:
-                raise RequestError(_twins(found[name], offered), param=where.where)
-            found[name] = offered
+            if name in by_name:
+                raise RequestError(_twins(by_name[name], offered), param=where.where)
+            by_name[name] = offered
     for function in hosts.defaults:
         assert function.hosted is not None
-        found.setdefault(function.name, Tool(function.hosted.type, function.name, UNSET, function))
-    announced = {each.item: _added(each, found, hosts) for each in added_tools(items)}
-    return Toolbox(found, hosts, tuple(notes), announced)
+        by_name.setdefault(function.name, Tool(function.hosted.type, function.name, UNSET, function))
+    announced = {added.item: _added(added, by_name, hosts) for added in added_tools(items)}
+    return Toolbox(by_name, hosts, tuple(notes), announced)
 
 
-def _added(added: AddedTools, found: dict[str, Tool], hosts: Hosts) -> list[Function]:
-    """Adds the tools of an item to those that were `found`; returns those that it announces.
+def _added(added: AddedTools, by_name: dict[str, Tool], hosts: Hosts) -> list[Function]:
+    """Adds the tools of an item to those in `by_name`; returns those that it announces.
 
     Where the prompt lists no tools, it says nothing about calls, either: then it has to list these. A tool
     that it lists already stays there.
     """
-    announces = added.announced and bool(found)
+    announces = added.announced and bool(by_name)
     functions = []
-    for offered in (each for tool in added.tools for each in _offered(tool, hosts)):
-        known = found.get(offered.function.name)
+    for offered in (offer for tool in added.tools for offer in _offered(tool, hosts)):
+        known = by_name.get(offered.function.name)
         announced = announces and (known is None or known.function.announced)
         function = replace(offered.function, announced=announced)
-        found[function.name] = replace(offered, function=function)
+        by_name[function.name] = replace(offered, function=function)
         functions += [function] if announced else []
     return functions
 
@@ -328,11 +328,11 @@ def _unsealed(tool: Object, unseal: Callable[[str], str | None]) -> Object:
 
 def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolChoice:
     """Which calls the answer may have, and whether it must have one. Raises RequestError."""
-    wanted = _choice(choice, tools)
-    if wanted.calling is CallMode.REQUIRED and not tools:
+    requested = _choice(choice, tools)
+    if requested.calling is CallMode.REQUIRED and not tools:
         message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
-    return replace(wanted, parallel=parallel is not False)
+    return replace(requested, parallel=parallel is not False)
 
 
 def _choice(choice: object, tools: Toolbox) -> ToolChoice:
@@ -343,25 +343,25 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
             known = "'auto', 'none', 'required', or an object"
             raise RequestError(f"Unknown tool choice '{choice}'. Use {known}.", param="tool_choice")
         return ToolChoice(_MODES[choice])
-    wanted = given(choice, "tool_choice")
-    if wanted.text("type") != "allowed_tools":
-        return ToolChoice(CallMode.REQUIRED, _allowed(wanted, tools), named=True)
-    mode = wanted.text_or_none("mode") or CallMode.AUTO.value
+    reference = object_at(choice, "tool_choice")
+    if reference.text("type") != "allowed_tools":
+        return ToolChoice(CallMode.REQUIRED, _allowed(reference, tools), named=True)
+    mode = reference.text_or_none("mode") or CallMode.AUTO.value
     if mode not in _MODES:
-        raise wanted.wrong("mode", "Use 'auto' or 'required'.")
-    allowed = wanted.objects("tools")
+        raise reference.wrong("mode", "Use 'auto' or 'required'.")
+    allowed = reference.objects("tools")
     if not allowed:
-        raise wanted.wrong("tools", "Name at least one tool.")
+        raise reference.wrong("tools", "Name at least one tool.")
     return ToolChoice(_MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed)))
 
 
-def _allowed(wanted: RequestObject, tools: Toolbox) -> frozenset[str]:
+def _allowed(reference: RequestObject, tools: Toolbox) -> frozenset[str]:
     """The flat names of a tool that a choice allows: a server tool may have several."""
-    type_ = wanted.text("type")
+    type_ = reference.text("type")
     if type_ in (FUNCTION, CUSTOM):
-        return frozenset({tools.named(wanted)})
-    names = frozenset(tools.named_of(wanted, type_))
+        return frozenset({tools.named(reference)})
+    names = frozenset(tools.named_of(reference, type_))
     if not names:
         message = f"Tools of type '{type_}' are not offered to the model. Use one of those that are."
-        raise wanted.wrong("type", message)
+        raise reference.wrong("type", message)
     return names

@@ -8,7 +8,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.apis.responses.accept import Accepted, ResponseContext, accept, check_conflicts, prompt_turn
+from antiphon.apis.responses.accept import (
+    AcceptedResponse,
+    ResponseContext,
+    accept,
+    check_conflicts,
+    prompt_turn,
+)
 from antiphon.apis.responses.added_tools import raw_added_tools
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.output.reasoning import REASONING_FORMS
@@ -39,7 +45,7 @@ class ResponseRequest(Struct, frozen=True):
     `history` holds the payloads of the items before its input.
     """
 
-    accepted: Accepted
+    accepted: AcceptedResponse
     model: Model
     history: Sequence[bytes]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from antiphon.apis.citations import CitableDetails, FoundCitation
+from antiphon.apis.citations import CitableDetails, TextCitation
 from antiphon.tools.containers import paths_in
 
 TYPE = "code_interpreter"
@@ -31,11 +31,11 @@ class ProgramDetails(CitableDetails, frozen=True, tag="printed"):
     files: tuple[WrittenFile, ...] = ()
 
     @classmethod
-    def citations(cls, text: str, details: Sequence["ProgramDetails"]) -> Iterator[FoundCitation]:
+    def citations(cls, text: str, details: Sequence["ProgramDetails"]) -> Iterator[TextCitation]:
         """The files that a text names by their paths."""
         written = {file.path: (program.container_id, file) for program in details for file in program.files}
         for start, end, path in paths_in(text) if written else ():
             if path in written:
                 container, file = written[path]
                 name = path.rpartition("/")[2]
-                yield FoundCitation(start, end, file_id=file.id, filename=name, container_id=container)
+                yield TextCitation(start, end, file_id=file.id, filename=name, container_id=container)

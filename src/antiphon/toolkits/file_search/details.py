@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.apis.citations import CitableDetails, FoundCitation
+from antiphon.apis.citations import CitableDetails, TextCitation
 from antiphon.toolkits.file_search.query import FileResult, file_citations
 
 TYPE = "file_search"
@@ -17,11 +17,11 @@ class FileSearchDetails(CitableDetails, frozen=True, tag="files_searched"):
     results: tuple[FileResult, ...]
 
     @classmethod
-    def citations(cls, text: str, details: Sequence["FileSearchDetails"]) -> Iterator[FoundCitation]:
+    def citations(cls, text: str, details: Sequence["FileSearchDetails"]) -> Iterator[TextCitation]:
         """The results that a text cites by the numbers of their search, and of themselves."""
         searches = {search.number: search.results for search in details}
         for start, end, search, result in file_citations(text):
             results = searches.get(search, ())
             if result < len(results):
-                found = results[result]
-                yield FoundCitation(start, end, file_id=found.file_id, filename=found.filename)
+                file = results[result]
+                yield TextCitation(start, end, file_id=file.file_id, filename=file.filename)

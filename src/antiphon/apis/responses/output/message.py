@@ -5,7 +5,7 @@ from typing import cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from antiphon.apis.citations import FoundCitation
+from antiphon.apis.citations import TextCitation
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, text_of
 from antiphon.apis.responses.events import (
     AnnotationAdded,
@@ -21,7 +21,7 @@ from antiphon.core.events import Delta
 from antiphon.core.items import Item, Message
 from antiphon.core.plain_tokens import SequenceNumbers
 
-Cite = Callable[[str], Sequence[FoundCitation]]
+Cite = Callable[[str], Sequence[TextCitation]]
 """The citations in a text."""
 
 
@@ -52,7 +52,7 @@ class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citati
     end_index: int
 
 
-def annotation_of(cited: FoundCitation) -> FileCitation | UrlCitation | ContainerFileCitation:
+def annotation_of(cited: TextCitation) -> FileCitation | UrlCitation | ContainerFileCitation:
     """The annotation of a citation."""
     if cited.container_id:
         return ContainerFileCitation(
@@ -63,7 +63,7 @@ def annotation_of(cited: FoundCitation) -> FileCitation | UrlCitation | Containe
     return UrlCitation(cited.url, cited.title, cited.start, cited.end)
 
 
-def _no_citations(text: str) -> Sequence[FoundCitation]:
+def _no_citations(text: str) -> Sequence[TextCitation]:
     return ()
 
 
