@@ -27,7 +27,7 @@ import antiphon
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.log import configure
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 from bench.report import Target, target_table
 from bench.scenario import PLAIN, script_line
 from tests.server import running
@@ -90,11 +90,11 @@ class Chooser:
     type = TOOL
     aliases: tuple[str, ...] = ()
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """Take any settings."""
         return ToolOffer((Function("choose", "Chooses a song.", {}, hosted=Hosted(TOOL, "choose")),))
 
-    def open(self, wanted: WantedTool) -> "Chooser":
+    def open(self, requested: RequestedTool) -> "Chooser":
         """Begin to work."""
         return self
 

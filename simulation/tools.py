@@ -15,7 +15,7 @@ from typing import Any
 from antiphon.core.hosts import ListedTool, Listing
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 from simulation.laws import LawError, law
 from simulation.loop import SimulatedLoop
 
@@ -101,14 +101,14 @@ class EffectTool:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        approval = wanted.settings["require_approval"] == "always"
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        approval = requested.settings["require_approval"] == "always"
         hosted = Hosted(self.type, "act", label=LABEL, approval=approval)
-        listing = wanted.listing or Listing(LABEL, (ListedTool("act", input_schema=SCHEMA),))
+        listing = requested.listing or Listing(LABEL, (ListedTool("act", input_schema=SCHEMA),))
         return ToolOffer((Function("act", "Acts.", SCHEMA, hosted=hosted),), (), listing)
 
-    def open(self, wanted: WantedTool) -> "_Session":
-        return _Session(self._effects, wanted.owner)
+    def open(self, requested: RequestedTool) -> "_Session":
+        return _Session(self._effects, requested.owner)
 
     async def close(self) -> None:
         """It has no resources."""

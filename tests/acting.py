@@ -15,7 +15,7 @@ from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.registry import built_in
 from antiphon.toolkits.web_search.tool import WebSearch
 from antiphon.tools.discovery import NO_FUNCTIONS, ToolRequester, by_type, discover
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 PYTHON = Function(
@@ -51,16 +51,16 @@ class ActingTool:
         self.running = asyncio.Event()
         self.results = list(results)
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        settings = wanted.settings
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        settings = requested.settings
         for name in REFUSED & settings.keys():
-            raise RequestError("Leave it out.", param=f"{wanted.where}.{name}")
+            raise RequestError("Leave it out.", param=f"{requested.where}.{name}")
         kept_away = any(settings.get(name) == value for name, value in KEPT_AWAY)
-        notes = unread(settings, wanted.where, settings.keys() - {"wibble"})
+        notes = unread(settings, requested.where, settings.keys() - {"wibble"})
         return ToolOffer() if kept_away else ToolOffer(self.functions, notes)
 
-    def open(self, wanted: WantedTool) -> "ActingSession":
-        self.done.append(("open", dict(wanted.settings)))
+    def open(self, requested: RequestedTool) -> "ActingSession":
+        self.done.append(("open", dict(requested.settings)))
         return ActingSession(self)
 
     async def close(self) -> None:

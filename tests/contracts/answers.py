@@ -18,7 +18,7 @@ from antiphon.app import message_batches
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.store.open import open_store
 from antiphon.toolkits.code_interpreter.presenter import LOGS
-from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session, ToolOffer
 from tests.acting import TakingTurns
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.apis.messages.support import check_stream as check_message
@@ -60,12 +60,12 @@ class Watched:
         self.loses = loses
         self._tool = tool
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        return await self._tool.offer(wanted)
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        return await self._tool.offer(requested)
 
-    def open(self, wanted: WantedTool) -> "WatchedSession":
+    def open(self, requested: RequestedTool) -> "WatchedSession":
         self.open_sessions += 1
-        return WatchedSession(self, self._tool.open(wanted))
+        return WatchedSession(self, self._tool.open(requested))
 
     async def close(self) -> None:
         """Others may go on with the tool."""
@@ -192,7 +192,7 @@ class ToolAnswers:
 
     async def _called(self, watched: Watched, action: str, arguments: Any) -> str:
         """A call, as a model writes it."""
-        offer = await watched.offer(WantedTool({"type": watched.type, **self.asked}))
+        offer = await watched.offer(RequestedTool({"type": watched.type, **self.asked}))
         [name] = {each.name for each in offer.functions if each.hosted and each.hosted.action == action}
         call = json.dumps({"name": name, "arguments": arguments})
         return f"<tool_call>\n{call}\n</tool_call>"
@@ -294,7 +294,7 @@ class ToolAnswers:
 
     async def _again(self, tool: ServerTool) -> bool:
         """Whether a call may be run again."""
-        offer = await tool.offer(WantedTool({"type": tool.type, **self.asked}))
+        offer = await tool.offer(RequestedTool({"type": tool.type, **self.asked}))
         [again] = {each.hosted.idempotent for each in offer.functions if _does(each, self.call[0])}
         return again
 

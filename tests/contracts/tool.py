@@ -20,7 +20,7 @@ from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.file_search.query import FileResult
 from antiphon.toolkits.registry import built_in
 from antiphon.toolkits.shell.details import CommandDetails
-from antiphon.tools.tool import ServerTool, Session, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session
 from tests.contracts.answers import Call, ToolAnswers
 from tests.run.support import until
 from tests.search import examples
@@ -67,12 +67,12 @@ def failure(result: ToolResult) -> str:
 
 async def functions_of(tool: ServerTool) -> tuple[Function, ...]:
     """What it offers without further settings."""
-    return (await tool.offer(WantedTool({"type": tool.type}, "tools[0]"))).functions
+    return (await tool.offer(RequestedTool({"type": tool.type}, "tools[0]"))).functions
 
 
 async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestError | None:
     try:
-        await tool.offer(WantedTool(settings, "tools[3]"))
+        await tool.offer(RequestedTool(settings, "tools[3]"))
     except RequestError as error:
         return error
     return None
@@ -80,7 +80,7 @@ async def refusal_of(tool: ServerTool, settings: Mapping[str, Any]) -> RequestEr
 
 @asynccontextmanager
 async def opened(tool: ServerTool, **options: Any) -> AsyncIterator[Session]:
-    session = tool.open(WantedTool({"type": tool.type, **options}))
+    session = tool.open(RequestedTool({"type": tool.type, **options}))
     try:
         yield session
     finally:
@@ -210,8 +210,8 @@ class ToolContract(ToolAnswers):
         given: Mapping[str, Any] = data.draw(objects(self.settings or ("type",)))
         refusal = await refusal_of(tool, given)
         if refusal is None:
-            if (await tool.offer(WantedTool(given))).functions:  # else it is never opened
-                await tool.open(WantedTool(given)).close()
+            if (await tool.offer(RequestedTool(given))).functions:  # else it is never opened
+                await tool.open(RequestedTool(given)).close()
         else:
             # What a setting names may not be there, as a container.
             assert refusal.status == (404 if isinstance(refusal, NotFoundError) else 400)
@@ -244,7 +244,7 @@ class ToolContract(ToolAnswers):
 
     @pytest.mark.parametrize("seconds", [0, 0.01, 0.5])
     async def test_a_call_can_be_cancelled_at_any_moment(self, tool: ServerTool, seconds: float) -> None:
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=seconds)
         assert not running.done()
@@ -258,7 +258,7 @@ class ToolContract(ToolAnswers):
     async def test_a_session_closes_in_the_middle_of_a_call_that_was_cancelled(
         self, tool: ServerTool
     ) -> None:
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         running = asyncio.create_task(session.run(*self.endless))
         await asyncio.wait({running}, timeout=0.1)
         running.cancel()
@@ -314,10 +314,10 @@ class ToolContract(ToolAnswers):
             successful(await second.run(*self.call))
 
     async def test_a_session_closes_twice(self, tool: ServerTool) -> None:
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         await session.close()
         await session.close()
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         successful(await session.run(*self.call))
         await session.close()
         await session.close()

@@ -11,7 +11,7 @@ from antiphon.core.turn import Function, Hosted
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.toolkits.shell.details import CommandDetails
 from antiphon.toolkits.web_search.details import SearchDetails
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 from tests.acting import ActingTool, TakingTurns
 from tests.apis.messages.support import request
 from tests.http.messages_api import asking, texts
@@ -283,7 +283,7 @@ async def test_what_a_search_found_comes_back_sealed() -> None:
 
 
 def offering(function: Function) -> Any:
-    async def offer(wanted: WantedTool) -> ToolOffer:
+    async def offer(requested: RequestedTool) -> ToolOffer:
         return ToolOffer((function,))
 
     return offer

@@ -36,7 +36,7 @@ from antiphon.run.tool_loop import ToolLoop
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import by_type
-from antiphon.tools.tool import WantedTool
+from antiphon.tools.tool import RequestedTool
 from tests.acting import PYTHON, ActingSession, ActingTool, TakingTurns, hermes_turns
 from tests.laws import merge
 from tests.run.support import LONGEST_WAIT, Heard, answered, fold, raw, turn, until
@@ -324,7 +324,7 @@ class Printing(ActingTool):
         self.over = asyncio.Event()
         self.press: OutputCallback
 
-    def open(self, wanted: WantedTool) -> Any:
+    def open(self, requested: RequestedTool) -> Any:
         return PrintingSession(self)
 
 

@@ -21,7 +21,7 @@ from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
 from antiphon.toolkits.options import ServerParts
 from antiphon.toolkits.toolkit import Toolkit
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 COLOUR = "dice_call.colour"
 """The value of `include` that adds the colour of dice."""
@@ -44,16 +44,16 @@ class Dice:
         self.eyes = eyes
         self.opened: list[Mapping[str, Any]] = []
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        label = wanted.settings.get("label", "")
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        label = requested.settings.get("label", "")
         if not isinstance(label, str):
-            raise RequestError("Expected a string.", param=f"{wanted.where}.label")
+            raise RequestError("Expected a string.", param=f"{requested.where}.label")
         hosted = Hosted("dice", "roll", label=label)
         return ToolOffer((Function("roll", "Rolls a die.", {"type": "object"}, hosted=hosted),))
 
-    def open(self, wanted: WantedTool) -> "Cup":
-        self.opened.append(wanted.settings)
-        return Cup(wanted.settings.get("label", ""), self.eyes)
+    def open(self, requested: RequestedTool) -> "Cup":
+        self.opened.append(requested.settings)
+        return Cup(requested.settings.get("label", ""), self.eyes)
 
     async def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.turn import Function, Hosted
 from antiphon.toolkits.registry import built_in
 from antiphon.tools.discovery import REMEDIES, by_type, discover
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 from tests.acting import PYTHON, ActingTool, hosts_for
 
 SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_search", "search"))
@@ -18,14 +18,14 @@ SEARCH = Function("search", "Searches.", {"type": "object"}, hosted=Hosted("web_
 class Remote(ActingTool):
     """A tool of which a request may have several: each has the functions that its settings name."""
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        await super().offer(wanted)
-        label = wanted.settings["label"]
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        await super().offer(requested)
+        label = requested.settings["label"]
         functions = (
             Function(
                 name, f"It is at {label}.", {"type": "object"}, hosted=Hosted("remote", name, label=label)
             )
-            for name in wanted.settings["has"]
+            for name in requested.settings["has"]
         )
         return ToolOffer(tuple(functions))
 
@@ -145,16 +145,16 @@ class Operated:
     labels = frozenset({"web_search_preview", "notes"})
 
     def __init__(self) -> None:
-        self.seen: list[WantedTool] = []
+        self.seen: list[RequestedTool] = []
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    def open(self, wanted: WantedTool) -> Any: ...
+    def open(self, requested: RequestedTool) -> Any: ...
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        self.seen.append(wanted)
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        self.seen.append(requested)
         return ToolOffer((Function("search", "Searches.", hosted=Hosted("mcp", "search", label="s")),))
 
 

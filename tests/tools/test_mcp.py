@@ -18,7 +18,7 @@ from antiphon.tools.mcp.open import open_mcp
 from antiphon.tools.mcp.servers import OperatorServer
 from antiphon.tools.mcp.tables import McpServer, read_servers
 from antiphon.tools.mcp.tool import Mcp
-from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session, ToolOffer
 from tests.contracts.tool import ToolContract, failure, functions_of, successful
 from tests.http.test_mcp import network
 from tests.tools.mcp_servers import serving
@@ -35,14 +35,14 @@ class OfOneServer(Mcp):
 
     own: dict[str, Any] = {}  # noqa: RUF012 - set for each
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        return await super().offer(self._whole(wanted))
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        return await super().offer(self._whole(requested))
 
-    def open(self, wanted: WantedTool) -> Any:
-        return super().open(self._whole(wanted))
+    def open(self, requested: RequestedTool) -> Any:
+        return super().open(self._whole(requested))
 
-    def _whole(self, wanted: WantedTool) -> WantedTool:
-        return replace(wanted, settings={**self.own, **wanted.settings})
+    def _whole(self, requested: RequestedTool) -> RequestedTool:
+        return replace(requested, settings={**self.own, **requested.settings})
 
 
 class TestContract(ToolContract):
@@ -77,8 +77,8 @@ async def operated(*tables: McpServer) -> AsyncIterator[Mcp]:
         await tool.close()
 
 
-def wanted(owner: str = "me", label: str = "local", **fields: Any) -> WantedTool:
-    return WantedTool({"type": "mcp", "server_label": label, **fields}, "tools[0]", owner)
+def wanted(owner: str = "me", label: str = "local", **fields: Any) -> RequestedTool:
+    return RequestedTool({"type": "mcp", "server_label": label, **fields}, "tools[0]", owner)
 
 
 @asynccontextmanager
@@ -238,7 +238,7 @@ async def test_listings_are_bounded() -> None:
         for limits, why in ((Limits(mcp_tools=2), "mcp_tools"), (Limits(mcp_bytes=500), "")):
             tool = Mcp(network(), (), ("127.0.0.1",), limits)
             offer = await tool.offer(
-                WantedTool({"type": "mcp", "server_label": "x", "server_url": there.url})
+                RequestedTool({"type": "mcp", "server_label": "x", "server_url": there.url})
             )
             assert offer.listing is not None
             assert why in (offer.listing.error or "")
@@ -253,7 +253,7 @@ async def test_a_known_listing_is_believed_and_what_is_not_sound_in_it_is_left_o
     listing = Listing("x", (ListedTool("good"), ListedTool("deep", None, deep)), known=True)
     tool = Mcp(network(), (), ("127.0.0.1",), LIMITS)
     settings = {"type": "mcp", "server_label": "x", "server_url": "http://127.0.0.1:9/"}
-    offer = await tool.offer(WantedTool(settings, listing=listing))
+    offer = await tool.offer(RequestedTool(settings, listing=listing))
     await tool.close()
 
     assert [function.name for function in offer.functions] == ["good"]

@@ -22,7 +22,7 @@ from antiphon.tools.mcp.bounds import PIECE, Bounds, bounded, has_more_levels, h
 from antiphon.tools.mcp.connection import Connection, FailureError, Network, Target
 from antiphon.tools.mcp.content import result_of
 from antiphon.tools.mcp.tool import Mcp
-from antiphon.tools.tool import WantedTool
+from antiphon.tools.tool import RequestedTool
 from tests.tools.hostile_mcp import CASES, answers
 from tests.tools.mcp_servers import serving
 
@@ -149,7 +149,7 @@ async def test_a_tool_whose_name_cannot_be_used_is_left_out_with_a_reason() -> N
     tool = Mcp(network, (), ("127.0.0.1",), LIMITS)
     async with serving(site("names", events=False), path="/mcp") as there:
         offer = await tool.offer(
-            WantedTool({"type": "mcp", "server_label": "x", "server_url": there.url}, "tools[0]")
+            RequestedTool({"type": "mcp", "server_label": "x", "server_url": there.url}, "tools[0]")
         )
         await tool.close()
     assert [function.name for function in offer.functions] == ["good", "also_good_x"]

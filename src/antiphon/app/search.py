@@ -235,7 +235,7 @@ class FileSearcher:
                 if it.chunk.id not in best or best[it.chunk.id].score < it.score:
                     best[it.chunk.id] = it
         ranked = sorted(best.values(), key=lambda it: (-it.score, it.chunk.id))
-        return [_result(it) for it in ranked if it.score >= query.threshold][: query.most]
+        return [_result(it) for it in ranked if it.score >= query.threshold][: query.limit]
 
     async def _admitted(self, owner: str, query: FileQuery) -> Collection[str] | None:
         if query.filter is None:

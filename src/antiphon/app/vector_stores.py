@@ -51,8 +51,8 @@ from antiphon.store.records import (
 from antiphon.store.vector_stores import missing
 from antiphon.toolkits.file_search.query import (
     FileQuery,
+    check_count,
     check_filter,
-    check_most,
     check_queries,
     check_ranking,
 )
@@ -135,7 +135,7 @@ async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest
     query = FileQuery(
         (vector_store_id,),
         queries,
-        check_most(wire.max_num_results, "max_num_results", RESULTS),
+        check_count(wire.max_num_results, "max_num_results", RESULTS),
         check_filter(wire.filters, wire.filter),
         check_ranking(wire.ranking_options, "ranking_options"),
     )

@@ -13,7 +13,7 @@ from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.observation import ObservedCall, observed
 from antiphon.core.tool_result import OutputCallback, ToolResult
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import ServerTool, Session, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session
 
 CLOSING = 5.0
 """Seconds that a tool may take to end a call, or to free its resources; the end of the answer waits for
@@ -106,7 +106,7 @@ class ToolSessions:
     def _session(self, hosted: Hosted) -> Session:
         if hosted.key not in self._open:
             session = self._tools[hosted.type].open(
-                WantedTool(hosted.settings, owner=self._owner, answer=self._answer)
+                RequestedTool(hosted.settings, owner=self._owner, answer=self._answer)
             )
             self._stack.push_async_callback(_close, hosted.type, session)
             self._open[hosted.key] = session

@@ -19,6 +19,6 @@ def container_id(type_: str, answer: str) -> str:
 
 def paths_in(text: str) -> Iterator[tuple[int, int, str]]:
     """The files of a container that a text names: where each begins and ends, and its path."""
-    for found in _PATH.finditer(text):
-        path = found[1].rstrip(_PUNCTUATION)
-        yield found.start(), found.start(1) + len(path), path
+    for match in _PATH.finditer(text):
+        path = match[1].rstrip(_PUNCTUATION)
+        yield match.start(), match.start(1) + len(path), path

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, STANDING, TRAINED_LABELS, Hosts, Listing, Note, unread
 from antiphon.core.turn import Function, Hosted
-from antiphon.tools.tool import LabelledTool, ServerTool, ToolOffer, WantedTool
+from antiphon.tools.tool import LabelledTool, RequestedTool, ServerTool, ToolOffer
 
 RESERVED = frozenset({"function", "custom", "namespace", "allowed_tools"})
 """The types of a client's own tools, each in some of the APIs: they are no types of server tools."""
@@ -98,15 +98,15 @@ NO_FUNCTIONS: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
 
 def by_type(tools: Iterable[ServerTool]) -> Tools:
     """The tools of a server by type. Raises ValueError if two have the same type or alias."""
-    found: dict[str, ServerTool] = {}
+    tools_by_type: dict[str, ServerTool] = {}
     names = set(RESERVED)
     for tool in tools:
         for name in (tool.type, *tool.aliases):
             if name in names:
                 raise ValueError(f"Two tools are called '{name}'. Leave one out, or rename it.")
             names.add(name)
-        found[tool.type] = tool
-    return found
+        tools_by_type[tool.type] = tool
+    return tools_by_type
 
 
 def offered_nothing(tools: Tools) -> Hosts:
@@ -129,19 +129,22 @@ async def discover(
     ToolError if a tool cannot determine its functions now.
     """
     types = offered_nothing(tools).types
-    found: dict[str, tuple[Function, ...]] = {}
+    by_place: dict[str, tuple[Function, ...]] = {}
     notes: list[Note] = []
     listings: list[Listing] = []
-    wanted: list[WantedTool] = []
+    requested_tools: list[RequestedTool] = []
     for where, given in (*requested.items(), *asking.missing_defaults(requested)):
         settings, ignored = _of_operator(given, where, tools, types)
         notes += ignored
         listing = asking.listings.get(str(settings.get("server_label")))
-        wanted.append(WantedTool(settings, where, asking.owner, listing=listing, container=asking.container))
-    if not wanted:
+        requested_tools.append(
+            RequestedTool(settings, where, asking.owner, listing=listing, container=asking.container)
+        )
+    if not requested_tools:
         return Hosts(types=types)
-    offers = await _offers(tools, types, wanted)
-    for where, settings, offer in ((each.where, each.settings, offers[each.where]) for each in wanted):
+    offers = await _offers(tools, types, requested_tools)
+    for tool in requested_tools:
+        where, settings, offer = tool.where, tool.settings, offers[tool.where]
         name = settings["type"]
         type_, functions = types.get(name), offer.functions
         kind = _trained_kind(settings) or type_
@@ -162,8 +165,8 @@ async def discover(
             notes.append(_not_offered(name, where, types, asking))
         notes += offer.notes
         chosen = settings if offer.settings is None else offer.settings
-        found[where] = tuple(_with_source(function, where, chosen) for function in functions)
-    return Hosts(_labelled(found, asking.names), types, tuple(notes), tuple(listings))
+        by_place[where] = tuple(_with_source(function, where, chosen) for function in functions)
+    return Hosts(_labelled(by_place, asking.names), types, tuple(notes), tuple(listings))
 
 
 def _of_operator(
@@ -203,26 +206,26 @@ def _labels(tools: Tools) -> Container[str]:
 
 
 async def _offers(
-    tools: Tools, types: Mapping[str, str], wanted: Iterable[WantedTool]
+    tools: Tools, types: Mapping[str, str], requested: Iterable[RequestedTool]
 ) -> Mapping[str, ToolOffer]:
     """The offers of the tools, by place. They are requested in parallel: each may wait for another server.
 
     Raises the error of the first of them in the request.
     """
 
-    async def offer(each: WantedTool) -> ToolOffer:
-        own = _replacing_tool(each.settings, tools)
-        if own is not None:
-            return await _as_server(own, each)
-        type_ = types.get(each.settings["type"])
-        return ToolOffer() if type_ is None else await tools[type_].offer(each)
+    async def offer(tool: RequestedTool) -> ToolOffer:
+        replacement = _replacing_tool(tool.settings, tools)
+        if replacement is not None:
+            return await _as_server(replacement, tool)
+        type_ = types.get(tool.settings["type"])
+        return ToolOffer() if type_ is None else await tools[type_].offer(tool)
 
-    places = [each.where for each in wanted]
-    offers = await asyncio.gather(*map(offer, wanted), return_exceptions=True)
-    for found in offers:
-        if isinstance(found, BaseException):
-            raise found
-    return dict(zip(places, offers, strict=True))  # type: ignore[arg-type]
+    places = [tool.where for tool in requested]
+    results = await asyncio.gather(*map(offer, requested), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return dict(zip(places, results, strict=True))  # type: ignore[arg-type]
 
 
 def _trained_kind(settings: Mapping[str, Any]) -> str | None:
@@ -238,18 +241,20 @@ def _replacing_tool(settings: Mapping[str, Any], tools: Tools) -> ServerTool | N
     return None if kind is None else tools.get(kind)
 
 
-async def _as_server(tool: ServerTool, wanted: WantedTool) -> ToolOffer:
+async def _as_server(tool: ServerTool, requested: RequestedTool) -> ToolOffer:
     """The offer of a tool that is requested as an MCP server. Raises RequestError."""
-    label, where = str(wanted.settings["server_label"]), wanted.where
-    if wanted.settings.get("require_approval") not in (None, "never"):
+    label, where = str(requested.settings["server_label"]), requested.where
+    if requested.settings.get("require_approval") not in (None, "never"):
         message = "Calls of the server's own tools are not approved. Use 'never'."
         raise RequestError(message, param=f"{where}.require_approval")
     settings = {"type": tool.type}
-    offer = await tool.offer(replace(wanted, settings=settings))
+    offer = await tool.offer(replace(requested, settings=settings))
     functions = tuple(
         replace(function, hosted=replace(_hosted(function), label=label)) for function in offer.functions
     )
-    notes = unread(wanted.settings, where, ("type", "server_label", "server_description", "require_approval"))
+    notes = unread(
+        requested.settings, where, ("type", "server_label", "server_description", "require_approval")
+    )
     return replace(
         offer, functions=functions, notes=(*offer.notes, *notes), settings=offer.settings or settings
     )
@@ -309,11 +314,11 @@ def _with_source(function: Function, where: str, settings: Mapping[str, Any]) ->
 
 
 def _labelled(
-    found: Mapping[str, tuple[Function, ...]], names: frozenset[str]
+    by_place: Mapping[str, tuple[Function, ...]], names: frozenset[str]
 ) -> Mapping[str, tuple[Function, ...]]:
     """The functions, each tool's label before names that several tools share, or that the client has, too."""
     tools: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    for function in chain.from_iterable(found.values()):
+    for function in chain.from_iterable(by_place.values()):
         tools[function.name].add(_hosted(function).key)
     return {
         where: tuple(
@@ -323,7 +328,7 @@ def _labelled(
             else function
             for function in functions
         )
-        for where, functions in found.items()
+        for where, functions in by_place.items()
     }
 
 

@@ -114,7 +114,7 @@ async def end(process: Process) -> None:
 async def all_ended() -> None:
     """Wait for killed processes that have not ended: before the event loop is closed."""
     loop = asyncio.get_running_loop()
-    if ending := [each for each in _ending if each.get_loop() is loop]:
+    if ending := [task for task in _ending if task.get_loop() is loop]:
         await asyncio.wait(ending, timeout=END_SECONDS)
 
 
@@ -220,9 +220,9 @@ def kill_group(group: int) -> None:
     end with the first.
     """
     stopped = _send(group, signal.SIGSTOP)  # so they begin no more
-    begun = _children_of(group) if stopped else []
+    children = _children_of(group) if stopped else []
     _send(group, signal.SIGKILL)
-    for process in begun:
+    for process in children:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
 
@@ -243,10 +243,10 @@ def _children_of(process: int) -> list[int]:
 
     It takes the same time for any number of other processes, because it runs on the event loop.
     """
-    found = [process]
-    for each in found:
+    processes = [process]
+    for number in processes:
         with suppress(OSError):  # else it has ended
-            for thread in os.listdir(f"/proc/{each}/task"):
-                with open(f"/proc/{each}/task/{thread}/children", "rb") as file:
-                    found += map(int, file.read().split())
-    return found[1:]
+            for thread in os.listdir(f"/proc/{number}/task"):
+                with open(f"/proc/{number}/task/{thread}/children", "rb") as file:
+                    processes += map(int, file.read().split())
+    return processes[1:]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note, unread
-from antiphon.tools.tool import WantedTool
+from antiphon.tools.tool import RequestedTool
 
 T = TypeVar("T", bound=Struct)
 
@@ -60,11 +60,11 @@ def check_container(container: Mapping[str, Any], where: str, *, files: bool = F
     return unread(container, where, ("type", "file_ids", "network_policy", "skills"))
 
 
-def unread_settings(wanted: WantedTool, read: Iterable[str]) -> tuple[Note, ...]:
+def unread_settings(requested: RequestedTool, read: Iterable[str]) -> tuple[Note, ...]:
     """Notes on settings of a tool that are not `read`. Raises RequestError for those of `NARROWING`."""
-    notes = unread(wanted.settings, wanted.where, read)
+    notes = unread(requested.settings, requested.where, read)
     for note in notes:
-        if note.param.removeprefix(f"{wanted.where}.") in NARROWING:
+        if note.param.removeprefix(f"{requested.where}.") in NARROWING:
             raise invalid_setting(note.param, "The tool has no such setting, and would find more without it.")
     return notes
 

@@ -14,7 +14,7 @@ from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function
 
 
-class WantedTool(Struct, frozen=True):
+class RequestedTool(Struct, frozen=True):
     """A tool of a request: its `settings`, their place `where` in the request, and the request's `owner`.
 
     `listing` is that of a remote server earlier in the conversation, `container` the last one in which
@@ -112,7 +112,7 @@ class ServerTool(Protocol):
         """Other types that clients may request."""
         ...
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """The functions that a model is offered, for the settings of a request.
 
         Each function is `hosted`, which says whether calls may run in parallel, and be run again. If a
@@ -122,8 +122,8 @@ class ServerTool(Protocol):
         """
         ...
 
-    def open(self, wanted: WantedTool) -> Session:
-        """Open a session for one answer. `wanted` is what `offer` has accepted, with functions."""
+    def open(self, requested: RequestedTool) -> Session:
+        """Open a session for one answer. `requested` is what `offer` has accepted, with functions."""
         ...
 
     async def close(self) -> None:

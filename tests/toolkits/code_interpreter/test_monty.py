@@ -19,7 +19,7 @@ from antiphon.toolkits.code_interpreter import monty as code_interpreter
 from antiphon.toolkits.code_interpreter.cell import MAX_PARSED, as_cell
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.code_interpreter.monty import MAX_CHARS, MODULES, CodeInterpreter
-from antiphon.tools.tool import ServerTool, Session, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session
 from tests.contracts.tool import ToolContract, failure, successful
 from tests.tools.processes import PATIENCE, children
 
@@ -47,7 +47,7 @@ async def hasty() -> AsyncIterator[CodeInterpreter]:
 
 @pytest.fixture
 async def session(tool: CodeInterpreter) -> AsyncIterator[Session]:
-    session = tool.open(WantedTool({}))
+    session = tool.open(RequestedTool({}))
     yield session
     await session.close()
 
@@ -143,7 +143,7 @@ async def test_a_traceback_names_the_line_behind_what_was_printed(session: Sessi
 
 
 async def test_a_program_that_takes_too_long_is_stopped(hasty: CodeInterpreter) -> None:
-    session = hasty.open(WantedTool({}))
+    session = hasty.open(RequestedTool({}))
     await said(session, "x = 'there'; print(x)")
     result = await session.run(*code(f"print('begun')\n{FOREVER}"))
     assert "too long" in failure(result)
@@ -163,7 +163,7 @@ async def test_a_program_that_takes_too_long_is_stopped(hasty: CodeInterpreter) 
     ],
 )
 async def test_nothing_goes_on_for_ever(hasty: CodeInterpreter, text: str) -> None:
-    session = hasty.open(WantedTool({}))
+    session = hasty.open(RequestedTool({}))
     async with asyncio.timeout(PATIENCE):
         failure(await session.run(*code(text)))
     await session.close()
@@ -179,7 +179,7 @@ async def test_a_program_that_takes_too_much_memory_is_stopped(session: Session,
 
 
 async def test_a_process_that_dies_is_replaced(hasty: CodeInterpreter) -> None:
-    session = hasty.open(WantedTool({}))
+    session = hasty.open(RequestedTool({}))
     await said(session, "1")
     for process in children("monty"):
         os.kill(process.pid, signal.SIGKILL)
@@ -204,7 +204,7 @@ async def test_a_value_nested_without_end_stays_in_the_sandbox(session: Session)
 
 async def test_processes_are_gone_with_their_sessions(tool: CodeInterpreter) -> None:
     await until_there_are(0)
-    session = tool.open(WantedTool({}))
+    session = tool.open(RequestedTool({}))
     running = asyncio.create_task(session.run(*code(FOREVER)))
     await until_there_are(1)
     running.cancel()
@@ -235,7 +235,7 @@ async def test_more_sessions_than_processes_wait_or_are_told(monkeypatch: pytest
     monkeypatch.setattr(code_interpreter, "MAX_PROCESSES", 1)
     monkeypatch.setattr(code_interpreter, "QUEUE_SECONDS", 0.2)
     tool = CodeInterpreter()
-    first, second = tool.open(WantedTool({})), tool.open(WantedTool({}))
+    first, second = tool.open(RequestedTool({})), tool.open(RequestedTool({}))
     await said(first, "1")
     assert "Too many" in failure(await second.run(*code("2")))
     waiting = asyncio.create_task(second.run(*code("2")))
@@ -247,7 +247,7 @@ async def test_more_sessions_than_processes_wait_or_are_told(monkeypatch: pytest
 
 
 async def test_what_was_done_elsewhere_is_done_again(tool: CodeInterpreter) -> None:
-    session = tool.open(WantedTool({}))
+    session = tool.open(RequestedTool({}))
     await session.recall(*code("x = 2"), ToolResult("[Nothing was printed.]", ProgramDetails("")))
     await session.recall(*code("x = x * 3; print(x)"), ToolResult("6\n", ProgramDetails("6\n")))
     assert await said(session, "x") == "6\n"
@@ -269,13 +269,13 @@ def test_the_docs_name_them_too() -> None:
 def test_it_works_in_the_loop_that_servers_use() -> None:
     async def work() -> str:
         tool = CodeInterpreter(seconds=0.2)
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         running = asyncio.create_task(session.run(*code(FOREVER)))
         await asyncio.wait({running}, timeout=0.1)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await session.close()
-        session = tool.open(WantedTool({}))
+        session = tool.open(RequestedTool({}))
         failure(await session.run(*code(FOREVER)))
         text = await said(session, "6 * 7")
         await session.close()
@@ -298,7 +298,7 @@ def test_it_works_in_the_loop_that_servers_use() -> None:
 async def test_a_container_of_its_own_is_what_it_has(
     tool: CodeInterpreter, container: dict[str, object] | None
 ) -> None:
-    offer = await tool.offer(WantedTool({"type": "code_interpreter", "container": container}, "tools[0]"))
+    offer = await tool.offer(RequestedTool({"type": "code_interpreter", "container": container}, "tools[0]"))
 
     assert offer.functions
     hint = container is not None and "memory_limit" in container
@@ -322,7 +322,7 @@ async def test_a_container_of_its_own_is_what_it_has(
 )
 async def test_other_containers_are_refused(tool: CodeInterpreter, container: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        await tool.offer(WantedTool({"container": container}, "tools[0]"))
+        await tool.offer(RequestedTool({"container": container}, "tools[0]"))
     assert raised.value.param == f"tools[0].container{param}"
 
 

@@ -22,7 +22,7 @@ from antiphon.toolkits.code_interpreter.whole_python import TYPE, Interpreters, 
 from antiphon.toolkits.shell.details import CommandDetails
 from antiphon.toolkits.shell.tool import Shell
 from antiphon.tools.containers import container_id, paths_in
-from antiphon.tools.tool import ServerTool, Session, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session
 from tests.contracts.tool import KeptOutput, ToolContract, failure, opened, successful
 from tests.run.support import until
 from tests.toolkits.shell.test_shell import BWRAP
@@ -78,7 +78,7 @@ async def said(session: Session, text: str) -> str:
 
 def own(tool: ServerTool, answer: str = "resp_1", **settings: Any) -> Session:
     """The session of an answer that has an id."""
-    return tool.open(WantedTool({"type": TYPE, **settings}, owner="alice", answer=answer))
+    return tool.open(RequestedTool({"type": TYPE, **settings}, owner="alice", answer=answer))
 
 
 class TestContract(ToolContract):
@@ -292,7 +292,7 @@ async def test_an_interpreter_that_idles_too_long_is_ended(storage: Storage) -> 
 async def test_containers_of_others_are_not_there(tool: PythonInterpreter) -> None:
     await said(own(tool), "x = 1")
     named = container_id(TYPE, "resp_1")
-    wanted = WantedTool({"type": TYPE, "container": named}, "tools[0]", owner="eve")
+    wanted = RequestedTool({"type": TYPE, "container": named}, "tools[0]", owner="eve")
     with pytest.raises(NotFoundError) as raised:
         await tool.offer(wanted)
     assert raised.value.param == "tools[0].container"
@@ -312,7 +312,7 @@ async def test_containers_of_others_are_not_there(tool: PythonInterpreter) -> No
 )
 async def test_other_containers_are_refused(tool: PythonInterpreter, container: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        await tool.offer(WantedTool({"container": container}, "tools[0]"))
+        await tool.offer(RequestedTool({"container": container}, "tools[0]"))
     assert raised.value.param == f"tools[0].container{param}"
 
 

@@ -13,7 +13,7 @@ from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.file_search.details import FileSearchDetails
 from antiphon.toolkits.file_search.query import FileQuery, FileResult
 from antiphon.toolkits.file_search.tool import FileSearch, FileSearchSession
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 from tests.contracts.tool import ToolContract, failure, opened, successful
 
 STORES = ["vs_1", "vs_2"]
@@ -47,15 +47,15 @@ class Files:
 class Set(FileSearch):
     """The tool, with settings that a request must have."""
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
-        return await super().offer(_set(wanted))
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
+        return await super().offer(_set(requested))
 
-    def open(self, wanted: WantedTool) -> FileSearchSession:
-        return super().open(_set(wanted))
+    def open(self, requested: RequestedTool) -> FileSearchSession:
+        return super().open(_set(requested))
 
 
-def _set(wanted: WantedTool) -> WantedTool:
-    return replace(wanted, settings={"vector_store_ids": STORES, **wanted.settings})
+def _set(requested: RequestedTool) -> RequestedTool:
+    return replace(requested, settings={"vector_store_ids": STORES, **requested.settings})
 
 
 def query(text: str) -> tuple[str, dict[str, Any]]:
@@ -123,11 +123,11 @@ async def test_settings_are_acted_on(tool: FileSearch, files: Files):
         "ranking_options": {"ranker": "auto", "score_threshold": 0.25},
         "colour": "red",
     }
-    offer = await tool.offer(WantedTool(settings, "tools[0]", "alice"))
+    offer = await tool.offer(RequestedTool(settings, "tools[0]", "alice"))
     assert [note.param for note in offer.notes] == ["tools[0].colour"]
-    await tool.open(WantedTool(settings, owner="alice")).run(*query("text"))
+    await tool.open(RequestedTool(settings, owner="alice")).run(*query("text"))
     owner, asked = files.asked[0]
-    assert (owner, asked.vector_store_ids, asked.most, asked.threshold) == ("alice", tuple(STORES), 3, 0.25)
+    assert (owner, asked.vector_store_ids, asked.limit, asked.threshold) == ("alice", tuple(STORES), 3, 0.25)
     assert asked.filter is not None
     assert asked.filter.admits({"k": 1})
 
@@ -145,11 +145,11 @@ async def test_settings_are_acted_on(tool: FileSearch, files: Files):
 )
 async def test_settings_that_cannot_be_honoured(tool: FileSearch, settings: dict[str, Any], param: str):
     with pytest.raises(RequestError) as caught:
-        await tool.offer(WantedTool(settings, "tools[0]"))
+        await tool.offer(RequestedTool(settings, "tools[0]"))
     assert caught.value.param == param
 
 
 async def test_without_the_extra(tool: FileSearch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("antiphon.toolkits.file_search.tool.find_spec", lambda _: None)
     with pytest.raises(RequestError, match="`files`"):
-        await tool.offer(WantedTool({}, "tools[0]"))
+        await tool.offer(RequestedTool({}, "tools[0]"))

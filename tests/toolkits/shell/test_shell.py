@@ -23,7 +23,7 @@ from antiphon.toolkits.shell.commands import MAX_CHARS, MAX_SECONDS, SECONDS, pa
 from antiphon.toolkits.shell.details import CommandDetails
 from antiphon.toolkits.shell.tool import Shell
 from antiphon.tools import process
-from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session, ToolOffer
 from tests.contracts.tool import ToolContract, failure, opened, successful
 from tests.tools.processes import children, running, until_there_are
 
@@ -377,12 +377,12 @@ async def test_nothing_of_a_sandbox_outlives_its_time() -> None:
     ],
 )
 async def test_a_sandbox_of_its_own_is_what_it_has(environment: object) -> None:
-    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]"))
+    assert await Shell("sh").offer(RequestedTool({"environment": environment}, "tools[0]"))
 
 
 @pytest.mark.parametrize("environment", [{"type": "local"}, {"type": "local", "skills": [1]}])
 async def test_a_local_shell_is_the_clients(environment: object) -> None:
-    assert await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]")) == ToolOffer()
+    assert await Shell("sh").offer(RequestedTool({"environment": environment}, "tools[0]")) == ToolOffer()
 
 
 @pytest.mark.parametrize(
@@ -398,5 +398,5 @@ async def test_a_local_shell_is_the_clients(environment: object) -> None:
 )
 async def test_other_environments_are_refused(environment: object, param: str) -> None:
     with pytest.raises(RequestError) as raised:
-        await Shell("sh").offer(WantedTool({"environment": environment}, "tools[0]"))
+        await Shell("sh").offer(RequestedTool({"environment": environment}, "tools[0]"))
     assert raised.value.param == f"tools[0].environment{param}"

@@ -21,7 +21,7 @@ from antiphon.toolkits.web_search.history import PAGES_KEPT
 from antiphon.toolkits.web_search.page import UNREAD, SearchHit, WebPage, text_page
 from antiphon.toolkits.web_search.search import SearxngSearch
 from antiphon.toolkits.web_search.tool import FUNCTIONS, READERS, Browser, WebSearch
-from antiphon.tools.tool import ServerTool, Session, ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ServerTool, Session, ToolOffer
 from antiphon.tools.web.domains import Domains
 from antiphon.tools.web.fetch import BODY_BYTES, Fetcher
 from tests.contracts.tool import ToolContract
@@ -40,7 +40,7 @@ class Web(Struct):
     site: Site
 
     def open(self, **tool: Any) -> Session:
-        return self.tool.open(WantedTool({"type": "web_search", **tool}))
+        return self.tool.open(RequestedTool({"type": "web_search", **tool}))
 
 
 @asynccontextmanager
@@ -69,8 +69,8 @@ def failure(result: ToolResult) -> str:
 
 
 class Confined(WebSearch):
-    def open(self, wanted: WantedTool) -> Browser:
-        return super().open(WantedTool({**wanted.settings, **CONFINED}))
+    def open(self, requested: RequestedTool) -> Browser:
+        return super().open(RequestedTool({**requested.settings, **CONFINED}))
 
 
 class TestContract(ToolContract):
@@ -193,7 +193,7 @@ async def test_what_cannot_be_done_is_said(world: Web) -> None:
 async def test_private_addresses_are_not_opened() -> None:
     async with web() as site:
         tool = WebSearch(SearxngSearch(site.url))  # the operator's own search engine may be anywhere
-        browser = tool.open(WantedTool({"type": "web_search"}))
+        browser = tool.open(RequestedTool({"type": "web_search"}))
         site.results = [{"title": "Trap", "url": f"{site.url}/", "content": ""}]
         assert not (await browser.run("search", {"query": "x"})).failed
         assert "not a public web server" in failure(await browser.run("open", {"id": 0}))
@@ -257,14 +257,16 @@ async def test_a_page_that_takes_long_to_read_keeps_nobody_else_waiting(
 async def test_wrong_settings_are_refused_by_name() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     with pytest.raises(RequestError) as caught:
-        await tool.offer(WantedTool({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]"))
+        await tool.offer(
+            RequestedTool({"type": "web_search", "filters": {"allowed_domains": [1]}}, "tools[2]")
+        )
     assert caught.value.param == "tools[2].filters.allowed_domains[0]"
 
 
 async def test_nothing_is_offered_without_access_to_the_web() -> None:
     tool = WebSearch(SearxngSearch("http://search.invalid"))
     assert (
-        await tool.offer(WantedTool({"type": "web_search", "external_web_access": False}, "tools[0]"))
+        await tool.offer(RequestedTool({"type": "web_search", "external_web_access": False}, "tools[0]"))
         == ToolOffer()
     )
 
@@ -368,7 +370,7 @@ async def test_a_call_can_be_cancelled_and_the_session_closed(world: Web) -> Non
 def test_whatever_a_model_writes_is_answered(calls: list[tuple[str, dict[str, Any]]]) -> None:
     async def converse() -> None:
         tool = WebSearch(_Card(), Fetcher(loopback))
-        browser = tool.open(WantedTool(CONFINED))
+        browser = tool.open(RequestedTool(CONFINED))
         for action, arguments in calls:
             result = await browser.run(action, arguments)
             result.text.encode()

@@ -28,7 +28,7 @@ from antiphon.toolkits.code_interpreter.cell import as_cell
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 ACTION = "python"
 
@@ -101,17 +101,17 @@ class CodeInterpreter:
         self._opening = asyncio.Lock()
         self._pool: AsyncMonty | None = None
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`."""
-        notes = unread(wanted.settings, wanted.where, ("type", "container"))
-        container, where = wanted.settings.get("container"), f"{wanted.where}.container"
+        notes = unread(requested.settings, requested.where, ("type", "container"))
+        container, where = requested.settings.get("container"), f"{requested.where}.container"
         if container is not None:
             if not isinstance(container, Mapping) or container.get("type", "auto") != "auto":
                 raise invalid_setting(where, "Containers are not kept. Use {'type': 'auto'}.")
             notes += check_container(container, where)
         return ToolOffer((FUNCTION,), notes)
 
-    def open(self, wanted: WantedTool) -> "PythonSession":
+    def open(self, requested: RequestedTool) -> "PythonSession":
         """See `ServerTool`."""
         return PythonSession(self._begin, self._seconds)
 

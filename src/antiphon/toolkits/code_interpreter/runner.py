@@ -60,7 +60,7 @@ def main(settings: dict[str, Any]) -> None:
 def limit(settings: dict[str, Any]) -> None:
     """Limits that no program can raise again."""
     memory = settings["memory_bytes"]
-    for name, most in (
+    for name, maximum in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, settings["cpu_seconds"]),
         (resource.RLIMIT_NPROC, settings["processes"]),
@@ -69,7 +69,7 @@ def limit(settings: dict[str, Any]) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         _, hard = resource.getrlimit(name)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        least = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         resource.setrlimit(name, (least, least))
 
 
@@ -134,19 +134,19 @@ class Cells:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         self.write({"ran": True})
-        found, more = self.files()
-        gone = [name for name in self.known if name not in found]
+        files, more = self.files()
+        gone = [name for name in self.known if name not in files]
         left_out = ["…"] if more else []
         room = request["bytes"]
-        changed = [name for name in found if self.known.get(name) != found[name]]
+        changed = [name for name in files if self.known.get(name) != files[name]]
         # Figures first: they are the most important.
         for place, name in enumerate(sorted(changed, key=lambda name: name not in drawn)):
-            if place >= request["files"] or found[name][1] > room:
+            if place >= request["files"] or files[name][1] > room:
                 left_out.append(name)
                 continue
             size = self.send(name)
             room -= size
-        self.known = {name: how for name, how in found.items() if name not in left_out}
+        self.known = {name: how for name, how in files.items() if name not in left_out}
         self.write({"done": True, "gone": gone[:MOST_SEEN], "left_out": left_out[:20], "figures": drawn})
 
     def execute(self, code: str) -> bool:
@@ -226,7 +226,7 @@ class Cells:
 
     def files(self) -> tuple[dict[str, Look], bool]:
         """The files with their properties; and whether there are too many to list."""
-        found: dict[str, Look] = {}
+        files: dict[str, Look] = {}
         for folder, _, names in os.walk(HOME):
             for name in names:
                 path = os.path.join(folder, name)
@@ -235,11 +235,11 @@ class Cells:
                     os.fsencode(path).decode("utf-8")
                 except (OSError, UnicodeDecodeError):
                     continue
-                if len(found) >= MOST_SEEN:
-                    return found, True
+                if len(files) >= MOST_SEEN:
+                    return files, True
                 if stat.S_ISREG(status.st_mode) and "__pycache__" not in folder:
-                    found[os.path.relpath(path, HOME)] = look(status)
-        return found, False
+                    files[os.path.relpath(path, HOME)] = look(status)
+        return files, False
 
     def send(self, name: str) -> int:
         """Send a file in its current state; returns its size."""

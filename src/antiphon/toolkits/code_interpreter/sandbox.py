@@ -122,8 +122,8 @@ def _split(command: str, option: str) -> list[str]:
 
 def _bubblewrap(python: str, limits: Limits) -> list[str]:
     """The default sandbox. Raises ToolError."""
-    found = shutil.which(python)
-    if found is None:
+    executable = shutil.which(python)
+    if executable is None:
         raise ToolError(f"There is no Python {python}. Give --python the path of one.")
     if shutil.which("bwrap") is None:
         raise ToolError(
@@ -149,7 +149,7 @@ def _bubblewrap(python: str, limits: Limits) -> list[str]:
         words += ["--size", str(size), "--tmpfs", folder]
     for folder in (
         *_FOLDERS,
-        *_folders_of(Path(found)),
+        *_folders_of(Path(executable)),
     ):  # last: they may be below one of those above
         words += ["--ro-bind-try", folder, folder]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]

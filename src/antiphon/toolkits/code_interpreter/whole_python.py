@@ -37,7 +37,7 @@ from antiphon.tools.containers import WORKSPACE, container_id
 from antiphon.tools.process import all_ended
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 ACTION = "python"
 
@@ -110,7 +110,7 @@ class Keeper(Protocol):
         ...
 
 
-class _WantedContainer(Struct, frozen=True):
+class _RequestedContainer(Struct, frozen=True):
     """A container as an answer has it. With `create` it may have to be made, with these files."""
 
     owner: str
@@ -139,7 +139,7 @@ class Interpreters:
         self.keeper = keeper
         self._workers: dict[str, _Worker] = {}  # by container, the least recently used first
         self._starting = 0  # interpreters that will be there soon
-        self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or wanted
+        self._locks: dict[str, asyncio.Lock] = {}  # of containers that are in use, or requested
         self._users: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -150,20 +150,22 @@ class Interpreters:
         return frozenset(self._workers)
 
     @asynccontextmanager
-    async def working(self, wanted: _WantedContainer) -> AsyncIterator[_Worker]:
+    async def working(self, requested: _RequestedContainer) -> AsyncIterator[_Worker]:
         """The interpreter of a container, with its current files; it is locked for the block.
 
         If the block raises, the interpreter is ended. Raises AntiphonError.
         """
-        async with self._locked(wanted.id):
+        async with self._locked(requested.id):
             try:
-                worker = await self._ready(wanted)
+                worker = await self._ready(requested)
                 yield worker
             except BaseException:
-                await self._end(wanted.id)
+                await self._end(requested.id)
                 raise
             idle = self.limits.container_minutes * 60
-            self._timers[wanted.id] = asyncio.get_running_loop().call_later(idle, self._expire, wanted.id)
+            self._timers[requested.id] = asyncio.get_running_loop().call_later(
+                idle, self._expire, requested.id
+            )
 
     async def end(self, container: str) -> None:
         """End the interpreter of a container, after its current call."""
@@ -193,23 +195,23 @@ class Interpreters:
             if not self._users[container]:
                 del self._users[container], self._locks[container]
 
-    async def _ready(self, wanted: _WantedContainer) -> _Worker:
-        if (timer := self._timers.pop(wanted.id, None)) is not None:
+    async def _ready(self, requested: _RequestedContainer) -> _Worker:
+        if (timer := self._timers.pop(requested.id, None)) is not None:
             timer.cancel()
-        worker = self._workers.pop(wanted.id, None)
+        worker = self._workers.pop(requested.id, None)
         name = worker.id if worker else uuid4().hex
         if worker is not None:
-            self._workers[wanted.id] = worker  # now the most recently used
-        before = await self.keeper.use(wanted.owner, wanted.id, name, wanted.create)
+            self._workers[requested.id] = worker  # now the most recently used
+        before = await self.keeper.use(requested.owner, requested.id, name, requested.create)
         if worker is None or before != name:
-            await self._end(wanted.id)
-            worker = await self._begin(wanted, name, restarted=before is not None)
-        await self._send_files(wanted, worker)
+            await self._end(requested.id)
+            worker = await self._begin(requested, name, restarted=before is not None)
+        await self._send_files(requested, worker)
         return worker
 
-    async def _begin(self, wanted: _WantedContainer, name: str, *, restarted: bool) -> _Worker:
+    async def _begin(self, requested: _RequestedContainer, name: str, *, restarted: bool) -> _Worker:
         while len(self._workers) + self._starting >= self.limits.python_interpreters:
-            idle = next((each for each in self._workers if each not in self._users), None)
+            idle = next((container for container in self._workers if container not in self._users), None)
             if idle is None:  # nobody waits for one: so it is no case for `core/permits.py`
                 raise ToolError(_BUSY)
             await self._end(idle)
@@ -221,19 +223,19 @@ class Interpreters:
             raise ToolError(_BROKEN) from error
         finally:
             self._starting -= 1
-        worker = self._workers[wanted.id] = _Worker(name, interpreter, restarted)
+        worker = self._workers[requested.id] = _Worker(name, interpreter, restarted)
         return worker
 
-    async def _send_files(self, wanted: _WantedContainer, worker: _Worker) -> None:
+    async def _send_files(self, requested: _RequestedContainer, worker: _Worker) -> None:
         """Send an interpreter the files that it does not have, and delete those that are gone."""
-        there = {file.path: file for file in await self.keeper.files(wanted.owner, wanted.id)}
+        there = {file.path: file for file in await self.keeper.files(requested.owner, requested.id)}
         for path in worker.files.keys() - there.keys():
             await worker.interpreter.drop(path)
             del worker.files[path]
         for path, file in there.items():
             has = worker.files.get(path)
             if has is None or has.digest != file.digest:
-                content = self.keeper.content(wanted.owner, file)
+                content = self.keeper.content(requested.owner, file)
                 await worker.interpreter.put(path, file.size, content)
             worker.files[path] = file
 
@@ -260,30 +262,30 @@ class PythonInterpreter:
         self.interpreters = interpreters
         self._function = _function(interpreters.sandbox, interpreters.limits)
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`."""
-        notes = unread(wanted.settings, wanted.where, ("type", "container"))
-        container, where = wanted.settings.get("container"), f"{wanted.where}.container"
+        notes = unread(requested.settings, requested.where, ("type", "container"))
+        container, where = requested.settings.get("container"), f"{requested.where}.container"
         if isinstance(container, Mapping) and container.get("type", "auto") == "auto":
             notes += check_container(container, where, files=True)
             container = None
             where += ".file_ids"
         elif container is not None and not isinstance(container, str):
             raise invalid_setting(where, "Use the id of a container, or {'type': 'auto'}.")
-        keeper, file_ids = self.interpreters.keeper, _file_ids(wanted.settings)
+        keeper, file_ids = self.interpreters.keeper, _file_ids(requested.settings)
         try:
-            await keeper.check(wanted.owner, container, file_ids)
+            await keeper.check(requested.owner, container, file_ids)
         except NotFoundError as error:
             error.param = where
             raise
-        settings, last = None, wanted.container
-        if container is None and last is not None and await keeper.has(wanted.owner, last, file_ids):
-            settings = {**wanted.settings, "container": last}
+        settings, last = None, requested.container
+        if container is None and last is not None and await keeper.has(requested.owner, last, file_ids):
+            settings = {**requested.settings, "container": last}
         return ToolOffer((self._function,), notes, settings=settings)
 
-    def open(self, wanted: WantedTool) -> "ContainerSession":
+    def open(self, requested: RequestedTool) -> "ContainerSession":
         """See `ServerTool`."""
-        return ContainerSession(self.interpreters, wanted)
+        return ContainerSession(self.interpreters, requested)
 
     async def close(self) -> None:
         """See `ServerTool`."""
@@ -293,17 +295,17 @@ class PythonInterpreter:
 class ContainerSession:
     """The use of a container for one answer: a `Session`."""
 
-    def __init__(self, interpreters: Interpreters, wanted: WantedTool) -> None:
+    def __init__(self, interpreters: Interpreters, requested: RequestedTool) -> None:
         self._interpreters = interpreters
         self._limits = interpreters.limits
-        given = wanted.settings.get("container")
-        own = container_id(TYPE, wanted.answer or uuid4().hex)
-        self._container = _WantedContainer(
-            wanted.owner,
+        given = requested.settings.get("container")
+        own = container_id(TYPE, requested.answer or uuid4().hex)
+        self._container = _RequestedContainer(
+            requested.owner,
             given if isinstance(given, str) else own,
-            None if isinstance(given, str) else tuple(_file_ids(wanted.settings)),
+            None if isinstance(given, str) else tuple(_file_ids(requested.settings)),
         )
-        self._persistent = isinstance(given, str) or bool(wanted.answer)
+        self._persistent = isinstance(given, str) or bool(requested.answer)
         self._used = False
 
     async def run(
@@ -375,13 +377,13 @@ class ContainerSession:
 class _WrittenFiles:
     """Stores the files that a call has written."""
 
-    def __init__(self, keeper: Keeper, wanted: _WantedContainer, worker: _Worker) -> None:
+    def __init__(self, keeper: Keeper, requested: _RequestedContainer, worker: _Worker) -> None:
         self.written: list[WrittenFile] = []
         self.refused: list[str] = []
         self.pictures: dict[str, bytes] = {}
         """Pictures, by path."""
         self._keeper = keeper
-        self._container = wanted
+        self._container = requested
         self._worker = worker
 
     async def take(self, path: str, size: int, content: Content) -> None:
@@ -435,8 +437,8 @@ def _is_path(path: str) -> bool:
 def _file_ids(settings: Mapping[str, Any]) -> Sequence[str]:
     """The files that the settings of a tool, which were checked, want in a container of its own."""
     container = settings.get("container")
-    found: Sequence[str] = (container.get("file_ids") if isinstance(container, Mapping) else None) or ()
-    return found
+    file_ids: Sequence[str] = (container.get("file_ids") if isinstance(container, Mapping) else None) or ()
+    return file_ids
 
 
 def _lines(*texts: str) -> str:
@@ -445,9 +447,9 @@ def _lines(*texts: str) -> str:
     return "".join(text if text.endswith("\n") or text is given[-1] else f"{text}\n" for text in given)
 
 
-def _some(names: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _some(names: Sequence[str], limit: int = 20) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def _function(sandbox: Sandbox, limits: Limits) -> Function:

@@ -60,11 +60,11 @@ class FileSearchPresenter(Presenter):
     def item(self, status: str) -> FileSearchItem:
         """The search, with its results when they are known."""
         details = self.result.details if self.result else None
-        found = details if isinstance(details, FileSearchDetails) else None
+        search = details if isinstance(details, FileSearchDetails) else None
         results = None
-        if found is not None and RESULTS in self.call.include:
-            results = tuple(map(_shown, found.results))
-        queries = found.queries if found else _queries(self.text)
+        if search is not None and RESULTS in self.call.include:
+            results = tuple(map(_shown, search.results))
+        queries = search.queries if search else _queries(self.text)
         return FileSearchItem(self.position.id, self.status_of(status), queries, results)
 
     def run(self) -> list[bytes]:
@@ -76,8 +76,8 @@ class FileSearchPresenter(Presenter):
         return [] if self.failed else [self.stage("completed")]
 
 
-def _shown(found: FileResult) -> FileSearchResult:
-    return FileSearchResult(found.file_id, found.filename, found.score, found.attributes, found.text)
+def _shown(result: FileResult) -> FileSearchResult:
+    return FileSearchResult(result.file_id, result.filename, result.score, result.attributes, result.text)
 
 
 def _queries(arguments: str) -> tuple[str, ...]:

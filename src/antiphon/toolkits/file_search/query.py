@@ -44,13 +44,13 @@ class Filter(Struct, frozen=True):
     def admits(self, attributes: Mapping[str, Any]) -> bool:
         """Whether a file with these attributes is searched. A missing attribute differs from every value."""
         if self.type in _JOINED:
-            return _JOINED[self.type](each.admits(attributes) for each in self.filters)
-        its = attributes.get(self.key)
+            return _JOINED[self.type](inner.admits(attributes) for inner in self.filters)
+        attribute = attributes.get(self.key)
         if self.type in _ORDER:
-            comparable = _kind(its) is _kind(self.value) and _kind(its) in (str, float)
-            return comparable and _ORDER[self.type](its, self.value)
+            comparable = _kind(attribute) is _kind(self.value) and _kind(attribute) in (str, float)
+            return comparable and _ORDER[self.type](attribute, self.value)
         values = self.value if self.type in _LISTED else (_with_kind(self.value),)
-        return (_with_kind(its) in values) is (self.type in _POSITIVE)
+        return (_with_kind(attribute) in values) is (self.type in _POSITIVE)
 
 
 _BRACKETS = str.maketrans("【】\n", "〖〗 ")
@@ -64,8 +64,8 @@ def file_citation(search: int, result: int, filename: str) -> str:
 
 def file_citations(text: str) -> Iterator[tuple[int, int, int, int]]:
     """The citations in a text: where each begins and ends, its search and its result."""
-    for found in _MARK.finditer(text):
-        yield *found.span(), int(found[1]), int(found[2])
+    for match in _MARK.finditer(text):
+        yield *match.span(), int(match[1]), int(match[2])
 
 
 class FileQuery(Struct, frozen=True):
@@ -73,7 +73,7 @@ class FileQuery(Struct, frozen=True):
 
     vector_store_ids: tuple[str, ...]
     queries: tuple[str, ...]
-    most: int = 10
+    limit: int = 10
     filter: Filter | None = None
     threshold: float = 0.0
 
@@ -114,8 +114,8 @@ class _Room:
         self._filters -= 1
         self._values -= values
         if self._filters < 0 or self._values < 0:
-            most = f"{_MOST_FILTERS} filters, or {_MOST_VALUES} values"
-            raise RequestError(f"'{self._where}' has more than {most}.", param=self._where)
+            maximum = f"{_MOST_FILTERS} filters, or {_MOST_VALUES} values"
+            raise RequestError(f"'{self._where}' has more than {maximum}.", param=self._where)
 
 
 def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
@@ -129,7 +129,7 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
             raise _wrong(f"{where}.filters", "Expected a list of filters.")
         room.take(0)
         parsed = (
-            _parsed(each, f"{where}.filters[{index}]", depth - 1, room) for index, each in enumerate(inner)
+            _parsed(part, f"{where}.filters[{index}]", depth - 1, room) for index, part in enumerate(inner)
         )
         return Filter(type_, filters=tuple(parsed))
     if type_ not in _COMPARISONS:
@@ -142,8 +142,8 @@ def _parsed(value: Any, where: str, depth: int, room: _Room) -> Filter:
         raise _wrong(f"{where}.value", f"'{type_}' needs a list of values.")
     values: Sequence[Any] = operand if several else (operand,)  # type: ignore[assignment]
     room.take(len(values))
-    for each in values:
-        if _kind(each) is None:
+    for item in values:
+        if _kind(item) is None:
             raise _wrong(f"{where}.value", "Use texts, numbers, true or false.")
     return Filter(type_, key, frozenset(map(_with_kind, values)) if several else operand)
 
@@ -186,20 +186,20 @@ def check_ranking(options: Mapping[str, Any] | None, where: str) -> float:
     return float(threshold)
 
 
-def check_most(most: Any, where: str, default: int) -> int:
-    """How many results are wanted. Raises RequestError."""
-    if most is None:
+def check_count(count: Any, where: str, default: int) -> int:
+    """The number of results that is requested, or the default. Raises RequestError."""
+    if count is None:
         return default
-    if _kind(most) is not float or int(most) != most or not 1 <= most <= MOST_RESULTS:
+    if _kind(count) is not float or int(count) != count or not 1 <= count <= MOST_RESULTS:
         raise _wrong(where, f"Use a number from 1 to {MOST_RESULTS}.")
-    return int(most)
+    return int(count)
 
 
-def check_queries(given: Any, where: str, most: int = 20) -> tuple[str, ...]:
+def check_queries(given: Any, where: str, limit: int = 20) -> tuple[str, ...]:
     """The queries of a search: a text, or several. Raises RequestError."""
     queries: Sequence[Any] = [given] if isinstance(given, str) else given
-    if not isinstance(queries, list) or not queries or len(queries) > most:
-        raise _wrong(where, f"Use a text, or a list of 1 to {most} texts.")
+    if not isinstance(queries, list) or not queries or len(queries) > limit:
+        raise _wrong(where, f"Use a text, or a list of 1 to {limit} texts.")
     if not all(isinstance(query, str) for query in queries):
         raise _wrong(where, "Use a text, or a list of texts.")
     return tuple(queries)

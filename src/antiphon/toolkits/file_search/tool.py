@@ -17,14 +17,14 @@ from antiphon.toolkits.file_search.details import TYPE, FileSearchDetails
 from antiphon.toolkits.file_search.query import (
     FileQuery,
     FileResult,
+    check_count,
     check_filter,
-    check_most,
     check_queries,
     check_ranking,
     file_citation,
 )
 from antiphon.tools.settings import invalid_setting, parse_settings, unread_settings
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 ACTION = "search"
 
@@ -71,7 +71,7 @@ class Searcher(Protocol):
         ...
 
 
-class _RequestSettings(Struct, frozen=True):
+class _FileSearchSettings(Struct, frozen=True):
     vector_store_ids: list[str]
     max_num_results: int | None = None
     filters: dict[str, Any] | None = None
@@ -88,21 +88,21 @@ class FileSearch:
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`."""
-        query = _query(wanted.settings, wanted.where)
+        query = _query(requested.settings, requested.where)
         if find_spec("snowballstemmer") is None:
-            raise RequestError(missing_extra(f"'{TYPE}'", "files"), param=f"{wanted.where}.type")
+            raise RequestError(missing_extra(f"'{TYPE}'", "files"), param=f"{requested.where}.type")
         try:
-            await self._searcher.check(wanted.owner, query.vector_store_ids)
+            await self._searcher.check(requested.owner, query.vector_store_ids)
         except NotFoundError as error:
-            error.param = f"{wanted.where}.vector_store_ids"
+            error.param = f"{requested.where}.vector_store_ids"
             raise
-        return ToolOffer((FUNCTION,), unread_settings(wanted, _READ))
+        return ToolOffer((FUNCTION,), unread_settings(requested, _READ))
 
-    def open(self, wanted: WantedTool) -> "FileSearchSession":
+    def open(self, requested: RequestedTool) -> "FileSearchSession":
         """See `ServerTool`."""
-        return FileSearchSession(self._searcher, wanted.owner, _query(wanted.settings, wanted.where))
+        return FileSearchSession(self._searcher, requested.owner, _query(requested.settings, requested.where))
 
     async def close(self) -> None:
         """See `ServerTool`. There are no shared resources."""
@@ -126,11 +126,11 @@ class FileSearchSession:
         number, self._number = self._number, self._number + 1  # before other calls begin
         try:
             queries = check_queries(arguments.get("queries"), "queries", MOST_QUERIES)
-            found = await self._searcher.search(self._owner, _with_queries(self._query, queries))
+            results = await self._searcher.search(self._owner, _with_queries(self._query, queries))
         except AntiphonError as error:
             return ToolResult(error.message, failed=True)
-        shown = _shown(number, found)
-        return ToolResult(shown.text, FileSearchDetails(queries, number, tuple(found[: shown.count])))
+        shown = _shown(number, results)
+        return ToolResult(shown.text, FileSearchDetails(queries, number, tuple(results[: shown.count])))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """See `Session`. Searches are numbered from the last one on."""
@@ -148,29 +148,29 @@ class _ResultText(Struct, frozen=True):
 
 def _query(settings: Mapping[str, Any], where: str) -> FileQuery:
     """The query of the settings at `where` in a request. Raises RequestError."""
-    given = parse_settings(settings, _RequestSettings, where)
+    given = parse_settings(settings, _FileSearchSettings, where)
     if not 1 <= len(given.vector_store_ids) <= MOST_STORES:
         raise invalid_setting(f"{where}.vector_store_ids", f"Name 1 to {MOST_STORES} vector stores.")
     return FileQuery(
         tuple(given.vector_store_ids),
         (),
-        check_most(given.max_num_results, f"{where}.max_num_results", RESULTS),
+        check_count(given.max_num_results, f"{where}.max_num_results", RESULTS),
         check_filter(given.filters, given.filter, f"{where}."),
         check_ranking(given.ranking_options, f"{where}.ranking_options"),
     )
 
 
 def _with_queries(query: FileQuery, queries: tuple[str, ...]) -> FileQuery:
-    return FileQuery(query.vector_store_ids, queries, query.most, query.filter, query.threshold)
+    return FileQuery(query.vector_store_ids, queries, query.limit, query.filter, query.threshold)
 
 
-def _shown(number: int, found: Sequence[FileResult]) -> _ResultText:
+def _shown(number: int, results: Sequence[FileResult]) -> _ResultText:
     """The results, each after its citation, up to the limit of characters; the last one may be cut."""
-    if not found:
+    if not results:
         return _ResultText("Nothing was found. Try other words, or say that the files do not contain it.", 0)
     parts: list[str] = []
     room = SHOWN_CHARACTERS
-    for index, result in enumerate(found):
+    for index, result in enumerate(results):
         if room <= 0:
             break
         text = result.text.translate(_BRACKETS)

@@ -24,7 +24,7 @@ from antiphon.toolkits.shell.commands import MAX_SECONDS, SECONDS, Commands, par
 from antiphon.toolkits.shell.details import TYPE, CommandDetails
 from antiphon.tools.process import Program, all_ended, execute
 from antiphon.tools.settings import check_container, invalid_setting
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 ACTION = "exec"
 
@@ -91,10 +91,10 @@ class Shell:
             message = f"--shell cannot be used: it ends with code {done.exit_code}: {why.rstrip('.')}. "
             raise ToolError(message + _REMEDY)
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`. A `local` shell is the client's."""
-        notes = unread(wanted.settings, wanted.where, ("type", "environment"))
-        environment, where = wanted.settings.get("environment"), f"{wanted.where}.environment"
+        notes = unread(requested.settings, requested.where, ("type", "environment"))
+        environment, where = requested.settings.get("environment"), f"{requested.where}.environment"
         if environment is None:
             return ToolOffer((FUNCTION,), notes)
         if not isinstance(environment, Mapping):
@@ -106,7 +106,7 @@ class Shell:
                 return ToolOffer()
         raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
-    def open(self, wanted: WantedTool) -> "Workspace":
+    def open(self, requested: RequestedTool) -> "Workspace":
         """See `ServerTool`."""
         return Workspace(self._words)
 

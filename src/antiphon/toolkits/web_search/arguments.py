@@ -77,8 +77,8 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 def _number(value: object) -> int | None:
     """An integer from 0 on, None for anything else."""
-    if isinstance(value, str) and (found := _NUMBER.fullmatch(value)):
-        return int(found[1])
+    if isinstance(value, str) and (match := _NUMBER.fullmatch(value)):
+        return int(match[1])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value <= _LARGEST else None

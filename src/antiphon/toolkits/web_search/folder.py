@@ -81,11 +81,11 @@ class FolderPages:
             self._index = {url: _indexed(_document(url, file)) for url, file in self._files.items()}
 
     def _best(self, query: str, count: int, domains: Domains) -> list[SearchHit]:
-        wanted = set(_WORD.findall(query.casefold()))
+        terms = set(_WORD.findall(query.casefold()))
         pages = {url: page for url, page in self._index.items() if domains.admits(url)}
         weights = {
             word: log(1 + len(pages) / having)
-            for word in wanted
+            for word in terms
             if (having := sum(word in page.words for page in pages.values()))
         }
         scores = {
@@ -103,14 +103,14 @@ class FolderPages:
 
 def _pages(folder: Path) -> Iterator[tuple[str, Path]]:
     """The pages, by their URLs."""
-    root, found = folder.resolve(), 0
+    root, count = folder.resolve(), 0
     for file in sorted(root.rglob("*")):
         path = file.relative_to(root).as_posix()
         if "/" not in path or file.suffix.lower() not in _READABLE or not file.resolve().is_relative_to(root):
             continue
-        if not file.is_file() or found == PAGES:
+        if not file.is_file() or count == PAGES:
             continue
-        found += 1
+        count += 1
         yield f"https://{quote(path)}".removesuffix(_INDEX), file
 
 

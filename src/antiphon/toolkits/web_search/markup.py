@@ -215,11 +215,11 @@ class _Reader:
     def _end_link(self) -> None:
         if self._link is None:
             return
-        (href, begun), self._link = self._link, None
-        text = "".join(self._inline[begun:])
+        (href, start), self._link = self._link, None
+        text = "".join(self._inline[start:])
         url = _join(self._base, href)
         if url and text.strip() and (url in self._numbers or len(self._numbers) < LINKS):
-            del self._inline[begun:]
+            del self._inline[start:]
             self._write(self._marked(text, url))
 
     def _marked(self, text: str, url: str) -> str:

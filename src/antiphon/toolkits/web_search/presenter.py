@@ -85,15 +85,15 @@ class WebPresenter(Presenter):
     def read(cls, item: RequestObject, tools: Toolbox) -> Iterator[Item]:
         """The call and its results, if the item has them; otherwise nothing is shown of it."""
         action = item.object_or_none("action")
-        found = [] if action is None else [*_found_pages(item, action)]
-        if action is None or not found:
+        pages = [] if action is None else [*_found_pages(item, action)]
+        if action is None or not pages:
             return
         done, arguments = _request(action.value)
         known = {function.hosted.action: function for function in tools.hosted(TYPE) if function.hosted}
         function = known.get(done, tools.offered(TYPE))
         call_id = item.text_or_none("id") or item.place("id")  # some clients leave it out
         yield FunctionCall(call_id, function.name, json_text(arguments))
-        yield output_item(call_id, "\n\n".join(found))
+        yield output_item(call_id, "\n\n".join(pages))
 
     def item(self, status: str) -> WebCallItem:
         """The requested action, then the one that was done. There is no status for a cut: it is `failed`."""

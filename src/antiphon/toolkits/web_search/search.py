@@ -72,14 +72,14 @@ class HttpSearch:
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 body = await self._ask(self.request(self._client, query, count, domains))
-            answered = self.results(body)
+            hits = self.results(body)
         except (TimeoutError, httpx2.HTTPError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("search failed", error=_why(error))
             raise ToolError(
                 "The search engine does not answer. Try again, or open a page by its URL."
             ) from error
-        found = {result.url: result for result in answered if domains.admits(result.url)}
-        return list(found.values())[:count]
+        by_url = {result.url: result for result in hits if domains.admits(result.url)}
+        return list(by_url.values())[:count]
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
         """The request for a search."""
@@ -141,7 +141,7 @@ class SearxngSearch(HttpSearch):
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
         listed = decode_untrusted(body, _Listed).results
-        return [_result(each, "content") for each in listed]
+        return [_result(result, "content") for result in listed]
 
 
 class _BraveAnswer(Struct):
@@ -167,8 +167,8 @@ class BraveSearch(HttpSearch):
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`. Its texts are HTML."""
         listed = decode_untrusted(body, _BraveAnswer).web.results
-        found = (_result(each, "description") for each in listed)
-        return [SearchHit(_plain(each.title), each.url, _plain(each.snippet)) for each in found]
+        hits = (_result(result, "description") for result in listed)
+        return [SearchHit(_plain(hit.title), hit.url, _plain(hit.snippet)) for hit in hits]
 
 
 class TavilySearch(HttpSearch):
@@ -189,7 +189,7 @@ class TavilySearch(HttpSearch):
     def results(self, body: bytes) -> Sequence[SearchHit]:
         """See `HttpSearch`."""
         listed = decode_untrusted(body, _Listed).results
-        return [_result(each, "content") for each in listed]
+        return [_result(result, "content") for result in listed]
 
 
 WITH_KEY: Mapping[str, Callable[[str], HttpSearch]] = {"brave": BraveSearch, "tavily": TavilySearch}
@@ -206,8 +206,8 @@ def _why(error: Exception) -> str:
 def _restricted_query(query: str, domains: Domains) -> str:
     """The query, with the domains named in the way that most search engines understand."""
     sites = " OR ".join(f"site:{domain}" for domain in domains.allowed)
-    wanted = [f"({sites})"] if 1 <= len(domains.allowed) <= _SITES else []
-    return " ".join([query, *wanted, *(f"-site:{domain}" for domain in domains.blocked[:_SITES])])
+    included = [f"({sites})"] if 1 <= len(domains.allowed) <= _SITES else []
+    return " ".join([query, *included, *(f"-site:{domain}" for domain in domains.blocked[:_SITES])])
 
 
 def _result(given: dict[str, Any], text: str) -> SearchHit:

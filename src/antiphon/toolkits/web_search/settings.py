@@ -47,7 +47,7 @@ class _Location(Struct, frozen=True):
     timezone: str | None = None
 
 
-class _RequestSettings(Struct, frozen=True):
+class _WebSearchSettings(Struct, frozen=True):
     """The supported fields of OpenAI's `web_search` and `web_search_preview` tools.
 
     A tool whose `external_web_access` is false is not offered, and does not get here.
@@ -59,13 +59,13 @@ class _RequestSettings(Struct, frozen=True):
     external_web_access: bool | None = None
 
 
-READ = ("type", *_RequestSettings.__struct_fields__)
+READ = ("type", *_WebSearchSettings.__struct_fields__)
 """The members of the tool that are acted on."""
 
 
 def parse_web_settings(settings: Mapping[str, Any], where: str) -> SearchSettings:
     """The settings at `where` in a request. Raises RequestError."""
-    given = parse_settings(settings, _RequestSettings, where)
+    given = parse_settings(settings, _WebSearchSettings, where)
     filters = given.filters or _Filters()
     size = given.search_context_size or "medium"
     if size not in EXTENTS:

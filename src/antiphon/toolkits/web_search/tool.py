@@ -35,7 +35,7 @@ from antiphon.toolkits.web_search.page import (
 from antiphon.toolkits.web_search.search import SearchProvider
 from antiphon.toolkits.web_search.settings import READ, SearchSettings, parse_web_settings
 from antiphon.tools.settings import unread_settings
-from antiphon.tools.tool import Checkable, ToolOffer, WantedTool
+from antiphon.tools.tool import Checkable, RequestedTool, ToolOffer
 from antiphon.tools.web.fetch import FetchedDocument, Fetcher, PageSource, parse
 
 READERS = 2
@@ -113,16 +113,16 @@ class WebSearch:
         if isinstance(self._provider, Checkable):
             await self._provider.check()
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`. Without access to the web, nothing can be searched here."""
-        if wanted.settings.get("external_web_access") is False:
+        if requested.settings.get("external_web_access") is False:
             return ToolOffer()
-        parse_web_settings(wanted.settings, wanted.where)
-        return ToolOffer(FUNCTIONS, unread_settings(wanted, READ))
+        parse_web_settings(requested.settings, requested.where)
+        return ToolOffer(FUNCTIONS, unread_settings(requested, READ))
 
-    def open(self, wanted: WantedTool) -> "Browser":
+    def open(self, requested: RequestedTool) -> "Browser":
         """See `ServerTool`."""
-        settings = parse_web_settings(wanted.settings, wanted.where)
+        settings = parse_web_settings(requested.settings, requested.where)
         return Browser(self._provider, self._fetcher, self._reading, settings)
 
     async def close(self) -> None:
@@ -188,8 +188,8 @@ class Browser:
         self._under_way.append(over)
 
         async def turn() -> None:
-            for each in before:
-                await each.wait()
+            for call in before:
+                await call.wait()
 
         try:
             yield turn
@@ -214,9 +214,9 @@ class Browser:
         doing.details = SearchDetails(call.query)
         result_size = self._settings.result_size
         count = min(call.count or result_size.results, result_size.results)
-        found = await self._provider.search(call.query, count, self._settings.domains)
+        hits = await self._provider.search(call.query, count, self._settings.domains)
         results = [
-            SearchHit(result.title, result.url, result.snippet[: result_size.snippet]) for result in found
+            SearchHit(result.title, result.url, result.snippet[: result_size.snippet]) for result in hits
         ]
         urls, titles = (result.url for result in results), (result.title for result in results)
         doing.details = SearchDetails(call.query, tuple(urls), tuple(titles))

@@ -70,29 +70,29 @@ class Bounds:
         raise TooMuchError(why)
 
 
-def has_more_values(message: bytes, most: int) -> bool:
+def has_more_values(message: bytes, limit: int) -> bool:
     """Whether JSON has more than this number of values. What is in strings is not counted."""
-    if _separators(message) <= most:
+    if _separators(message) <= limit:
         return False
     plain = _without_escapes(message)
-    if plain.count(b'"') > _STRINGS * (most + 1):
+    if plain.count(b'"') > _STRINGS * (limit + 1):
         return True
-    return sum(map(_separators, plain.split(b'"')[::2])) > most
+    return sum(map(_separators, plain.split(b'"')[::2])) > limit
 
 
-def has_more_levels(message: bytes, most: int) -> bool:
+def has_more_levels(message: bytes, limit: int) -> bool:
     """Whether JSON has more than this number of levels of objects and lists. Brackets in strings are none."""
-    if message.count(b"{") + message.count(b"[") <= most:
+    if message.count(b"{") + message.count(b"[") <= limit:
         return False
     brackets = b"".join(_without_escapes(message).split(b'"')[::2]).translate(_STEPS, _NO_BRACKETS)
-    return max(accumulate(1 if step else -1 for step in brackets), default=0) > most
+    return max(accumulate(1 if step else -1 for step in brackets), default=0) > limit
 
 
 def _without_escapes(message: bytes) -> bytes:
     return message.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
-_STEPS = bytes(each in b"{[" for each in range(256))
+_STEPS = bytes(byte in b"{[" for byte in range(256))
 _NO_BRACKETS = bytes({*range(256)} - {*b"{}[]"})
 
 
@@ -145,23 +145,23 @@ class _Events(_Whole):
         self._endless = endless
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        begun, size = bytearray(), 0
+        buffer, size = bytearray(), 0
         async for piece in self._inner:
-            searched = max(0, len(begun) - _LONGEST_END)
-            begun += piece
+            searched = max(0, len(buffer) - _LONGEST_END)
+            buffer += piece
             size += len(piece)
             if not self._endless:
                 self._bounds.check_size(size)
             start = 0
-            while (end := _EVENT_END.search(begun, searched)) is not None:
-                message = bytes(memoryview(begun)[start : end.end()])
+            while (end := _EVENT_END.search(buffer, searched)) is not None:
+                message = bytes(memoryview(buffer)[start : end.end()])
                 start = searched = end.end()
                 self._bounds.take(message)
                 async for part in _in_pieces(message):
                     yield part
-            del begun[:start]
-            self._bounds.check_size(len(begun))
-        yield bytes(begun)
+            del buffer[:start]
+            self._bounds.check_size(len(buffer))
+        yield bytes(buffer)
 
 
 async def _in_pieces(message: bytes) -> AsyncIterator[bytes]:

@@ -227,20 +227,20 @@ class Connection:
 
     async def tools(self) -> tuple[ListedTool, ...]:
         """The tools of the server. Raises FailureError, also for too many."""
-        found: list[ListedTool] = []
-        cursor, most, listed = None, self._limits.mcp_tools, b""
+        tools: list[ListedTool] = []
+        cursor, limit, listed = None, self._limits.mcp_tools, b""
         with self._failing():
             async with asyncio.timeout(self._limits.mcp_connect_seconds):
                 while True:
                     page = await self._used().list_tools(cursor=cursor)
-                    found += map(_listed, page.tools)
-                    if len(found) > most:
-                        self._bounds.refuse(f"It lists more than {most} tools, the limit 'mcp_tools'.")
+                    tools += map(_listed, page.tools)
+                    if len(tools) > limit:
+                        self._bounds.refuse(f"It lists more than {limit} tools, the limit 'mcp_tools'.")
                     listed += page.model_dump_json(by_alias=True).encode()
                     self._bounds.check(listed)
                     cursor = page.next_cursor
                     if not cursor:
-                        return tuple(found)
+                        return tuple(tools)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """Run a tool. Raises FailureError."""

@@ -15,13 +15,13 @@ MAX_MEDIA = 16
 _EMPTY = "[The result of the tool is empty.]"
 
 
-def result_of(answer: types.CallToolResult, most: int) -> ToolResult:
+def result_of(answer: types.CallToolResult, max_characters: int) -> ToolResult:
     """The result of a call, with at most this number of characters for the model.
 
     Structured content is used only if there is no text, which it repeats. Other content is named, and passed
     on.
     """
-    shown = Excerpt(most)
+    shown = Excerpt(max_characters)
     for part in answer.content:
         shown.write_line(text_of(part))
     text = str(shown)

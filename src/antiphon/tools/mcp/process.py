@@ -49,8 +49,8 @@ async def process_streams(
         assert process.stdin is not None
         try:
             async with outgoing:
-                async for each in outgoing:
-                    line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+                async for item in outgoing:
+                    line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await process.stdin.send(line.encode() + b"\n")
         except _GONE:
             await incoming.aclose()
@@ -88,20 +88,20 @@ async def process_streams(
 async def _messages(process: Process, bounds: Bounds) -> AsyncIterator[SessionMessage | Exception]:
     """The messages of the lines that the process writes, or what is wrong with them. One too long ends it."""
     assert process.stdout is not None
-    begun, searched = bytearray(), 0
+    buffer, searched = bytearray(), 0
     async for piece in process.stdout:
-        begun += piece
+        buffer += piece
         start = 0
         try:
-            while (end := begun.find(b"\n", searched)) >= 0:
-                line, start = bytes(memoryview(begun)[start:end]), end + 1
+            while (end := buffer.find(b"\n", searched)) >= 0:
+                line, start = bytes(memoryview(buffer)[start:end]), end + 1
                 searched = start
                 bounds.take(line)
                 yield _message(line)
                 await asyncio.sleep(0)
-            del begun[:start]
-            searched = len(begun)
-            bounds.check_size(len(begun))
+            del buffer[:start]
+            searched = len(buffer)
+            bounds.check_size(len(buffer))
         except TooMuchError:
             return
 

@@ -94,11 +94,11 @@ class McpConnections:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
-        kept = [each.connection for each in self._kept.values() if each.connection is not None]
+        connections = [kept.connection for kept in self._kept.values() if kept.connection is not None]
         for key in [*self._spare]:
             self._close_spare(key)
         await asyncio.gather(
-            *self._closing, *(connection.close() for connection in kept), return_exceptions=True
+            *self._closing, *(connection.close() for connection in connections), return_exceptions=True
         )
         await self._network.close()
 
@@ -121,7 +121,7 @@ class McpConnections:
             connection = await self.take(target, owner)
             try:
                 asked = time.monotonic()
-                found = Listing(target.label, await connection.tools())
+                listing = Listing(target.label, await connection.tools())
             except BaseException:
                 await self.give(connection)
                 raise
@@ -129,10 +129,10 @@ class McpConnections:
             return Listing(target.label, error=error.failure.message)
         self._keep(key, connection)
         if self._changed_at.get(key, 0.0) < asked:  # else it may be the list from before
-            self._listings[key] = time.monotonic() + LISTED, found
+            self._listings[key] = time.monotonic() + LISTED, listing
         while len(self._listings) > MAX_LISTINGS:
             del self._listings[next(iter(self._listings))]
-        return found
+        return listing
 
     async def take(self, target: Target, owner: str) -> Connection:
         """A connection that works. Raises FailureError."""

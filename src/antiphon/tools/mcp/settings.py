@@ -89,7 +89,7 @@ class Policy(Struct, frozen=True):
         return self.approval == "always"
 
 
-class _RequestSettings(Struct, frozen=True):
+class _McpSettings(Struct, frozen=True):
     server_label: str
     server_url: str | None = None
     connector_id: str | None = None
@@ -115,7 +115,7 @@ class RequestedServer(Struct, frozen=True):
 
 def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> RequestedServer:
     """The tool at `where` in a request, which may name servers on these hosts. Raises RequestError."""
-    given = parse_settings(settings, _RequestSettings, where)
+    given = parse_settings(settings, _McpSettings, where)
     if not _LABEL.match(given.server_label):
         raise invalid_setting(f"{where}.server_label", "Use 1 to 64 of: letters, digits, '_', '-'.")
     if given.tunnel_id is not None:
@@ -145,7 +145,7 @@ def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Requ
     )
 
 
-def _headers(given: _RequestSettings, where: str) -> dict[str, str]:
+def _headers(given: _McpSettings, where: str) -> dict[str, str]:
     headers = {}
     for name, value in (given.headers or {}).items():
         place = f"{where}.headers.{name[:128]}"

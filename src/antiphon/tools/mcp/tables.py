@@ -70,13 +70,13 @@ def read_servers(tables: Any) -> tuple[McpServer, ...]:
 
 def _expand_variables(values: Mapping[str, str], label: str) -> dict[str, str]:
     """The values, with those of variables. Raises ValueError for a variable that is not set."""
-    found = {}
+    expanded = {}
     for name, value in values.items():
         variable = value.removeprefix(VARIABLE) if value.startswith(VARIABLE) else None
         if variable is not None and variable not in os.environ:
             raise ValueError(f"mcp_servers: '{label}' needs the variable {variable}, which is not set.")
-        found[name] = value if variable is None else os.environ[variable]
-    return found
+        expanded[name] = value if variable is None else os.environ[variable]
+    return expanded
 
 
 def expand_variables(values: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from antiphon.tools.mcp.content import result_of
 from antiphon.tools.mcp.servers import ConnectionLease, McpConnections, OperatorServer, labels
 from antiphon.tools.mcp.settings import READ, Policy, RequestedServer, missing, parse
 from antiphon.tools.settings import unread_settings
-from antiphon.tools.tool import ToolOffer, WantedTool
+from antiphon.tools.tool import RequestedTool, ToolOffer
 
 TYPE = "mcp"
 MAX_NAME = 64
@@ -75,12 +75,12 @@ class Mcp:
         """Connect to the operator's servers."""
         await self._connections.start()
 
-    async def offer(self, wanted: WantedTool) -> ToolOffer:
+    async def offer(self, requested: RequestedTool) -> ToolOffer:
         """See `ServerTool`. Listed tools that cannot be offered are left out, with a note."""
-        asked = parse(wanted.settings, wanted.where, self._hosts)
-        target, policies, description = self._resolved(asked, wanted)
-        listing = wanted.listing or await self._connections.listing(target, wanted.owner)
-        notes = [*unread_settings(wanted, READ)]
+        asked = parse(requested.settings, requested.where, self._hosts)
+        target, policies, description = self._resolved(asked, requested)
+        listing = requested.listing or await self._connections.listing(target, requested.owner)
+        notes = [*unread_settings(requested, READ)]
         functions: dict[str, Function] = {}
         named: list[ListedTool] = []
         for tool in listing.tools:
@@ -94,7 +94,7 @@ class Mcp:
                 functions[function.name] = function
             else:
                 message = f"The tool {tool.name[:SHOWN]!a} of '{asked.label}' is not offered: {why}"
-                notes.append(Note(wanted.where, message))
+                notes.append(Note(requested.where, message))
         offered = replace(listing, label=asked.label, tools=tuple(named))
         return ToolOffer(tuple(functions.values()), tuple(notes), offered)
 
@@ -106,26 +106,28 @@ class Mcp:
             return error.message
         return None
 
-    def open(self, wanted: WantedTool) -> "McpSession":
+    def open(self, requested: RequestedTool) -> "McpSession":
         """See `ServerTool`."""
-        asked = parse(wanted.settings, wanted.where, self._hosts)
-        target, *_ = self._resolved(asked, wanted)
+        asked = parse(requested.settings, requested.where, self._hosts)
+        target, *_ = self._resolved(asked, requested)
         if asked.label in TRAINED_LABELS and target.url:
-            headers = {**target.headers, SESSION_HEADER: wanted.answer or uuid4().hex}
+            headers = {**target.headers, SESSION_HEADER: requested.answer or uuid4().hex}
             target = replace(target, headers=headers)  # so the connection is the answer's own
-        return McpSession(ConnectionLease(self._connections, target, wanted.owner), self._limits)
+        return McpSession(ConnectionLease(self._connections, target, requested.owner), self._limits)
 
     async def close(self) -> None:
         """See `ServerTool`."""
         await self._connections.close()
 
-    def _resolved(self, asked: RequestedServer, wanted: WantedTool) -> tuple[Target, tuple[Policy, ...], str]:
+    def _resolved(
+        self, asked: RequestedServer, requested: RequestedTool
+    ) -> tuple[Target, tuple[Policy, ...], str]:
         """The target of the server, its policy, and its description. Raises RequestError."""
         if asked.target is not None:
             return asked.target, (Policy(asked.allowed, asked.approval or "always"),), asked.description
         server = self._servers.get(asked.name)
-        if server is None or not server.admits(wanted.owner):
-            raise missing(asked, f"{wanted.where}.server_label", labels(self._servers, wanted.owner))
+        if server is None or not server.admits(requested.owner):
+            raise missing(asked, f"{requested.where}.server_label", labels(self._servers, requested.owner))
         own = Policy(asked.allowed, asked.approval or "never")
         return server.target, (server.policy, own), asked.description or server.description
 

@@ -23,8 +23,8 @@ def _named(label: str | None) -> webencodings.Encoding | None:
 
 
 def _of_meta(body: bytes) -> webencodings.Encoding | None:
-    found = _META.search(body[:_PRESCANNED])
-    encoding = _named(found[1].decode("ascii", "replace")) if found else None
+    match = _META.search(body[:_PRESCANNED])
+    encoding = _named(match[1].decode("ascii", "replace")) if match else None
     # Who could read the tag cannot have read UTF-16: the standard makes it UTF-8.
     return webencodings.UTF8 if encoding and encoding.name.startswith("utf-16") else encoding
 

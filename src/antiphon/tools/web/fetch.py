@@ -86,12 +86,12 @@ class Fetcher:
         """The document at `url`. Raises ToolError, with a message for the model."""
         return await self._get(url, domains, _HEADERS["Accept"], _read)
 
-    async def download(self, url: str, domains: Domains, most: int) -> bytes:
+    async def download(self, url: str, domains: Domains, max_bytes: int) -> bytes:
         """The file at `url`, of any type, up to this number of bytes.
 
         Raises ToolError, with the code `LIMIT_EXCEEDED` if it has more.
         """
-        return await self._get(url, domains, "*/*", partial(_read_file, most=most))
+        return await self._get(url, domains, "*/*", partial(_read_file, max_bytes=max_bytes))
 
     async def _get(self, url: str, domains: Domains, accept: str, read: Read[T]) -> T:
         try:
@@ -135,9 +135,9 @@ class Downloader:
         self._domains = domains
         self._fetcher = fetcher or Fetcher()
 
-    async def download(self, url: str, most: int) -> bytes:
+    async def download(self, url: str, max_bytes: int) -> bytes:
         """The file at `url`, up to this number of bytes. Raises ToolError."""
-        return await self._fetcher.download(url, self._domains, most)
+        return await self._fetcher.download(url, self._domains, max_bytes)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -170,8 +170,8 @@ def accepted_encodings() -> str:
 class _Counter:
     """Counts what an encoding of a body decodes to; that of the last is cut before."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most + 2 * PIECE
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes + 2 * PIECE
 
     def count(self, piece: bytes) -> bytes:
         """The piece. Raises ToolError if there is too much."""
@@ -181,7 +181,7 @@ class _Counter:
         return piece
 
 
-async def read_body(response: httpx2.Response, most: int = BODY_BYTES) -> tuple[bytes, bool]:
+async def read_body(response: httpx2.Response, max_bytes: int = BODY_BYTES) -> tuple[bytes, bool]:
     """The body of a response, decoded, up to this number of bytes, and whether there is more.
 
     Raises ToolError if it cannot be decoded.
@@ -190,10 +190,10 @@ async def read_body(response: httpx2.Response, most: int = BODY_BYTES) -> tuple[
     fields = [value for name, value in response.headers.raw if name.lower() == b"content-encoding"]
     try:
         async with aclosing(_raw(response)) as raw:
-            async for piece in decoded_parts(raw, fields, lambda: _Counter(most).count):
+            async for piece in decoded_parts(raw, fields, lambda: _Counter(max_bytes).count):
                 body += piece
-                if len(body) > most:
-                    return bytes(body[:most]), True
+                if len(body) > max_bytes:
+                    return bytes(body[:max_bytes]), True
     except RequestError as error:
         encodings = ", ".join(applied_encodings(fields))[:_SHOWN_ENCODINGS]
         raise ToolError(f"The answer cannot be decoded; its Content-Encoding is {encodings}.") from error
@@ -210,11 +210,11 @@ def _check_status(response: httpx2.Response) -> None:
         raise ToolError(f"{_short(str(response.url))} answered {_status(response.status_code)}.")
 
 
-async def _read_file(response: httpx2.Response, most: int) -> bytes:
+async def _read_file(response: httpx2.Response, max_bytes: int) -> bytes:
     _check_status(response)
-    body, cut = await read_body(response, most)
+    body, cut = await read_body(response, max_bytes)
     if cut:
-        raise ToolError(f"{_short(str(response.url))} has more than {most} bytes.", code=LIMIT_EXCEEDED)
+        raise ToolError(f"{_short(str(response.url))} has more than {max_bytes} bytes.", code=LIMIT_EXCEEDED)
     return body
 
 
