@@ -10,6 +10,8 @@ the attacker got. So a busy machine is recognised. Exits with 1 if the other cli
 than `MAX_WAIT`, beyond its wait at the other server; if the server blocked its loop for longer than
 `MAX_HELD`, if memory was not freed, or if anything was answered with 500 or above. `README.md` lists the
 limits that stop each attack.
+
+To add an attack: a function with `@attack`; a server in `hostile.py`. It fails where the mend is taken out.
 """
 
 import argparse

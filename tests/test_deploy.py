@@ -1,4 +1,8 @@
-"""What `deploy/` holds fits this server: its options, its endpoints, its metrics."""
+"""What `deploy/` holds fits this server: its options, its endpoints, its metrics.
+
+To add a way to deploy: a file in `deploy/`, and its purpose in `docs/deploy.md`. It is checked here against
+the schema of its kind, and the options of the server.
+"""
 
 import asyncio
 import io

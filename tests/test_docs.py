@@ -351,3 +351,24 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
     found = {name: int(value) for heading in headings for name, value, *_ in rows("limits.md", heading)}
     every_row(found, structs.asdict(DEFAULTS), "the tables of docs/limits.md")
     assert found == structs.asdict(DEFAULTS)
+
+
+ADDITION = re.compile(r"^To add .*?(?=\n\n|\"\"\")", re.DOTALL | re.MULTILINE)
+"""A paragraph of a docstring, to which CONTRIBUTING.md refers."""
+
+
+def test_how_to_add_things_names_files_that_exist() -> None:
+    modules = [
+        path for folder in ("src", "tests", "simulation", "fuzz") for path in (ROOT / folder).rglob("*.py")
+    ]
+    told = {path: found[0] for path in modules if (found := ADDITION.search(path.read_text()))}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in told.items()
+        for name in re.findall(r"`([\w/.]+(?:\.\w+|/))`", text)
+        if not any((at / name).exists() for at in (ROOT, ROOT / "src" / "antiphon", path.parent))
+        and "/" in name
+    ]
+
+    assert len(told) > 30
+    assert not wrong

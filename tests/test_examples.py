@@ -1,4 +1,7 @@
-"""The examples and the README's Python run as they stand."""
+"""The examples and the README's Python run as they stand.
+
+To add an example: a program in `examples/`, and what it prints here.
+"""
 
 import re
 import socket

@@ -2,6 +2,8 @@
 
 It is the complete server, with the scripted engine instead of a model: `demo.jsonl` has the text of
 reasoning, calls, structured output and errors, which is processed like that of a model. Nothing is stored.
+
+To add something to try: a line of `demo.jsonl`, a `Suggestion` here; what it shows, in `tests/test_demo.py`.
 """
 
 import shlex

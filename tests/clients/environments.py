@@ -4,6 +4,9 @@ One resolve with several of these clients takes minutes and ends in a version th
 nobody runs, so each has its own virtual environment or npm folder, below `CACHE`.
 `ENVIRONMENTS` pins what is installed. A program of `programs/` runs in one of them,
 with little else: it speaks to one server, under one key, and prints JSON.
+
+To add a real client: its pins here, a program in `tests/clients/programs/`, and its ways in `WAYS`
+(`tests/clients/test_programs.py`).
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 Every case is played in every API, streamed and whole, so these two are no parameters here. The cases of a
 dialect cover each pair of values; so all of them together cover each triple of a dialect and two values.
+
+To add a kind of demand, history or setting: a parameter here, how each API asks for it in `apis.py`, and what
+must hold for it in `laws.py`, proven by a fault in `test_planted_faults.py`. Dialects join by themselves.
 """
 
 from collections.abc import Mapping

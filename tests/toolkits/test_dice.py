@@ -251,7 +251,7 @@ def script(delay: float = 0) -> list[dict[str, Any]]:
 
 
 async def test_another_server_continues_after_a_result_with_its_details() -> None:
-    store, stored = await open_store("memory"), {"lease": 0.05, "toolkits": OWN.toolkits}
+    store, stored = await open_store("memory"), {"lease_seconds": 0.05, "toolkits": OWN.toolkits}
     try:
         async with support.serving(store, script(60_000), tools=[Dice(4)], **stored) as first:
             await support.queue(first.app, "Roll!", tools=TOOLS)

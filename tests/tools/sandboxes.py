@@ -1,4 +1,8 @@
-"""Sandboxes for tests: Pythons that this machine can run in Bubblewrap, and attempts to get out of one."""
+"""Sandboxes for tests: Pythons that this machine can run in Bubblewrap, and attempts to get out of one.
+
+To add an attempt to get out of a sandbox: `ATTEMPTS`. It is tried on whole Python and on the shell command of
+the documents.
+"""
 
 import sys
 from base64 import b64encode

@@ -2,6 +2,10 @@
 
 Stored items have references in the places of media: the digest of a blob, and the media's origin. Where a
 client may send a data URL or a URL of the web, a stored item may have a reference.
+
+To add a part of a message that is not text: its reader in the API's `history.py`, which makes an
+`Attachment`; how it is read, in `app/attachments.py`; formats of images, in `run/media.py`;
+`tests/http/test_media.py`; the tables in `docs/media.md`.
 """
 
 import re

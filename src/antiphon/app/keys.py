@@ -9,6 +9,9 @@
 A key is identified by the SHA-256 of its value; nothing else of it is kept. Objects that a request stores
 belong to the `owner` of its key, the beginning of the hash of its first value: so a value means the same in
 options and in files, and a name with several values, for rotation, is one owner.
+
+To add a setting of keys: a field of `KeyEntry`, and of `Rules` in `core/accounts.py`, checked where it
+applies; `tests/app/test_keys.py`, `tests/http/test_keys.py`; the table in `docs/operations.md`.
 """
 
 import tomllib

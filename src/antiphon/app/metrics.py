@@ -8,6 +8,9 @@ from text of clients.
 What is counted for each request is a plain number or list, and converted when it is read, in a thread:
 `prometheus_client` takes a lock for each of a dozen, 8 µs of a full answer (target 3 of the bench). It counts
 all else itself.
+
+To add a metric: here, and a panel that shows it, in `deploy/grafana.json`; `tests/http/test_observing.py`;
+the table in `docs/observability.md`.
 """
 
 import asyncio

@@ -3,6 +3,9 @@
 There is a ranker by terms (BM25), and one by meaning, if a model embeds the chunks. Their rankings are
 combined by reciprocal rank fusion. Another ranker has the protocol `Ranker`, and is passed to
 `FileSearcher`.
+
+To add a way to search files: a class with the protocol `Ranker`, given to `FileSearcher`;
+`tests/app/test_search.py`.
 """
 
 import asyncio

@@ -4,6 +4,10 @@ An object whose schema lists properties and does not mention others has no other
 schema's order. Keywords that cannot be enforced are collected in `unenforced` with their places. `$ref` and
 `allOf` are merged into one schema first (`merge_schemas`); alternatives multiply out; the rest is compiled
 type by type.
+
+To add a keyword: what it compiles to here; how it combines with itself in `merge_schemas.py`; a string format
+in `string_formats.py`. An entry of `SCHEMAS` in `tests/constrain/schemas.py`, and of `AGENT_SCHEMAS` in
+`agent_schemas.py`; the lists in `docs/structured-output.md`.
 """
 
 from collections.abc import Iterator, Mapping

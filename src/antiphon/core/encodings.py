@@ -5,6 +5,9 @@ without end before it is in memory. A body is one frame, or several (gzip calls 
 `MOST_FRAMES`. A library is imported for the first body that needs it; those of zstd and Brotli are an extra.
 
 Servers of models and of tools are asked not to compress (`IDENTITY`), and refused if they do.
+
+To add a reader of what another server sends: bytes are bounded after decoding, in pieces, or the encoding is
+refused; what is told of its errors goes through `engines/redact.py`; a reader in `tests/test_outside.py`.
 """
 
 import asyncio

@@ -21,6 +21,8 @@
 The docstring of a class is its default message and names the remedy. A message
 reaches clients word for word: it never holds internals. Put those in
 `__cause__` (raise … from …), which goes to the log.
+
+To add an error: a class here; its docstring is the message and names the remedy; the table in `docs/api.md`.
 """
 
 import copyreg

@@ -10,6 +10,9 @@ in prose stays prose.
 
 Space that touches a marker belongs to the marker: templates insert it when they render, and decoding is the
 inverse of rendering.
+
+To add a syntax that no table can express: a state here, its reader in `decode/`, both in `decode/table.py`;
+`tests/decode/`, with the laws of `tests/laws.py`.
 """
 
 import inspect

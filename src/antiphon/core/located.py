@@ -2,6 +2,9 @@
 
 An option whose type is a `Path` names a file. One whose value may be a file or something else (a URL,
 a name on a hub) says so in its type: `Annotated[str, Located(file_or_name)]`.
+
+To add an option that names a file: a `Path`, or `Annotated[str, Located(…)]`, so that a configuration file
+may name it from its folder; `tests/test_config.py`.
 """
 
 import re

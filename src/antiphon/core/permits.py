@@ -7,6 +7,10 @@ before all of this.
 A permit is given by a plain call, not by the result of a future, and whoever enters has to `leave` once,
 whatever has happened meanwhile: so a permit that is given in the turn of the event loop in which its owner is
 cancelled comes back, too. Use this for all work that waits its turn.
+
+To add work of which only so much may be done at a time: its `Permits`, and its name in `Metrics.permits`
+(`app/metrics.py`). Tests: its bound, and that all are free in the end if its callers are cancelled together;
+the table in `docs/observability.md`.
 """
 
 import asyncio

@@ -1,4 +1,10 @@
-"""One request for an answer, the same type for every API."""
+"""One request for an answer, the same type for every API.
+
+To add something that an engine can do: a field of `Sampling` (or a kind of `Constraint`,
+`core/constraint.py`); its name in the `Capabilities` of each engine that supports it; the reason in the
+`REFUSED` of each other one, which refuses it by name (`run/constraints.py`); then `scripts/parameter_table`.
+Its test is in `tests/contracts/engine.py`, skipped for engines without it.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -2,6 +2,8 @@
 
 A model that was trained for it has these tokens in its vocabulary, each as one token. The model writes the
 text of the gap after the last of them.
+
+To add the tokens of a family: an entry of `FAMILIES`; `tests/http/test_fill_in.py`.
 """
 
 from collections.abc import Iterator

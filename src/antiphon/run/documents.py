@@ -6,6 +6,9 @@ in a bounded process; so are cutting and analysing its text.
 
     document = await read_document(pool, content, "file_id")     # parts of requests
     chunks = await read_chunks(pool, content, chunking)          # for vector stores
+
+To add a kind of file whose text is read: its media type and its reader in `_READERS`; how it is recognised,
+in `type_of`; `tests/run/test_documents.py`; the list in `docs/files.md`.
 """
 
 import codecs

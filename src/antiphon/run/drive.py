@@ -11,6 +11,9 @@ The ways in which an answer may end are one table, `endings.py`.
 
 Back-pressure begins at the source: while the driver is `paused`, generations hold back the engine's chunks,
 under a bound, and merge them into one chunk when it resumes.
+
+To add a source of answers that is not an engine: a class with the protocol `Source`, given to the `Driver` in
+`app/`; `tests/run/`.
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 `docs/endings.md` explains it to users, and `tests/test_endings.py` checks it for every combination. In each
 of these endings the engine has stopped working on the answer.
+
+To add a way in which an answer may end: a reason, and its row of `ENDINGS`; the code that detects it calls
+`Driver.stop` with it; a line of the table in `docs/endings.md`, which `tests/test_endings.py` reads.
 """
 
 from enum import Enum, auto

@@ -3,6 +3,9 @@
 The engine pushes chunks; each call decodes them, and pushes their events on, at once. Two conditions end a
 generation before the model does: a stop string, and the last call of an answer with a limited number.
 Reasoning that has become too long is closed, and the engine continues after it.
+
+To add a part between the engine and the events: a field of `Interceptors`, set in `Prepared.generation` of
+`run/model.py`; `tests/run/test_generation.py`.
 """
 
 import asyncio

@@ -5,6 +5,10 @@ if that is installed: their pixels are counted before any is decoded, damaged on
 orientation are turned, and of animated ones some frames are taken. Without Pillow only the header is read,
 and the engine gets the original bytes. Pages of a PDF are drawn by pypdfium2. Of audio, tinytag reads the
 headers, in such a process: audio without headers or duration is refused. Video is not checked here.
+
+To add media that an engine takes: the kinds in the `media` of its `Capabilities`; `Prompt.media` are what a
+prompt has, `Prompt.around` the texts between them, and its first chunk has their `media_tokens`. Tests:
+`tests/contracts/engine.py`; `tests/vision_encoder.py` makes a vision encoder for a small model.
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 The layers above use a model only through this protocol. `TokenModel` renders a prompt, has an engine
 continue it, and decodes the result.
+
+To add a kind of model that is neither an engine nor a server: a class with the protocol `Model`, which
+`run/loading.py` chooses; it inherits the suite in `tests/contracts/model.py`.
 """
 
 import asyncio

@@ -3,6 +3,9 @@
 Nothing is recorded unless an option of the server requests it: then the `Observation` of a request has a
 `record`, and the decoder of each of its generations is a `RecordingDecoder`, which keeps every chunk with
 its events. `decoded_again` decodes recorded chunks again, with the same dialect or another one.
+
+To add something to the record of an answer: here; `app/debug.py` shows it; `tests/http/test_debug.py`; the
+table in `docs/page.md`.
 """
 
 import re

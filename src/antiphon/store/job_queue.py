@@ -4,6 +4,8 @@ A worker gets a job of the owner with the fewest that run; among equals, owners 
 their names. The jobs of one owner come in the order of their creation. A claim looks at the next owners only,
 and at one waiting row of each, however many wait. Where jobs have kinds, the owners of one kind come after
 those of another, so that an owner has a turn for each kind.
+
+To add a queue: owners take turns here; `tests/http/test_fair_queues.py`, `tests/store/test_work.py`.
 """
 
 from collections.abc import Iterable, Sequence

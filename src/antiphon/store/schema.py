@@ -5,6 +5,10 @@ Times are seconds since 1970. A `size` is in bytes; that of a parent includes al
 stored completion; `items.blobs` are the digests of the blobs that an item refers to, which its parent holds.
 Rows that belong to a parent are deleted by code, in one order (`delete.py`), because a foreign key cannot
 refer to three tables.
+
+To add a table or column: here, and a migration next to the others in `store/migrations/versions/`; records in
+`store/records.py`, methods in `store/store.py`. Tests: `tests/contracts/store.py`, which runs on every
+database; `tests/store/test_migrations.py` checks that tables and migrations agree.
 """
 
 import re

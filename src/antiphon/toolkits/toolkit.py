@@ -2,6 +2,11 @@
 
 A toolkit is a package here, or a module of another package, that has a `TOOLKIT`: the tool and its options,
 how its calls are shown in each API, and what is stored of its results. There is no list to add it to.
+
+To add items of its own for a tool's calls, instead of `mcp_call`: a `Presenter`
+(`apis/responses/presenters/presenter.py`) in its toolkit, with the `details` of results that it shows; for
+Messages a `ToolView` (`apis/messages/server_tools.py`). Tests: `tests/apis/responses/`,
+`tests/http/test_server_tools.py`.
 """
 
 from msgspec import Struct

@@ -2,6 +2,9 @@
 
 It handles every tool of every API that is not the client's own. A tool that this server does not run is
 refused by its type, with the remedy; or, if clients always list it, it is not offered, and a note says so.
+
+To add a reason why a tool is not run: the `remedy` of its toolkit; for types that no toolkit has, `REMEDIES`
+here; `tests/tools/test_discovery.py`.
 """
 
 import asyncio

@@ -4,6 +4,9 @@ OpenAI's models were trained with them; others are offered a function, with the 
 parameters. The call is shown as an item of the tool's own type, when it is complete, and the client answers
 it with another item. If the arguments do not fit the tool, the item has harmless ones (a screenshot, no
 command, an empty patch), and is incomplete.
+
+To add a tool that the client runs, with items of its own: an entry of `CLIENT_TOOLS`, its readers in
+`history.py`; `TOOLS` in `tests/http/test_client_tools.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -2,6 +2,10 @@
 
 They have their own templates, tokens and decoders: they get messages, and return the parts of the answer. A
 `Provider`, an entry of a table, lists the features of one, and its names for them.
+
+To add a provider that takes conversations only: an entry of `PROVIDERS`; one with an API of its own is a
+module next to this one, in `KINDS` of `engines/upstream.py`, whose server is a `ChatServer`. Its exchanges,
+with their source, in `tests/engines/test_upstream_chat.py`; its row in `docs/engines.md`.
 """
 
 import time

@@ -3,6 +3,11 @@
 Nearly all have OpenAI's `/v1/embeddings`; those that rank have Jina's `/v1/rerank`. Many inputs are split
 into several requests, each of which waits for a slot like a generation: so a large one does not delay
 others, and no answer is so large that decoding it would block the event loop.
+
+To add a server or an engine that embeds, ranks or transcribes: the protocols `Embedder`, `Reranker` and
+`Transcriber` of `engines/engine.py`, with `tasks` and `embedding` in its `Capabilities`; a server whose API
+differs from OpenAI's is an entry of `VECTOR_APIS`. It inherits the suite in `tests/contracts/vectors.py`; the
+table in `docs/embeddings.md`.
 """
 
 import asyncio

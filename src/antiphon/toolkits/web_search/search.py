@@ -1,4 +1,8 @@
-"""Search engines that the operator configures, behind one protocol."""
+"""Search engines that the operator configures, behind one protocol.
+
+To add a search engine: a subclass of `HttpSearch`, in `WITH_KEY` if it has one address and needs a key;
+`tests/toolkits/web_search/test_search.py`, with an answer from its documentation.
+"""
 
 import asyncio
 import re
