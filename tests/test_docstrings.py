@@ -1,4 +1,4 @@
-"""Every name in back-ticks in a docstring exists: what was renamed is renamed there, too."""
+"""Docstrings: every name in back-ticks exists, and every public method is documented, where it is declared."""
 
 import ast
 import builtins
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "antiphon"
-FOREIGN = frozenset({"ANTIPHON_MODEL_NAME", "k1", "password", "plt", "transformers"})
+FOREIGN = frozenset(
+    {"AGENT_SCHEMAS", "ANTIPHON_MODEL_NAME", "agent_schemas", "k1", "password", "plt", "transformers"}
+)
 """Names of formulas, and of what the code does not spell."""
 _TICKED = re.compile(r"`+([A-Za-z_][\w.]*)(?:\(\))?`+")
 _PLAIN = re.compile(r"[\w.$-]+")
@@ -78,3 +80,30 @@ def test_names_in_back_ticks_are_found(text: str, names: list[str]) -> None:
     known = frozenset({"Model", "prepare", "limits", "origin"})
 
     assert unknown(text, known) == names
+
+
+def methods(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]:
+    """The name, line and docstring of each public method of a public class."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for part in node.body:
+                if (
+                    isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and not part.name.startswith("_")
+                    and not part.decorator_list  # properties have the names of what they are
+                ):
+                    yield part.name, part.lineno, ast.get_docstring(part)
+
+
+def test_public_methods_are_documented_where_they_are_declared() -> None:
+    """One without a docstring does what a method of this name is documented to do in its protocol."""
+    trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    found = [(path, *method) for path, tree in trees.items() for method in methods(tree)]
+    documented = {name for _, name, _, text in found if text}
+    wrong = [
+        f"{path.relative_to(SOURCE.parents[1])}:{line}: {name}"
+        for path, name, line, text in found
+        if not text and name not in documented
+    ]
+
+    assert not wrong, "Write docstrings for these methods:\n" + "\n".join(wrong)

@@ -119,8 +119,6 @@ class DetailedChunks(Chunks[P]):
         self._used: dict[int, Usage] = {}  # by each choice so far
 
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
-        """See `Chunks`."""
-
         def write(text: str, tokens: Tokens) -> bytes:
             part = part_of(text)
             self._count(part.index, tokens, reasoning=len(tokens) if kind is DeltaKind.REASONING else 0)
@@ -133,22 +131,19 @@ class DetailedChunks(Chunks[P]):
         return write
 
     def echo(self, part: P, text: str) -> bytes:
-        """See `Chunks`."""
         return self._write(part, padding=_padding(text) if self._presentation.padded else UNSET)
 
     def single(self, part: P, prompt: RenderedPrompt | None = None) -> bytes:
-        """See `Chunks`."""
         return self._write(part, prompt)
 
     def note(self, choice: int, event: Event) -> None:
-        """See `Chunks`. Reasoning is passed here only if it is hidden: then its tokens are hidden, too."""
+        """Reasoning is passed here only if it is hidden: then its tokens are hidden, too."""
         hidden = isinstance(event, ReasoningDelta)
         self._count(choice, event.tokens, reasoning=len(event.tokens) if hidden else 0)
         if self._presentation.token_ids and not hidden:
             self._collect(choice, event.tokens)
 
     def settle(self, choice: int, usage: Usage) -> None:
-        """See `Chunks`."""
         self._used[choice] = usage
 
     def _count(self, choice: int, tokens: Tokens, reasoning: int) -> None:

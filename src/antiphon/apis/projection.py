@@ -28,7 +28,7 @@ from antiphon.core.tool_result import ToolResult
 class Collection(Protocol):
     """Collects entries made from tokens."""
 
-    def extend(self, values: Iterable[Any], /) -> object: ...  # noqa: D102
+    def extend(self, values: Iterable[Any], /) -> object: ...
 
 
 C = TypeVar("C", bound=Collection)
@@ -94,7 +94,6 @@ class BodyProjection(_Enveloped, SilentProjection):
     def delta_encoder(
         self, choice: int, delta: type[Event]
     ) -> Callable[[str, tuple[Token, ...]], bytes] | None:
-        """See `Projection`."""
         return None if self.shows_tokens else _no_event
 
 

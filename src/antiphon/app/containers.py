@@ -44,13 +44,11 @@ class ContainerKeeper:
         self._minutes = limits.container_minutes
 
     async def check(self, owner: str, container: str | None, file_ids: Sequence[str]) -> None:
-        """See `Keeper`."""
         if container is not None and await self._storage.store.containers.get(owner, container) is None:
             raise missing_container(container)
         await self._uploaded(owner, file_ids)
 
     async def has(self, owner: str, container: str, file_ids: Sequence[str]) -> bool:
-        """See `Keeper`."""
         if await self._storage.store.containers.get(owner, container) is None:
             return False
         held = {file.digest for file in await self.files(owner, container)}
@@ -59,7 +57,6 @@ class ContainerKeeper:
     async def use(
         self, owner: str, container: str, interpreter: str, create: Sequence[str] | None
     ) -> str | None:
-        """See `Keeper`."""
         containers = self._storage.store.containers
         record = await containers.use(owner, container, interpreter, time.time())
         if record is not None:
@@ -95,17 +92,14 @@ class ContainerKeeper:
         return record
 
     async def files(self, owner: str, container: str) -> Sequence[HeldFile]:
-        """See `Keeper`."""
         every = Paging("asc", limit=1_000_000)  # `container_files` is the limit that counts
         page = await self._storage.store.containers.list_files(owner, container, every)
         return [HeldFile(file.id, file.path, file.digest, file.size) for file in page.data]
 
     def content(self, owner: str, file: HeldFile) -> AsyncIterator[bytes]:
-        """See `Keeper`."""
         return self._storage.store.blobs.read(owner, file.digest)
 
     async def write(self, owner: str, container: str, path: str, content: AsyncIterable[bytes]) -> HeldFile:
-        """See `Keeper`."""
         file = await self.add(owner, container, path, content, ASSISTANT)
         return HeldFile(file.id, file.path, file.digest, file.size)
 
@@ -135,11 +129,9 @@ class ContainerKeeper:
         return record
 
     async def remove(self, owner: str, container: str, file: HeldFile) -> None:
-        """See `Keeper`."""
         await self._storage.store.containers.delete_file(owner, container, file.id)
 
     async def delete(self, owner: str, container: str) -> None:
-        """See `Keeper`."""
         await self._storage.store.containers.delete(owner, container)
 
     async def _uploaded(self, owner: str, file_ids: Sequence[str]) -> list[FileRecord]:

@@ -132,7 +132,6 @@ class StreamJournal(ResponseJournal):
         self._events = EventBuffer()
 
     def stop(self, reason: Exception) -> None:
-        """See `Writable`."""
         if isinstance(reason, StoreError):
             self._unwritten = reason  # an answer that has ended is not stopped
         if self._stop is not None:
@@ -169,7 +168,7 @@ class StreamJournal(ResponseJournal):
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
-        """See `Journal`: an encoder of the projection that records, in place of `encode`.
+        """An encoder of the projection that records, in place of `encode`.
 
         The writer looks for new texts while there is a run: it is not told of each.
         """
@@ -184,7 +183,6 @@ class StreamJournal(ResponseJournal):
         return self._projection.recording_encoder(run.texts)
 
     def take(self) -> Append | None:
-        """See `Writable`."""
         if self.response_id not in self._writer.open:
             return None  # its row is being created
         if self._events.run is not None:
@@ -282,7 +280,6 @@ class BackgroundJournal(StreamJournal):
 
     @property
     def replaying(self) -> bool:
-        """See `Journal`."""
         return self._known > 0
 
     async def calls_begin(self, count: int) -> None:
@@ -331,7 +328,6 @@ class StreamedCompletionJournal(CompletionJournal):
     """The same for an answer that is streamed: the full answer is built in addition to the stream."""
 
     def set_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """See `Journal`."""
         self._builder.set_prompts(prompts)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
@@ -340,7 +336,7 @@ class StreamedCompletionJournal(CompletionJournal):
         return lines
 
     def delta_encoder(self, encode: DeltaEncoder) -> None:
-        """See `Journal`: the answer is built of events."""
+        """The answer is built of events."""
 
 
 class CallJournal(Journal):
@@ -354,7 +350,6 @@ class CallJournal(Journal):
         self._begin = begin
 
     async def calls_begin(self, count: int) -> None:
-        """See `Journal`."""
         await self._begin(count)
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:

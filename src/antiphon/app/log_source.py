@@ -33,7 +33,6 @@ class LogSource:
         self._after = after
 
     async def run(self, output: Driver) -> None:
-        """See `Source`."""
         with self._writer.store.watch(events_of(self._id)) as watch:
             tail = await self._read_after_others()  # after the watch has begun, so that no change is missed
             while True:

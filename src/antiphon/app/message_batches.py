@@ -268,7 +268,7 @@ class BatchSource:
         self._left = iter([request for request in requests if request.custom_id not in done])
 
     async def run(self, output: Driver) -> None:
-        """See `Source`. A request that fails has a result, too."""
+        """A request that fails has a result, too."""
         if self._recorded:
             output.push(0, self._recorded)
         if self._record.cancel_requested:
@@ -282,7 +282,7 @@ class BatchSource:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> Iterable[tuple[int, list[BatchResult]]]:
-        """See `Source`: there are no open items."""
+        """There are no open items."""
         return ()
 
     async def _work(self, output: Driver) -> None:
@@ -337,5 +337,4 @@ class _BodyCollector(Client):
     body = b""
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
-        """See `Client`."""
         self.body = body()

@@ -391,5 +391,4 @@ class _Snapshot(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """See `Collector`."""
         return self._families

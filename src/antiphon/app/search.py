@@ -82,7 +82,6 @@ class TermRanker:
         self._storage = storage
 
     async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
-        """See `Ranker`."""
         # In a thread: the first query loads the stemmers of all languages.
         terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
         if not terms:
@@ -151,7 +150,6 @@ class MeaningRanker:
         self._compared = compared
 
     async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
-        """See `Ranker`."""
         vector_stores = self._storage.store.vector_stores
         keys = where.keys
         if keys is None:

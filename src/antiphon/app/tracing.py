@@ -36,7 +36,6 @@ class OpenTelemetryTracing:
         self._headers = TraceContextTextMapPropagator()
 
     def begin(self, observation: Observation, name: str) -> None:
-        """See `Tracing`."""
         span = self._tracer.start_span(
             name,
             context=self._headers.extract(observation.trace),
@@ -48,7 +47,6 @@ class OpenTelemetryTracing:
         observation.span, observation.trace = span, passed_on
 
     def end(self, observation: Observation, known: Mapping[str, object]) -> None:
-        """See `Tracing`."""
         span = observation.span
         if span.is_recording():
             for name, value in _request(observation, known):
@@ -77,7 +75,6 @@ class OpenTelemetryTracing:
         span.end(unix_nanoseconds(observed.ended))
 
     def close(self) -> None:
-        """See `Tracing`."""
         self._provider.shutdown()
 
 

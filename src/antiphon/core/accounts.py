@@ -188,7 +188,6 @@ class _Background(Account):
         self._account = account
 
     def settle(self, reserved: int, used: int) -> None:
-        """See `Account`."""
         self._account.settle(reserved, used)
 
 

@@ -69,24 +69,20 @@ class _Deflate:
         self._full = False
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """See `Frame`."""
         piece = self._decompressor.decompress(self._decompressor.unconsumed_tail + data, max_length)
         self._full = len(piece) == max_length
         return piece
 
     @property
     def needs_input(self) -> bool:
-        """See `Frame`."""
         return not (self._full or self._decompressor.unconsumed_tail)
 
     @property
     def eof(self) -> bool:
-        """See `Frame`."""
         return self._decompressor.eof
 
     @property
     def unused_data(self) -> bytes:
-        """See `Frame`."""
         return self._decompressor.unused_data
 
 
@@ -100,19 +96,16 @@ class _Brotli:
         self._full = False
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """See `Frame`."""
         piece: bytes = self._decompressor.process(data, output_buffer_limit=max_length)
         self._full = len(piece) >= max_length
         return piece
 
     @property
     def needs_input(self) -> bool:
-        """See `Frame`."""
         return not self._full and self._decompressor.can_accept_more_data()
 
     @property
     def eof(self) -> bool:
-        """See `Frame`."""
         finished: bool = self._decompressor.is_finished()
         return finished
 

@@ -230,7 +230,6 @@ class StoreUnusableError(StoreError):
 
     @property
     def why(self) -> str:
-        """See `StoreError`."""
         return self.message
 
 

@@ -111,7 +111,7 @@ class TextFrame:
 
     @cached_property
     def parts(self) -> tuple[bytes, ...]:
-        """See `parts_around`. They are made for the first text: many answers have, say, no reasoning."""
+        """They are made for the first text: many answers have, say, no reasoning."""
         return parts_around(self._event)
 
     def __call__(self, text: str, tokens: tuple[Token, ...] = ()) -> bytes:
@@ -224,7 +224,6 @@ class _Writer:
         self._encode = encode
 
     def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
         self._outlet.silent = False
         self._outlet.write(self._encode(text, tokens))
 
@@ -241,7 +240,6 @@ class _TextWriter(_Writer):
         self._parts = (*begin, end + _CHUNK_END)
 
     def write(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """See `DeltaWriter`."""
         outlet = self._outlet
         outlet.silent = False
         event = _encode(text).join(self._parts)

@@ -25,7 +25,6 @@ class EntityScanner(JsonScanner):
         self._held = ""
 
     def feed(self, text: str, start: int, out: list[str]) -> int:
-        """See `JsonScanner`."""
         held, self._held = self._held, ""
         whole, position = held + text[start:], 0
         while position < len(whole) and not self.done and not self.broken:

@@ -25,7 +25,6 @@ class Admission(Permits):
         return Load(self.running, self.waiting, self.capacity)
 
     def refusal(self, *, of_owner: bool) -> AntiphonError:
-        """See `Permits`."""
         if of_owner:
             return EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         return EngineBusyError()

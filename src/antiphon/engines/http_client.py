@@ -146,7 +146,6 @@ class StreamedExchange(Exchange):
         self._size = 0
 
     def on_body(self, data: bytes) -> None:
-        """See `Exchange`."""
         self._size += len(data)
         self._pieces.put_nowait(data)
         if self._size > self._limits.upstream_bytes:
@@ -156,7 +155,6 @@ class StreamedExchange(Exchange):
             self.pause()
 
     def on_end(self, error: HttpError | None) -> None:
-        """See `Exchange`."""
         self._pieces.put_nowait(error)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:

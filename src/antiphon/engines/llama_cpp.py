@@ -183,16 +183,15 @@ class LlamaCppEngine:
 
     @property
     def up(self) -> bool:
-        """See `Monitored`."""
         return self._running is not None
 
     async def probe(self) -> None:
-        """See `Probed`: its process may hang."""
+        """Its process may hang."""
         await self._client().probe()
 
     @property
     def memory(self) -> int:
-        """See `Engine`: as llama.cpp has reported, or an estimate before that."""
+        """As llama.cpp has reported, or an estimate before that."""
         if self._running is not None:
             return self._running.process.memory
         facts = read_metadata(self._path)
@@ -382,11 +381,10 @@ class LlamaCppEngine:
 
     @property
     def adapters(self) -> Mapping[str, str]:
-        """See `Adapters`."""
         return self._adapters
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """See `Adapters`. Raises RequestError, with llama.cpp's words, for a file that it cannot load."""
+        """Raises RequestError, with llama.cpp's words, for a file that it cannot load."""
         try:
             await self._change({**self._adapters, name: path})
         except EngineError as error:
@@ -396,7 +394,6 @@ class LlamaCppEngine:
             raise RequestError(message, param="lora_path") from error
 
     async def unload_adapter(self, name: str) -> None:
-        """See `Adapters`."""
         await self._change({other: path for other, path in self._adapters.items() if other != name})
 
     async def _change(self, adapters: Mapping[str, str]) -> None:
@@ -446,11 +443,9 @@ class LlamaCppEngine:
         return running.client.generate(request, receiver)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Embedder`."""
         return await self._client().embed(request)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Reranker`."""
         return await self._client().score(pairs)
 
 

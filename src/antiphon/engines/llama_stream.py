@@ -210,9 +210,7 @@ def _raw(values: list[int], text: str) -> bytes | None:
 class MessageReader(Protocol):
     """Turns the messages of one completion into chunks."""
 
-    def read(self, raw: bytes) -> Chunk | None:
-        """See `ChunkReader`."""
-        ...
+    def read(self, raw: bytes) -> Chunk | None: ...
 
 
 class SpecialReader:
@@ -227,7 +225,6 @@ class SpecialReader:
         self._held: Chunk | None = None
 
     def read(self, raw: bytes) -> Chunk | None:
-        """See `ChunkReader`."""
         held = self._held
         shown = None if held is None else self._shown(held)  # it may raise: nothing has changed
         chunk = self._reader.read(raw)

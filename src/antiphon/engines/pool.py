@@ -204,7 +204,6 @@ class PoolEngine:
 
     @property
     def up(self) -> bool:
-        """See `Monitored`."""
         return any(replica.usable for replica in self._replicas)
 
     async def start(self) -> None:
@@ -291,20 +290,15 @@ class PoolEngine:
     # Methods that any replica can serve
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Engine`."""
         return await self._first(lambda engine: engine.tokenize(pieces))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """See `Engine`."""
         return await self._first(lambda engine: engine.token_texts(ids))
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Engine`."""
         return await self._first(lambda engine: engine.detokenize(ids))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Embedder`."""
-
         async def embed(engine: Engine) -> Embeddings:
             assert isinstance(engine, Embedder)
             return await engine.embed(request)
@@ -312,8 +306,6 @@ class PoolEngine:
         return await self._first(embed)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Reranker`."""
-
         async def score(engine: Engine) -> Scores:
             assert isinstance(engine, Reranker)
             return await engine.score(pairs)
@@ -321,7 +313,7 @@ class PoolEngine:
         return await self._first(score)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
-        """See `Transcriber`: by the first replica that returns a first piece."""
+        """By the first replica that returns a first piece."""
 
         async def first_piece(engine: Engine) -> tuple[bytes, AsyncGenerator[bytes, None]]:
             assert isinstance(engine, Transcriber)
@@ -335,8 +327,6 @@ class PoolEngine:
                 yield piece
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScorer`."""
-
         async def score(engine: Engine) -> tuple[PromptToken, ...]:
             assert isinstance(engine, PromptScorer)
             return await engine.score_prompt(request)
@@ -344,8 +334,6 @@ class PoolEngine:
         return await self._first(score)
 
     async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
-        """See `BeamSearcher`."""
-
         async def search(engine: Engine) -> Sequence[Sequence[Chunk]]:
             assert isinstance(engine, BeamSearcher)
             return await engine.search(request)
@@ -399,7 +387,6 @@ class _Guarded:
         self._translate = translate
 
     def fail(self, error: AntiphonError) -> None:
-        """See `Receiver`."""
         self._receiver.fail(self._translate(error))
 
 

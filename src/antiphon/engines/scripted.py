@@ -349,7 +349,6 @@ class _Generation:
             self._receiver.fail(error)
 
     def cancel(self) -> None:
-        """See `Work`."""
         if not self.over:
             self.over = True
             del self._engine.playing[self]

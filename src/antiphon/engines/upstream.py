@@ -283,17 +283,14 @@ class UpstreamEngine:
         return await self._running().detokenize(ids)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Embedder`."""
         server = self._running()
         return await vectors.embed(self._post, vector_api(server.kind), server.card, request)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Reranker`."""
         server = self._running()
         return await vectors.score(self._post, vector_api(server.kind), server.card, pairs)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
-        """See `Transcriber`."""
         async with self._admission.hold():
             server = self._running()
             body, media_type = vectors.form_of(server.card, audio)
@@ -322,13 +319,11 @@ class UpstreamEngine:
         return RequestError(message, param="model")
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScorer`."""
         server = self._running()
         assert isinstance(server, PromptScoringServer)
         return await server.score_prompt(self._post, request)
 
     async def search(self, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
-        """See `BeamSearcher`."""
         server = self._running()
         assert isinstance(server, BeamSearchingServer)
         return await server.search(self._post, request)
@@ -419,7 +414,6 @@ class _Generation(Exchange):
             self.prompt.mark_in_slot()
 
     def cancel(self) -> None:
-        """See `Work`."""
         if not self._over:
             self._release_slot()
             self.abort()
@@ -449,7 +443,7 @@ class _Generation(Exchange):
     # Called by the connection
 
     def on_body(self, data: bytes) -> None:
-        """See `Exchange`. A server that sends more after the last chunk may send without end."""
+        """A server that sends more after the last chunk may send without end."""
         if self._over:
             self.abort()
             return
@@ -461,7 +455,6 @@ class _Generation(Exchange):
             self._read()
 
     def on_end(self, error: HttpError | None) -> None:
-        """See `Exchange`."""
         if self._over:
             return
         try:

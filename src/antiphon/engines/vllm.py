@@ -116,7 +116,6 @@ class VllmEngine:
 
     @property
     def up(self) -> bool:
-        """See `Monitored`."""
         return self._core is not None and self._silences < HUNG_SILENCES
 
     @cached_property
@@ -181,11 +180,9 @@ class VllmEngine:
 
     @property
     def adapters(self) -> Mapping[str, str]:
-        """See `Adapters`."""
         return self._adapters
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """See `Adapters`."""
         if self._core is not None:
             before = self._loaded.get(name)
             self._loaded[name] = await self._core.load_adapter(name, next(self._numbers), path)
@@ -194,7 +191,6 @@ class VllmEngine:
         self._adapters[name] = path
 
     async def unload_adapter(self, name: str) -> None:
-        """See `Adapters`."""
         self._adapters.pop(name, None)
         adapter = self._loaded.pop(name, None)
         if adapter is not None and self._core is not None:
@@ -255,7 +251,7 @@ class VllmEngine:
             generation.fail(failure_of(error))
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScorer`. vLLM computes the whole prompt; the generation then finds it in the cache."""
+        """VLLM computes the whole prompt; the generation then finds it in the cache."""
         async with self._admission.hold(request.sampling.priority or 0):
             core = self._running_core()
             made = core.scoring(request, self._around(request))
@@ -263,7 +259,7 @@ class VllmEngine:
             return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
 
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
-        """See `BeamSearcher`. It takes one slot, whatever its width: its requests are for one token each."""
+        """It takes one slot, whatever its width: its requests are for one token each."""
         async with self._admission.hold(request.sampling.priority or 0):
             core, around = self._running_core(), self._around(request)
 
@@ -276,7 +272,7 @@ class VllmEngine:
             return [OutputReader(core.vocabulary, request).whole(beam) for beam in beams]
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Embedder`. Each input takes one slot; vLLM forms the batches."""
+        """Each input takes one slot; vLLM forms the batches."""
         core, around = self._running_core(), RequestExtras(trace=observed().trace)
         for text in request.inputs:
             if isinstance(text, tuple):
@@ -292,7 +288,7 @@ class VllmEngine:
         return Embeddings((*vectors,), tokens)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Reranker`. Scores are those of vLLM's own server: for most models, from 0 to 1."""
+        """Scores are those of vLLM's own server: for most models, from 0 to 1."""
         core, around = self._running_core(), RequestExtras(trace=observed().trace)
         for pair in pairs:
             check_size(sum(map(len, pair)), core.context)
@@ -451,7 +447,6 @@ class _Generation:
             self._receiver.fail(error)
 
     def cancel(self) -> None:
-        """See `Work`."""
         if not self.over:
             self.over = True
             self._engine.leave(self)

@@ -193,7 +193,6 @@ class FastStream:
         self._step = DecodeStream(ids=primer, skip_special_tokens=False).step
 
     def step(self, token: int) -> str | None:
-        """See `Stream`."""
         text: str | None = self._step(self._tokenizer, token)
         return text
 
@@ -208,7 +207,6 @@ class PlainStream:
         self._before = decode(primer)
 
     def step(self, token: int) -> str | None:
-        """See `Stream`."""
         self._ids.append(token)
         text: str = self._decode(self._ids)
         if len(text) <= len(self._before) or text.endswith(_BROKEN):

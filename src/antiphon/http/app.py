@@ -281,7 +281,6 @@ class _StorelessRoutes(_Routes):
     """The routes of a server that stores nothing: no object that a client could keep exists there."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `_Routes`."""
         path = scope.get("path", "")
         if path.startswith(_STORED) and path not in _NOT_STORED:
             raise NotFoundError(f"There is nothing at {path[:LONGEST_PATH]}. {STORES_NOTHING}")

@@ -112,7 +112,6 @@ class SentConnection:
         self._listener.on_disconnect()
 
     async def open(self, start: dict[str, Any], first: bytes) -> Callable[[bytes], None]:
-        """See `DirectConnection`."""
         await self._send(start)
         self._sending = asyncio.create_task(self._send_all())
         if first:
@@ -141,25 +140,22 @@ class SentConnection:
                     self._listener.on_resume()
 
     async def answer(self, body: bytes) -> None:
-        """See `DirectConnection`."""
         headers = [*JSON, (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
     async def end(self, body: bytes) -> None:
-        """See `DirectConnection`."""
         await self._idle.wait()
         if not self.disconnected:
             await self._send({"type": "http.response.body", "body": body})
 
     def cut_off(self) -> None:
-        """See `DirectConnection`. The server closes the connection of a response that was not ended."""
+        """The server closes the connection of a response that was not ended."""
         self.disconnected = True
         self.close()
         self._idle.set()
 
     def close(self) -> None:
-        """See `DirectConnection`."""
         self._watching.cancel()
         if self._sending is not None:
             self._sending.cancel()
@@ -198,12 +194,10 @@ class _Delivery(Client, Listener):
         raise NotImplementedError
 
     def attach(self, driver: Driver) -> None:
-        """See `Client`."""
         if self._connection.disconnected:
             self.on_disconnect()
 
     def on_disconnect(self) -> None:
-        """See `Listener`."""
         self._driver.stop(ClientLeftError())
 
 
@@ -220,11 +214,10 @@ class FullAnswer(_Delivery):
             await self._connection.answer(self._body)
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
-        """See `Client`. The body has what the projection makes of deltas, and nothing is sent before."""
+        """The body has what the projection makes of deltas, and nothing is sent before."""
         return lambda text, tokens: _discard(encode(text, tokens))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
-        """See `Client`."""
         self._body = body()
 
 
@@ -271,17 +264,15 @@ class EventStream(_Delivery):
                 self._opening.cancel()
 
     def write(self, lines: list[bytes]) -> None:
-        """See `Client`."""
         self.started = True
         self._outlet.silent = False
         self._outlet.write(self._framing.frame_all(lines))
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
-        """See `Client`. The response has begun."""
+        """The response has begun."""
         return self._outlet.delta_writer(self._framing.deltas(encode))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
-        """See `Client`."""
         self.started = True
         self._last = self._framing.frame_all(lines) if lines else b""
 
@@ -318,18 +309,16 @@ class EventStream(_Delivery):
         self._outlet.write(self._api.keep_alive)
 
     def on_disconnect(self) -> None:
-        """See `Listener`. The rest of the answer is for the journal only."""
+        """The rest of the answer is for the journal only."""
         self._outlet.lead(_discard)  # a closed transport raises when it is written to
         super().on_disconnect()
 
     def on_pause(self) -> None:
-        """See `Listener`."""
         self._driver.pause(CLIENT)
         if self._stall is None:
             self._stall = self._loop.call_later(self._settings.stall_seconds, self._give_up)
 
     def on_resume(self) -> None:
-        """See `Listener`."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None

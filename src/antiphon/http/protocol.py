@@ -264,7 +264,6 @@ class StreamProtocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """See `Bounded`."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:

@@ -77,7 +77,7 @@ def request_id_of(request: HTTPConnection) -> str | None:
 
 
 def given_id(scope: Scope) -> str | None:
-    """See `request_id_of`."""
+    """The client's id of its request, if it is one that answers may have."""
     given = header_of(scope, REQUEST_ID)
     if given and len(given) <= MAX_REQUEST_ID and given.isascii() and (text := given.decode()).isprintable():
         return text

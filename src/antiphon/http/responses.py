@@ -73,13 +73,11 @@ class LogStream(EventStream):
         self._newest = b""
 
     def attach(self, driver: Driver) -> None:
-        """See `Client`."""
         super().attach(driver)
         self.started = True
         self._outlet.write(self._api.keep_alive)
 
     def write(self, lines: list[bytes]) -> None:
-        """See `Client`."""
         if not self._state or event_type(self._state) != _IN_PROGRESS:
             states = (line for line in reversed(lines) if event_type(line) in _STATES)
             self._state = next(states, self._state)
@@ -87,7 +85,7 @@ class LogStream(EventStream):
         super().write(lines)
 
     def _keep_alive(self) -> None:
-        """See `ResponseEvents`. A reader who begins later than the response gets comments."""
+        """A reader who begins later than the response gets comments."""
         if not self._state:
             super()._keep_alive()
             return

@@ -83,12 +83,10 @@ class SocketClient(Client):
         self.started = False
 
     def attach(self, driver: Driver) -> None:
-        """See `Client`."""
         self._driver = driver
         self.started = False
 
     def write(self, lines: list[bytes]) -> None:
-        """See `Client`."""
         self.started = True
         self.written += len(lines)
         self._unsent += lines
@@ -100,7 +98,6 @@ class SocketClient(Client):
             self._driver.pause(CLIENT)
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
-        """See `Client`."""
         self.write(lines)
 
     async def flushed(self) -> None:

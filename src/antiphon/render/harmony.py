@@ -97,7 +97,7 @@ class HarmonyRenderer:
         self._built_in = {namespace.name: namespace for namespace in built_in}
 
     def render(self, turn: Turn) -> str:
-        """See `Renderer`. A prefix starts the answer on the final channel, without reasoning before it."""
+        """A prefix starts the answer on the final channel, without reasoning before it."""
         match turn.ending:
             case PromptEnding.ANSWER if turn.prefix:
                 return self.transcript(turn) + _open(f"{ANSWER}<|channel|>final", turn.prefix)
@@ -109,7 +109,7 @@ class HarmonyRenderer:
                 return open_transcript(self.transcript, turn) + GENERIC_ESCAPER.escape(turn.prefix)
 
     def transcript(self, turn: Turn) -> str:
-        """See `Renderer`. Raises `RequestError` for what the format cannot express."""
+        """Raises `RequestError` for what the format cannot express."""
         functions = [tool for tool in turn.listed_tools if not _is_native(tool)]
         native = [tool for tool in turn.listed_tools if _is_native(tool)]
         leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]

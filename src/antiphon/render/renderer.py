@@ -110,7 +110,7 @@ class ChatTemplateRenderer:
         self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
 
     def render(self, turn: Turn) -> str:
-        """See `Renderer`. Raises `RequestError` if neither template nor dialect describes tools."""
+        """Raises `RequestError` if neither template nor dialect describes tools."""
         match turn.ending:
             case PromptEnding.ANSWER:
                 return self._render(turn, starts=True) + turn.prefix
@@ -120,7 +120,7 @@ class ChatTemplateRenderer:
                 return open_transcript(self.transcript, turn) + turn.prefix
 
     def transcript(self, turn: Turn) -> str:
-        """See `Renderer`. Templates that always start an answer do so here, too."""
+        """Templates that always start an answer do so here, too."""
         return self._render(turn, starts=False)
 
     def _render(self, turn: Turn, *, starts: bool) -> str:

@@ -49,7 +49,7 @@ class AnswerSource:
         self._choices: Sequence[Choice | ApprovedCalls] = []
 
     async def run(self, output: Driver) -> None:
-        """See `Source`. If a choice fails, the others continue; it ends at once if the answer has begun.
+        """If a choice fails, the others continue; it ends at once if the answer has begun.
 
         If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
         """
@@ -131,7 +131,6 @@ class AnswerSource:
                 output.push(index, _failed(events, failure))
 
     def abandon(self) -> Iterable[tuple[int, list[Event]]]:
-        """See `Source`."""
         for index, choice in enumerate(self._choices):
             if events := choice.abandon():
                 yield index, events

@@ -77,7 +77,7 @@ class ChatModel(EngineModel):
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
-        """See `Model`. There are no `ids`."""
+        """There are no `ids`."""
         turn = repaired(turn)
         card, choices = self.card, choices or turn.choices
         self._check(turn)
@@ -153,13 +153,13 @@ class ChatModel(EngineModel):
         return shorter
 
     async def count(self, turn: Turn) -> PromptSize:
-        """See `Model`: an estimate."""
+        """An estimate."""
         with naming(turn.parameters):
             self._check(turn)
         return PromptSize(tokens_of(repaired(turn)), estimated=True)
 
     async def compose(self, turn: Turn) -> Prompt:
-        """See `Model`. Raises RequestError, always."""
+        """Raises RequestError, always."""
         with naming(turn.parameters):
             raise no_tokens("prompt" if turn.prompt is not None else "conversation")
 

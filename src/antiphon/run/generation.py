@@ -253,7 +253,6 @@ class GenerationRun:
     # Called by the engine
 
     def push(self, chunks: list[Chunk]) -> None:
-        """See `Receiver`."""
         try:
             if self._plain.take(chunks):  # as most of most answers
                 return
@@ -295,7 +294,7 @@ class GenerationRun:
         self._begins = self._direct
 
     def fail(self, error: AntiphonError) -> None:
-        """See `Receiver`. Chunks that were pushed before are processed first."""
+        """Chunks that were pushed before are processed first."""
         if self._held:
             self._failure = error
         elif not self._ended.done():

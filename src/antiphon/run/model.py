@@ -94,13 +94,13 @@ class Model(Protocol):
         ...
 
     @property
-    def tools(self) -> Mapping[str, ServerTool]: ...  # noqa: D102
+    def tools(self) -> Mapping[str, ServerTool]: ...
 
     @property
-    def limits(self) -> Limits: ...  # noqa: D102
+    def limits(self) -> Limits: ...
 
     @property
-    def stopping(self) -> asyncio.Event: ...  # noqa: D102
+    def stopping(self) -> asyncio.Event: ...
 
     @property
     def pool(self) -> BoundedPool:

@@ -465,7 +465,7 @@ class NamedModel:
 
     @property
     def card(self) -> ModelCard:
-        """See `Model`. Its defaults are those that requests really have."""
+        """Its defaults are those that requests really have."""
         card, served = self._model.card, self._served
         own, forced, variables = served.sampling, served.force_sampling, served.force_variables
         if not (own or forced or variables):
@@ -475,54 +475,44 @@ class NamedModel:
 
     @property
     def load(self) -> Load:
-        """See `Model`."""
         return self._model.load
 
     def in_use(self) -> AbstractAsyncContextManager[None]:
-        """See `Model`."""
         return self._models.in_use(self._served)
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
-        """See `Model`."""
         prepared = await self._model.prepare(self._completed(turn), ids, choices)
         if self._adapter is None:
             return prepared  # its turn is completed
         return replace(prepared, model=self, request=replace(prepared.request, adapter=self._adapter))
 
     async def count(self, turn: Turn) -> PromptSize:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.count(self._completed(turn))
 
     async def compose(self, turn: Turn) -> Prompt:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.compose(self._completed(turn))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.token_texts(ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.detokenize(ids)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.embed(request)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """See `Model`."""
         async with self.in_use():
             return await self._model.score(pairs)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
-        """See `Model`."""
         async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:
             async for piece in pieces:
                 yield piece

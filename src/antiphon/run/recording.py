@@ -78,35 +78,29 @@ class RecordingDecoder:
 
     @property
     def stopped(self) -> bool:
-        """See `AnswerDecoder`."""
         return self._decoder.stopped
 
     @property
     def in_reasoning(self) -> bool:
-        """See `AnswerDecoder`."""
         return self._decoder.in_reasoning
 
     @property
     def completion_tokens(self) -> int:
-        """See `AnswerDecoder`."""
         return self._decoder.completion_tokens
 
     @property
     def reasoning_tokens(self) -> int:
-        """See `AnswerDecoder`."""
         return self._decoder.reasoning_tokens
 
     def count_plain(self, texts: Sequence[str]) -> None:
         """No chunk is plain."""
 
     def feed(self, chunk: Chunk) -> list[Event]:
-        """See `AnswerDecoder`."""
         events = self._decoder.feed(chunk)
         self._record.steps.append((chunk, (*events,)))
         return events
 
     def finish(self, finish: Finish) -> list[Event]:
-        """See `AnswerDecoder`."""
         events = self._decoder.finish(finish)
         self._record.end = (*events,)
         return events

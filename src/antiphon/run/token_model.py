@@ -114,7 +114,6 @@ class TokenModel(EngineModel):
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
-        """See `Model`."""
         turn = repaired(turn)
         observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
@@ -172,7 +171,6 @@ class TokenModel(EngineModel):
             )
 
     async def count(self, turn: Turn) -> PromptSize:
-        """See `Model`."""
         return PromptSize(len((await self.compose(turn)).ids))
 
     async def compose(self, turn: Turn) -> Prompt:

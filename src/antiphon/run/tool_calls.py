@@ -268,7 +268,6 @@ class _OutputBuffer:
         self._stdout = self._stderr = ""
 
     def write(self, stdout: str = "", stderr: str = "") -> None:
-        """See `OutputCallback`."""
         self._stdout += stdout
         self._stderr += stderr
         if not self._waits:

@@ -193,7 +193,6 @@ class Database:
             await work(self)
 
     async def check_writable(self) -> None:
-        """See `Store`."""
         if asyncio.get_running_loop().time() < self._full_until:
             raise StoreFullError
         await self.write(_touch, None)

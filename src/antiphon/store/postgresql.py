@@ -48,7 +48,7 @@ _LOST = (*_FAILURES, OSError)
 
 
 async def open_url(url: str, limits: Limits, tuning: StoreTuning) -> Store:
-    """See `OpenUrl`."""
+    """The store in the database of this URL."""
     if "://" not in url:
         raise ValueError(KNOWN)
     return await open_sql(Postgresql(url, tuning), limits, tuning)

@@ -60,7 +60,7 @@ _PRAGMAS = (
 
 
 async def open_url(url: str, limits: Limits, tuning: StoreTuning) -> Store:
-    """See `OpenUrl`: a file, the default one, or memory."""
+    """A file, the default one, or memory."""
     return await open_sql(Sqlite(_path(url), tuning), limits, tuning)
 
 

@@ -74,7 +74,6 @@ class ChatCompletionBuilder(BodyProjection):
         self._body: bytes | None = None
 
     def set_prompts(self, prompts: Iterable[Any]) -> None:
-        """See `Projection`."""
         super().set_prompts(prompts)
         if self._presentation.prompt_logprobs and len(self._envelope.prompts) == 1:
             self._scored = prompt_logprobs(self._envelope.prompts[0].tokens)

@@ -44,18 +44,15 @@ class FunctionEncoder:
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallEncoder`."""
         function = FunctionFragment(call.name, "")
         return _one(ToolCallFragment(index=index, id=call.call_id, type="function", function=function))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallEncoder`."""
         return _one(ToolCallFragment(index=index, function=FunctionFragment(arguments=text)))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallEncoder`."""
         return str
 
 
@@ -64,18 +61,15 @@ class CustomEncoder:
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallEncoder`."""
         custom = CustomFragment(call.name, "")
         return _one(ToolCallFragment(index=index, id=call.call_id, type="custom", custom=custom))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallEncoder`."""
         return _one(ToolCallFragment(index=index, custom=CustomFragment(input=text)))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallEncoder`."""
         return InputReader().read
 
 
@@ -84,17 +78,14 @@ class LegacyEncoder:
 
     @staticmethod
     def opening(index: int, call: CallStarted) -> Delta:
-        """See `CallEncoder`."""
         return Delta(function_call=FunctionFragment(call.name, ""))
 
     @staticmethod
     def more(index: int, text: str) -> Delta:
-        """See `CallEncoder`."""
         return Delta(function_call=FunctionFragment(arguments=text))
 
     @staticmethod
     def reader() -> Callable[[str], str]:
-        """See `CallEncoder`."""
         return str
 
 

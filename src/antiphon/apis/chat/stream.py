@@ -124,7 +124,6 @@ class ChatCompletionStream(StreamProjection):
         return out
 
     def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> Piece | None:
-        """See `Projection`."""
         state = self._choices[choice]
         if delta is ReasoningDelta:
             return state.reasoning

@@ -55,7 +55,6 @@ class CompletionBuilder(BodyProjection):
         ]
 
     def set_prompts(self, prompts: Iterable[Any]) -> None:
-        """See `Projection`."""
         super().set_prompts(prompts)
         if self._presentation.prompt_logprobs:
             self._scored = [prompt_logprobs(prompt.tokens) for prompt in self._envelope.prompts]

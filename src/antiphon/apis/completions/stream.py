@@ -74,7 +74,6 @@ class CompletionStream(StreamProjection):
         self._choices: dict[int, _ChoiceState] = {}
 
     def set_prompts(self, prompts: Iterable[Any]) -> None:
-        """See `Projection`."""
         super().set_prompts(prompts)
         self._echoed = echoed(self._envelope.prompts, self._layout, self._presentation)
 
@@ -101,7 +100,7 @@ class CompletionStream(StreamProjection):
         return out
 
     def delta_encoder(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> Piece | None:
-        """See `Projection`. There is no reasoning."""
+        """There is no reasoning."""
         return self._choices[choice].text if delta is TextDelta else None
 
     def finish(self) -> list[bytes]:

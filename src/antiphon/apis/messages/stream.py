@@ -101,7 +101,6 @@ class MessageStream(StreamProjection):
         return out
 
     def delta_encoder(self, choice: int, delta: type[Event]) -> TextFrame | None:
-        """See `Projection`."""
         return self._frame
 
     def _push_rare(self, event: Event, out: list[bytes]) -> None:

@@ -273,7 +273,6 @@ class SearchTool(ClientTool, frozen=True):
     """A search among tools of the client, which may describe it and its arguments."""
 
     def function(self, tool: RequestObject) -> Function:
-        """See `ClientTool`."""
         parameters = tool.object_or_none("parameters")
         if parameters is not None:
             check_schema(parameters.value, tool.place("parameters"))

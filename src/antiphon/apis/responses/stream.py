@@ -200,7 +200,6 @@ class ResponseProjection:
         return out
 
     def delta_encoder(self, choice: int, delta: type[Event]) -> NumberedDeltas | None:
-        """See `Projection`."""
         return None if self.frame is None else NumberedDeltas(self._numbers, self.frame, self._written)
 
     def recording_encoder(self, texts: list[str]) -> NumberedDeltas | None:

@@ -93,7 +93,6 @@ class CompactedSource:
         self._source: Source | None = None
 
     async def run(self, output: Driver) -> None:
-        """See `Source`."""
         turn, summary = self._accepted.turn, self._recorded
         if summary is None and (self._accepted.compacts or await self._is_due()):
             summary = await summarise(summary_turn(turn), self._model)
@@ -110,7 +109,6 @@ class CompactedSource:
         return limit is not None and (await self._model.count(self._accepted.turn)).tokens >= limit
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
-        """See `Source`."""
         return () if self._source is None else self._source.abandon()
 
 

@@ -90,7 +90,7 @@ class MessagesServer(ChatServer):
         self._signatures: Signatures = BoundedDict(SIGNATURES)
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. Stop strings are not sent: the decoder finds them."""
+        """Stop strings are not sent: the decoder finds them."""
         conversation, sampling = request.conversation, request.sampling
         assert conversation is not None
         turn = conversation.turn
@@ -113,7 +113,6 @@ class MessagesServer(ChatServer):
         return self.path, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> "MessagesReader":
-        """See `UpstreamServer`."""
         return MessagesReader(self._signatures)
 
 
@@ -321,7 +320,6 @@ class MessagesReader:
         self._usage: dict[str, int] = {}  # the latest number of each kind
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None  # empty, or the name of an event, which the event has, too
         event = _decode(line[5:])
@@ -374,7 +372,6 @@ class MessagesReader:
         self._usage |= {name: count for name, count in counts.items() if count is not None}
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         if self._reason is None:
             return None
         usage, self.complete = self._usage, True

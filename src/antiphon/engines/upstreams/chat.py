@@ -203,7 +203,7 @@ class ProviderServer(ChatServer):
         self._signatures: BoundedDict[str, Any] = BoundedDict(SIGNATURES)  # by the ids of calls
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. Stop strings are not sent: the decoder has to report which one matched."""
+        """Stop strings are not sent: the decoder has to report which one matched."""
         conversation, provider = request.conversation, self._provider
         assert conversation is not None
         turn, media = conversation.turn, iter(request.prompt.media)
@@ -332,7 +332,6 @@ class ProviderServer(ChatServer):
         return sent
 
     def reader(self, request: GenerationRequest) -> "ChatReader":
-        """See `UpstreamServer`."""
         return ChatReader(self._signatures.put)
 
 
@@ -490,7 +489,6 @@ class ChatReader(OpenAIReader):
         return Piece(PieceKind.CALL, arguments, (), str(self._last_call), call.id or "", function.name or "")
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         reason, self._reason = self._reason, None
         if reason is None:
             return None

@@ -281,7 +281,7 @@ class CompletionsServer:
             return ""
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. Stop strings are not sent: the decoder above has to see them."""
+        """Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
         body = {**self._fixed, "prompt": prompt, **self._request_fields(request)}
         if _decodes_elsewhere(request.sampling):
@@ -318,7 +318,7 @@ class CompletionsServer:
         return min(request.max_tokens, max(room - self._spare * size, room // 2, 1))
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScoringServer`: vLLM returns log probabilities of prompts only without streaming."""
+        """VLLM returns log probabilities of prompts only without streaming."""
         ids, sampling = request.prompt.ids, request.sampling
         count = sampling.prompt_logprobs or 0
         body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": count}
@@ -332,7 +332,7 @@ class CompletionsServer:
         return PromptToken(ids[0], await self.detokenize(ids[:1])), *scored
 
     async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
-        """See `BeamSearchingServer`: vLLM's server searches only if it does not stream.
+        """VLLM's server searches only if it does not stream.
 
         Raises RequestError for parameters that it would ignore.
         """
@@ -374,7 +374,6 @@ class CompletionsServer:
                 await missing.fetch()
 
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
-        """See `UpstreamServer`."""
         kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
         return kind(request, self._decode, counted=not self._flavour.tokens)
 
@@ -507,7 +506,6 @@ class CompletionsReader(OpenAIReader):
         return Finish(reason, stop)
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         last, self._last = self._last, None
         if last is None or last.finish is None:
             return None
@@ -537,13 +535,12 @@ class FullAnswerReader(CompletionsReader):
     _kv_transfer: Mapping[str, Any] | None = None
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`: the answer is one line."""
+        """The answer is one line."""
         answer = self._decode(line)
         self._usage, self._kv_transfer = answer.usage, answer.kv_transfer_params
         return self._chunk_of(answer.choices[0])
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         last = super().end()
         if last is None or last.finish is None:
             return last

@@ -74,7 +74,7 @@ class Post(Protocol):
     decode that in parts, so that no call blocks for long. Raises AntiphonError.
     """
 
-    def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...  # noqa: D102
+    def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -168,7 +168,6 @@ class OpenAIReader:
         self._usage: Any = None
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None  # empty, a comment, or the name of an event
         data = line[5:].strip()
@@ -197,7 +196,6 @@ class OpenAIReader:
         raise NotImplementedError
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         raise NotImplementedError
 
 
@@ -208,21 +206,19 @@ class UpstreamServer(Protocol):
     """
 
     @property
-    def kind(self) -> str: ...  # noqa: D102
+    def kind(self) -> str: ...
 
     @property
-    def card(self) -> ModelCard: ...  # noqa: D102
+    def card(self) -> ModelCard: ...
 
     @property
-    def slots(self) -> int: ...  # noqa: D102
+    def slots(self) -> int: ...
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`; the text is short enough."""
         ...
 
-    async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Engine`."""
-        ...
+    async def detokenize(self, ids: Sequence[int]) -> str: ...
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """The path and the body of the request.
@@ -259,7 +255,7 @@ class ChatServer:
         self.parameter_support = parameter_support
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Engine`. Raises RequestError: tokens are the server's own."""
+        """Raises RequestError: tokens are the server's own."""
         raise no_tokens("prompt")
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -280,18 +276,14 @@ def no_tokens(param: str) -> RequestError:
 class PromptScoringServer(Protocol):
     """The method of a server whose card names `prompt_logprobs`."""
 
-    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScorer`."""
-        ...
+    async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]: ...
 
 
 @runtime_checkable
 class BeamSearchingServer(Protocol):
     """The method of a server whose card names `beam_width`."""
 
-    async def search(self, post: Post, request: GenerationRequest) -> Sequence[Sequence[Chunk]]:
-        """See `BeamSearcher`."""
-        ...
+    async def search(self, post: Post, request: GenerationRequest) -> Sequence[Sequence[Chunk]]: ...
 
 
 Recognise = Callable[[HttpClient, Answers, UpstreamSettings], Awaitable[UpstreamServer | None]]

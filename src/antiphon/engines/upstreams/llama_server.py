@@ -61,7 +61,6 @@ class LlamaServer:
         self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `UpstreamServer`."""
         return await _tokenize(self._client, {"content": pieces})
 
     async def _pieces(self, text: str) -> list[TokenPiece]:
@@ -75,13 +74,11 @@ class LlamaServer:
         ]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `UpstreamServer`."""
         check_ids(ids, self._vocabulary, "tokens")
         text: str = (await ask(self._client, "/detokenize", {"tokens": ids}))["content"]
         return text
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`."""
         check(request, self._vocabulary)
         body = request_of(request)
         if request.prompt.media:
@@ -97,7 +94,6 @@ class LlamaServer:
         return {"prompt_string": self._marker.join(texts), "multimodal_data": data}
 
     def reader(self, request: GenerationRequest) -> "_Reader":
-        """See `UpstreamServer`."""
         messages = reader_of(request.sampling, self._tokenizer)
         return _MediaReader(messages, request.prompt) if request.prompt.media else _Reader(messages)
 
@@ -112,7 +108,6 @@ class _Reader:
         self._messages = messages
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         if not line.startswith(b"data:"):
             return None
         chunk = self._messages.read(line[5:])
@@ -121,7 +116,6 @@ class _Reader:
         return chunk
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         return None
 
 
@@ -142,7 +136,6 @@ class _MediaReader(_Reader):
         self._tokens = 0  # not yet reported
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         if line.startswith(b"data:") and b'"prompt_progress"' in line:
             progress = msgspec.json.decode(line[5:], type=_Progress).prompt_progress
             if progress is not None:

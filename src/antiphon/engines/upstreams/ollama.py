@@ -70,15 +70,13 @@ class OllamaServer:
         self._tokenizer = tokenizer
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `UpstreamServer`."""
         return await self._tokenizer.tokenize(pieces)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `UpstreamServer`."""
         return await self._tokenizer.detokenize(ids)
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`. The size of the context is sent, because Ollama's default is small."""
+        """The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
         for name, wire in _OPTIONS.items():
             value = getattr(request.sampling, name)
@@ -88,7 +86,6 @@ class OllamaServer:
         return self.path, msgspec.json.encode(body | {"options": options})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
-        """See `UpstreamServer`."""
         return _Reader()
 
 
@@ -99,7 +96,6 @@ class _Reader:
     line_limit = EVENT
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         if not line:
             return None
         piece = _decode(line)
@@ -112,7 +108,6 @@ class _Reader:
         return Chunk(piece.response, finish=Finish(reason, completion_tokens=piece.eval_count))
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         return None
 
 

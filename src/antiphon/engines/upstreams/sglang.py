@@ -164,12 +164,10 @@ class SglangServer:
         self._text = texts.__getitem__
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `UpstreamServer`."""
         check_ids(ids, self._vocabulary, "tokens")
         return await self._tokenizer.detokenize(ids)
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`."""
         sampling = request.sampling
         check_ids(request.prompt.ids, self._vocabulary, "prompt")
         check_ids(sampling.logit_bias, self._vocabulary, "logit_bias")
@@ -202,7 +200,6 @@ class SglangServer:
         return {"text": text, "image_data": images}
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScoringServer`."""
         ids, sampling = request.prompt.ids, request.sampling
         if request.prompt.media:
             message = "With SGLang this cannot be combined with images in the prompt. Leave it out."
@@ -225,7 +222,6 @@ class SglangServer:
             raise unexpected() from error
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
-        """See `UpstreamServer`."""
         return SglangReader(request, self._text)
 
 
@@ -247,7 +243,6 @@ class SglangReader:
         self._written = 0  # characters
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         data = line.removeprefix(b"data:").strip()
         if data in (line, b"[DONE]"):
             return None
@@ -297,7 +292,6 @@ class SglangReader:
         )
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         return None
 
 

@@ -40,11 +40,11 @@ class Tokenizer(Protocol):
     """
 
     @property
-    def special(self) -> frozenset[str]: ...  # noqa: D102
+    def special(self) -> frozenset[str]: ...
 
-    async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...  # noqa: D102
+    async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...
 
-    async def detokenize(self, ids: Sequence[int]) -> str: ...  # noqa: D102
+    async def detokenize(self, ids: Sequence[int]) -> str: ...
 
     async def opening(self) -> int | None:
         """The id of the token that the model needs before any text (BOS); None if it needs none."""
@@ -70,7 +70,7 @@ class ServerTokenizer:
         self._body = body
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Engine`. A prompt has several pieces only where special tokens are spelled in it."""
+        """A prompt has several pieces only where special tokens are spelled in it."""
         return [token for piece in pieces for token in await self._tokens(piece, special=False)]
 
     async def _tokens(self, text: str, *, special: bool) -> list[int]:
@@ -81,7 +81,6 @@ class ServerTokenizer:
         return tokens
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Engine`."""
         check_ids(ids)
         if not ids:
             return ""
@@ -90,7 +89,6 @@ class ServerTokenizer:
         return text
 
     async def opening(self) -> int | None:
-        """See `Tokenizer`."""
         bare = await self._tokens("a", special=False)
         if not bare:  # for llama-server, which reads the text from another field
             raise KeyError("tokens")
@@ -118,7 +116,6 @@ class LocalTokenizer:
         return ids
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Engine`."""
         check_ids(ids)
         for token in ids:
             if self._tokenizer.id_to_token(token) is None:
@@ -127,7 +124,6 @@ class LocalTokenizer:
         return text
 
     async def opening(self) -> int | None:
-        """See `Tokenizer`."""
         return opening_of(self._encode("a"), self._tokenizer.encode("a").ids)
 
 
@@ -137,15 +133,12 @@ class EstimatedTokens:
     special = USUAL
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
-        """See `Engine`."""
         return [token for piece in pieces for token in _estimated(piece)]
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """See `Engine`."""
         return b"".join(map(_bytes, ids)).decode(errors="replace")
 
     async def opening(self) -> int | None:
-        """See `Tokenizer`."""
         return None
 
 

@@ -59,7 +59,6 @@ class VllmServer(CompletionsServer):
         self._defaults = defaults
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
-        """See `UpstreamServer`."""
         if not request.prompt.media:
             return super().encode_request(request)
         if request.sampling.kv_transfer_params:
@@ -88,18 +87,15 @@ class VllmServer(CompletionsServer):
         return GENERATE, msgspec.json.encode(body)
 
     def reader(self, request: GenerationRequest) -> CompletionsReader:
-        """See `UpstreamServer`."""
         if not request.prompt.media:
             return super().reader(request)
         return _ImageReader(request, self._decode)
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
-        """See `PromptScoringServer`."""
         _check_text(request, "prompt_logprobs")
         return await super().score_prompt(post, request)
 
     async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
-        """See `BeamSearchingServer`."""
         _check_text(request, "use_beam_search")
         return await super().search(post, request)
 
@@ -148,11 +144,9 @@ class _ImageReader(CompletionsReader):
         return event
 
     def read(self, line: bytes) -> Chunk | None:
-        """See `LineReader`."""
         return self._with_media_tokens(super().read(line))
 
     def end(self) -> Chunk | None:
-        """See `LineReader`."""
         return self._with_media_tokens(super().end())
 
     def _with_media_tokens(self, chunk: Chunk | None) -> Chunk | None:

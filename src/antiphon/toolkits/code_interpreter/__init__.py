@@ -30,7 +30,6 @@ class Options:
     Bubblewrap is used."""
 
     def open(self, server: ServerParts) -> ServerTool | None:
-        """See `ToolOptions`."""
         if self.python is not None:
             from antiphon.toolkits.code_interpreter.sandbox import Sandbox  # noqa: PLC0415
             from antiphon.toolkits.code_interpreter.whole_python import (  # noqa: PLC0415

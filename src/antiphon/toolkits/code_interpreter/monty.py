@@ -102,7 +102,6 @@ class CodeInterpreter:
         self._pool: AsyncMonty | None = None
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`."""
         notes = unread(requested.settings, requested.where, ("type", "container"))
         container, where = requested.settings.get("container"), f"{requested.where}.container"
         if container is not None:
@@ -112,11 +111,9 @@ class CodeInterpreter:
         return ToolOffer((FUNCTION,), notes)
 
     def open(self, requested: RequestedTool) -> "PythonSession":
-        """See `ServerTool`."""
         return PythonSession(self._begin, self._seconds)
 
     async def close(self) -> None:
-        """See `ServerTool`."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
@@ -162,7 +159,7 @@ class PythonSession:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`. An exception in the program is no failure: the model can correct it."""
+        """An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
@@ -179,14 +176,14 @@ class PythonSession:
         return ToolResult(str(printed) or _SILENT, ProgramDetails(str(printed)))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. The code is run again, for the variables that it sets."""
+        """The code is run again, for the variables that it sets."""
         if result.failed:
             await self.close()
         else:
             await self.run(action, arguments)
 
     async def close(self) -> None:
-        """See `Session`. A running program is killed."""
+        """A running program is killed."""
         process, self._process = self._process, None
         if process is not None:
             await process.__aexit__(None, None, None)

@@ -263,7 +263,6 @@ class PythonInterpreter:
         self._function = _function(interpreters.sandbox, interpreters.limits)
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`."""
         notes = unread(requested.settings, requested.where, ("type", "container"))
         container, where = requested.settings.get("container"), f"{requested.where}.container"
         if isinstance(container, Mapping) and container.get("type", "auto") == "auto":
@@ -284,11 +283,9 @@ class PythonInterpreter:
         return ToolOffer((self._function,), notes, settings=settings)
 
     def open(self, requested: RequestedTool) -> "ContainerSession":
-        """See `ServerTool`."""
         return ContainerSession(self.interpreters, requested)
 
     async def close(self) -> None:
-        """See `ServerTool`."""
         await self.interpreters.close()
 
 
@@ -311,7 +308,7 @@ class ContainerSession:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`. An exception in the program is no failure: the model can correct it."""
+        """An exception in the program is no failure: the model can correct it."""
         code = arguments.get("code")
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
@@ -331,10 +328,10 @@ class ContainerSession:
             return ToolResult(error.message, failed=True)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. Files are in the container; the next call reports lost variables."""
+        """Files are in the container; the next call reports lost variables."""
 
     async def close(self) -> None:
-        """See `Session`. A container that no request can name is deleted."""
+        """A container that no request can name is deleted."""
         if self._used and not self._persistent:
             self._used = False
             await self._interpreters.end(self._container.id)

@@ -14,7 +14,6 @@ class Options:
     """There are none: every server has the tool."""
 
     def open(self, server: ServerParts) -> ServerTool:
-        """See `ToolOptions`."""
         from antiphon.toolkits.file_search.tool import FileSearch  # noqa: PLC0415
 
         return FileSearch(server.files)

@@ -89,7 +89,6 @@ class FileSearch:
         self._searcher = searcher
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`."""
         query = _query(requested.settings, requested.where)
         if find_spec("snowballstemmer") is None:
             raise RequestError(missing_extra(f"'{TYPE}'", "files"), param=f"{requested.where}.type")
@@ -101,11 +100,10 @@ class FileSearch:
         return ToolOffer((FUNCTION,), unread_settings(requested, _READ))
 
     def open(self, requested: RequestedTool) -> "FileSearchSession":
-        """See `ServerTool`."""
         return FileSearchSession(self._searcher, requested.owner, _query(requested.settings, requested.where))
 
     async def close(self) -> None:
-        """See `ServerTool`. There are no shared resources."""
+        """There are no shared resources."""
 
 
 class FileSearchSession:
@@ -120,7 +118,6 @@ class FileSearchSession:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         number, self._number = self._number, self._number + 1  # before other calls begin
@@ -133,12 +130,12 @@ class FileSearchSession:
         return ToolResult(shown.text, FileSearchDetails(queries, number, tuple(results[: shown.count])))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. Searches are numbered from the last one on."""
+        """Searches are numbered from the last one on."""
         if isinstance(result.details, FileSearchDetails):
             self._number = max(self._number, result.details.number + 1)
 
     async def close(self) -> None:
-        """See `Session`. There are no resources."""
+        """There are no resources."""
 
 
 class _ResultText(Struct, frozen=True):

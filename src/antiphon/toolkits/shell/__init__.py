@@ -21,7 +21,6 @@ class Options:
     {workspace} in it is replaced by a folder that is made for each answer."""
 
     def open(self, server: ServerParts) -> ServerTool | None:
-        """See `ToolOptions`."""
         from antiphon.toolkits.shell.tool import Shell  # noqa: PLC0415
 
         return None if self.shell is None else Shell(self.shell)

@@ -73,7 +73,7 @@ class Shell:
             raise ToolError("The shell's command is empty. Give the one that begins a shell.")
 
     async def check(self) -> None:
-        """See `Checkable`: runs a shell that does nothing."""
+        """Runs a shell that does nothing."""
         workspace = Workspace(self._words)
         try:
             done = await workspace.execute(_TRY)
@@ -92,7 +92,7 @@ class Shell:
             raise ToolError(message + _REMEDY)
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`. A `local` shell is the client's."""
+        """A `local` shell is the client's."""
         notes = unread(requested.settings, requested.where, ("type", "environment"))
         environment, where = requested.settings.get("environment"), f"{requested.where}.environment"
         if environment is None:
@@ -107,11 +107,10 @@ class Shell:
         raise invalid_setting(where, "Containers are not kept. Use {'type': 'container_auto'}.")
 
     def open(self, requested: RequestedTool) -> "Workspace":
-        """See `ServerTool`."""
         return Workspace(self._words)
 
     async def close(self) -> None:
-        """See `ServerTool`: waits for the ends of shells whose answers have not waited."""
+        """Waits for the ends of shells whose answers have not waited."""
         await all_ended()
 
 
@@ -126,7 +125,6 @@ class Workspace:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`."""
         if action != ACTION:
             return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
         try:
@@ -143,12 +141,12 @@ class Workspace:
         )
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. Commands cannot be run again: the model is told that their effects are lost."""
+        """Commands cannot be run again: the model is told that their effects are lost."""
         if result.details is not None:
             self._notice = _FILES_LOST
 
     async def close(self) -> None:
-        """See `Session`. The workspace is removed."""
+        """The workspace is removed."""
         path, self._path = self._path, None
         if path is not None:
             await asyncio.to_thread(_remove, path)

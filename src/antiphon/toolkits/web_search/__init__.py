@@ -27,7 +27,6 @@ class Options:
     """The key for `brave` or `tavily`."""
 
     def open(self, server: ServerParts) -> ServerTool | None:
-        """See `ToolOptions`."""
         where, key = self.web_search, self.web_search_key
         if where is None:
             return None

@@ -58,7 +58,6 @@ class FolderPages:
         self._reading = Permits(1)
 
     async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
-        """See `SearchProvider`."""
         if not self._index:
             await self._reading.run(lambda: asyncio.ensure_future(asyncio.to_thread(self._read_once)))
         return await asyncio.to_thread(self._best, query, count, domains)
@@ -74,7 +73,7 @@ class FolderPages:
         return await asyncio.to_thread(_document, str(address), file)
 
     async def close(self) -> None:
-        """See `SearchProvider`. There are no resources."""
+        """There are no resources."""
 
     def _read_once(self) -> None:
         if not self._index:

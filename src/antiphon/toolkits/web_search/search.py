@@ -72,7 +72,6 @@ class HttpSearch:
         log.warning("--web-search does not work yet", hint=self.hint)
 
     async def search(self, query: str, count: int, domains: Domains) -> Sequence[SearchHit]:
-        """See `SearchProvider`."""
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 body = await self._ask(self.request(self._client, query, count, domains))
@@ -94,7 +93,6 @@ class HttpSearch:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """See `SearchProvider`."""
         if "_client" in self.__dict__:
             await self._client.aclose()
 
@@ -138,12 +136,10 @@ class SearxngSearch(HttpSearch):
         self._url = base_url.rstrip("/") + "/search"
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
-        """See `HttpSearch`."""
         parameters = {"q": _restricted_query(query, domains), "format": "json"}
         return client.build_request("GET", self._url, params=parameters)
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
-        """See `HttpSearch`."""
         listed = decode_untrusted(body, _Listed).results
         return [_result(result, "content") for result in listed]
 
@@ -160,7 +156,6 @@ class BraveSearch(HttpSearch):
         self._url = url
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
-        """See `HttpSearch`."""
         parameters = {
             "q": _restricted_query(query, domains)[:BRAVE_CHARS],
             "count": str(min(count, BRAVE_RESULTS)),
@@ -169,7 +164,7 @@ class BraveSearch(HttpSearch):
         return client.build_request("GET", self._url, params=parameters, headers=headers)
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
-        """See `HttpSearch`. Its texts are HTML."""
+        """Its texts are HTML."""
         listed = decode_untrusted(body, _BraveAnswer).web.results
         hits = (_result(result, "description") for result in listed)
         return [SearchHit(_plain(hit.title), hit.url, _plain(hit.snippet)) for hit in hits]
@@ -183,7 +178,6 @@ class TavilySearch(HttpSearch):
         self._url = url
 
     def request(self, client: httpx2.AsyncClient, query: str, count: int, domains: Domains) -> httpx2.Request:
-        """See `HttpSearch`."""
         given = {"query": query, "max_results": min(count, TAVILY_RESULTS)}
         lists = {"include_domains": domains.allowed, "exclude_domains": domains.blocked}
         headers = {"Authorization": f"Bearer {self._key}"}
@@ -191,7 +185,6 @@ class TavilySearch(HttpSearch):
         return client.build_request("POST", self._url, json=body, headers=headers)
 
     def results(self, body: bytes) -> Sequence[SearchHit]:
-        """See `HttpSearch`."""
         listed = decode_untrusted(body, _Listed).results
         return [_result(result, "content") for result in listed]
 

@@ -109,24 +109,21 @@ class WebSearch:
         self._reading = ThreadPoolExecutor(READERS, "read-page")
 
     async def check(self) -> None:
-        """See `Checkable`."""
         if isinstance(self._provider, Checkable):
             await self._provider.check()
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`. Without access to the web, nothing can be searched here."""
+        """Without access to the web, nothing can be searched here."""
         if requested.settings.get("external_web_access") is False:
             return ToolOffer()
         parse_web_settings(requested.settings, requested.where)
         return ToolOffer(FUNCTIONS, unread_settings(requested, READ))
 
     def open(self, requested: RequestedTool) -> "Browser":
-        """See `ServerTool`."""
         settings = parse_web_settings(requested.settings, requested.where)
         return Browser(self._provider, self._fetcher, self._reading, settings)
 
     async def close(self) -> None:
-        """See `ServerTool`."""
         self._reading.shutdown(wait=False, cancel_futures=True)
         await self._provider.close()
         await self._fetcher.close()
@@ -160,7 +157,6 @@ class Browser:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`."""
         with self._ordered() as turn:
             doing = RunningCall(turn)
             try:
@@ -170,7 +166,7 @@ class Browser:
             return ToolResult(text, doing.details, shown=doing.shown)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. A page is fetched again when it is asked for."""
+        """A page is fetched again when it is asked for."""
         if result.failed:
             return
         try:
@@ -198,7 +194,6 @@ class Browser:
             over.set()
 
     async def close(self) -> None:
-        """See `Session`."""
         self._history.clear()
 
     async def _do(self, call: Search | Open | Find, doing: RunningCall) -> str:

@@ -68,7 +68,6 @@ class Mcp:
 
     @property
     def labels(self) -> Container[str]:
-        """See `LabelledTool`."""
         return self._servers.keys()
 
     async def start(self) -> None:
@@ -76,7 +75,7 @@ class Mcp:
         await self._connections.start()
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
-        """See `ServerTool`. Listed tools that cannot be offered are left out, with a note."""
+        """Listed tools that cannot be offered are left out, with a note."""
         asked = parse(requested.settings, requested.where, self._hosts)
         target, policies, description = self._resolved(asked, requested)
         listing = requested.listing or await self._connections.listing(target, requested.owner)
@@ -107,7 +106,6 @@ class Mcp:
         return None
 
     def open(self, requested: RequestedTool) -> "McpSession":
-        """See `ServerTool`."""
         asked = parse(requested.settings, requested.where, self._hosts)
         target, *_ = self._resolved(asked, requested)
         if asked.label in TRAINED_LABELS and target.url:
@@ -116,7 +114,6 @@ class Mcp:
         return McpSession(ConnectionLease(self._connections, target, requested.owner), self._limits)
 
     async def close(self) -> None:
-        """See `ServerTool`."""
         await self._connections.close()
 
     def _resolved(
@@ -142,7 +139,6 @@ class McpSession:
     async def run(
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
-        """See `Session`."""
         try:
             connection = await self._lease.connection()
             return result_of(await connection.call(action, arguments), self._limits.mcp_characters)
@@ -150,10 +146,9 @@ class McpSession:
             return ToolResult(error.failure.message, error.failure, failed=True)
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
-        """See `Session`. The server itself keeps its state: nothing is called again."""
+        """The server itself keeps its state: nothing is called again."""
 
     async def close(self) -> None:
-        """See `Session`."""
         await self._lease.close()
 
 

@@ -88,7 +88,7 @@ def _embedded(address: Address) -> IPv4Address | None:
 
 
 def look_up(host: str, port: int) -> Sequence[Address]:
-    """See `LookUp`: as the machine's resolver has it."""
+    """As the machine's resolver has it."""
     return [ip_address(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
