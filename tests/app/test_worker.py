@@ -696,7 +696,7 @@ async def test_a_worker_that_never_started_has_no_store() -> None:
         _ = storage.store
     store = await open_store("memory")
     async with serving(store, SCRIPT, works=False) as server:
-        await Worker(server.app, jobs=1).stop()
+        await Worker(server.app).stop()
         await storage.stop()
     await store.close()
 
