@@ -165,7 +165,7 @@ async def test_calls_are_those_that_were_demanded(model: Model, name: str) -> No
     for output in await answers(model, CALLS[name]):
         assert output.calls
         assert output.text == ""
-        assert choice.most is None or len(output.calls) <= choice.most
+        assert choice.max_calls is None or len(output.calls) <= choice.max_calls
         for call in output.calls:
             assert call.status is Status.COMPLETED
             assert choice.names is None or call.name in choice.names

@@ -183,7 +183,7 @@ def check(output: Output, choice: ToolChoice) -> None:
     whole = [each for each in output.calls if each.status is Status.COMPLETED]
     assert whole, output
     assert len(whole) == len(output.calls) or output.reason is FinishReason.LENGTH
-    assert choice.most is None or len(whole) <= choice.most
+    assert choice.max_calls is None or len(whole) <= choice.max_calls
     for each in whole:
         assert choice.admits(each.name)
         jsonschema_rs.validate(SCHEMAS[each.name], json.loads(each.arguments))

@@ -173,14 +173,14 @@ class _Compiler:
 
     def _constrains_calls(self, offered: Sequence[Function]) -> bool:
         """Whether optional calls have to be constrained."""
-        return self._choice.names is not None or self._choice.most == 1 or any(f.strict for f in offered)
+        return self._choice.names is not None or self._choice.max_calls == 1 or any(f.strict for f in offered)
 
     def _calls(self, offered: Sequence[Function]) -> CallGrammar:
         functions = [
             CallableFunction(f.name, self._schema_ir(f), f.hosted is not None and f.hosted.native)
             for f in offered
         ]
-        return CallGrammar(self._grammar, functions, self._choice.most != 1, self.rules)
+        return CallGrammar(self._grammar, functions, self._choice.max_calls != 1, self.rules)
 
     def _schema_ir(self, tool: Function) -> SchemaIR:
         """The schema of a function's arguments: any object, if it is not enforced."""

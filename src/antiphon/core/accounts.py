@@ -111,9 +111,11 @@ class Account:
             self.requests.take(1)
 
     def __enter__(self) -> None:
-        most = self.permissions.concurrent
-        if most is not None and self._running >= most:
-            message = f"The key '{self.name}' has {most} answers under way, as many as it may have at a time."
+        limit = self.permissions.concurrent
+        if limit is not None and self._running >= limit:
+            message = (
+                f"The key '{self.name}' has {limit} answers under way, as many as it may have at a time."
+            )
             raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
         self._running += 1
 

@@ -31,39 +31,39 @@ def pair_results(items: tuple[Item, ...], repairs: list[str]) -> tuple[Item, ...
 
 def _is_paired(items: Sequence[Item]) -> bool:
     """Whether results are in their places already, as in most conversations. Quick: they may be long."""
-    waiting: deque[str] = deque()  # ids of calls
+    open_ids: deque[str] = deque()  # ids of calls
     answering = False
     for item in items:
         kind = type(item)
         if kind is FunctionCall:
-            if waiting and answering:
+            if open_ids and answering:
                 return False
             answering = False
-            waiting.append(item.call_id)  # type: ignore[union-attr]
+            open_ids.append(item.call_id)  # type: ignore[union-attr]
         elif kind is FunctionOutput:
             answering = True
-            if not waiting or waiting.popleft() != item.call_id:  # type: ignore[union-attr]
+            if not open_ids or open_ids.popleft() != item.call_id:  # type: ignore[union-attr]
                 return False
-        elif waiting:
+        elif open_ids:
             return False
-    return not waiting
+    return not open_ids
 
 
 def _paired(items: Sequence[Item], repairs: list[str]) -> tuple[Item, ...]:
     paired: list[Item] = []
-    called: dict[str, FunctionCall] = {}  # the calls so far, by their ids
+    calls_by_id: dict[str, FunctionCall] = {}  # the calls so far, by their ids
     for answer, following in _exchanges(items):
         results = _Results(following, repairs)
         for others, calls in _in_steps(answer):
             paired += (*others, *calls)
             for call in calls:
-                called[call.call_id] = call
+                calls_by_id[call.call_id] = call
                 paired += results.take(call)
         for item in following:
             if not isinstance(item, FunctionOutput):
                 paired.append(item)
             elif results.is_left(item):
-                paired += _with_call(item, called.get(item.call_id), len(paired))
+                paired += _with_call(item, calls_by_id.get(item.call_id), len(paired))
     return tuple(paired)
 
 
@@ -81,8 +81,8 @@ class _Results:
 
     def take(self, call: FunctionCall) -> list[FunctionOutput]:
         """The result of a call, or a placeholder; none if a message of another role may be the result."""
-        if left := self._left.get(call.call_id):
-            return [left.popleft()]
+        if results := self._left.get(call.call_id):
+            return [results.popleft()]
         if self._may_differ:
             return []
         self._repairs.append(f"the call '{call.call_id}' has no result")
@@ -90,10 +90,10 @@ class _Results:
 
     def is_left(self, result: FunctionOutput) -> bool:
         """Whether no call before it has taken the result. Asked once for each, in their order."""
-        left = self._left.get(result.call_id)
-        if not left or left[0] is not result:
+        results = self._left.get(result.call_id)
+        if not results or results[0] is not result:
             return False
-        left.popleft()
+        results.popleft()
         self._repairs.append(f"the result '{result.call_id}' answers no call")
         return True
 

@@ -41,8 +41,8 @@ class Usage(Struct, frozen=True):
     prompt_tokens: int = 0
     media_tokens: int = 0
 
-    def __add__(self, more: "Usage") -> "Usage":
-        return Usage(**{name: getattr(self, name) + getattr(more, name) for name in self.__struct_fields__})
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
 class GenerationUsage(Struct, frozen=True):
@@ -62,8 +62,8 @@ class GenerationUsage(Struct, frozen=True):
     @classmethod
     def of(cls, usage: Usage, prompt_tokens: int) -> "GenerationUsage":
         """The usage of a generation with this number of prompt tokens."""
-        whole = prompt_tokens + usage.prompt_tokens + usage.media_tokens
-        return cls(whole, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
+        total = prompt_tokens + usage.prompt_tokens + usage.media_tokens
+        return cls(total, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
 
 
 class TextStarted(Struct, frozen=True):

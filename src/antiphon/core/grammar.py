@@ -171,12 +171,14 @@ def with_source(make: Callable[_Arguments, _Parser]) -> Callable[_Arguments, _Pa
 
     @wraps(make)
     def maker(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Parser:
-        made: Any = make(*args, **kwargs)
-        bound, known = signature.bind(*args, **kwargs).arguments, signature.parameters
-        given = {name: value for name, value in bound.items() if value != known[name].default}
-        source = ParserSource(make.__name__, given)
-        named: Any = replace(made, source=source) if isinstance(made, SpelledParser) else Check(made, source)
-        return cast("_Parser", named)
+        parser: Any = make(*args, **kwargs)
+        bound, parameters = signature.bind(*args, **kwargs).arguments, signature.parameters
+        arguments = {name: value for name, value in bound.items() if value != parameters[name].default}
+        source = ParserSource(make.__name__, arguments)
+        named_parser: Any = (
+            replace(parser, source=source) if isinstance(parser, SpelledParser) else Check(parser, source)
+        )
+        return cast("_Parser", named_parser)
 
     return maker
 
@@ -345,7 +347,7 @@ class Value(Struct, frozen=True):
 
 def unclosed(markers: Markers) -> Markers:
     """Habits of a `Value`: markers before which it should have been closed, with the newline before them."""
-    return {each: to for marker, to in markers.items() for each in (marker, f"\n{marker}")}
+    return {text: to for marker, to in markers.items() for text in (marker, f"\n{marker}")}
 
 
 class TextArguments(Struct, frozen=True):
@@ -426,12 +428,12 @@ class KeyedCalls(Struct, frozen=True):
 class PythonCalls(Struct, frozen=True):
     """Calls as Python writes them: `[f(a=1), g()]`, or without brackets one after another.
 
-    `then` is the state after the last one. `begun` is the part of them that is in the marker before.
+    `then` is the state after the last one. `opening` is the part of them that is in the marker before.
     """
 
     then: str
     names: AcceptedNames = AcceptedNames.ANY
-    begun: str = ""
+    opening: str = ""
 
 
 CallStart = Header | Name | JsonCalls | KeyedCalls | PythonCalls
@@ -481,11 +483,11 @@ class Grammar(Struct, frozen=True):
         """The same grammar for a model that reasons, in a state of its own called `reasoning`."""
         text = self.states[self.text]
         assert isinstance(text, Span)
-        opens, reopens = (dict.fromkeys(each, "reasoning") for each in (markers.opens, markers.reopens))
+        opens, reopens = (dict.fromkeys(texts, "reasoning") for texts in (markers.opens, markers.reopens))
         closes = dict.fromkeys(markers.closes, self.text)
         # A closing marker without an opening one, or a second one, is markup until text was read.
         habits = dict.fromkeys(markers.habits, "reasoning")
-        shown = replace(
+        visible_text = replace(
             text,
             first={**closes, **opens, **text.first},
             again=reopens,
@@ -494,7 +496,7 @@ class Grammar(Struct, frozen=True):
         quotes = tuple(marker for marker in markers.opens if marker not in reopens)
         visible = {
             name: replace(state, closes=markers.closes, quotes=quotes)
-            for name, state in {**self.states, self.text: shown}.items()
+            for name, state in {**self.states, self.text: visible_text}.items()
             if isinstance(state, Span) and state.kind is SpanKind.TEXT
         }
         reasoning = Span(
@@ -581,7 +583,7 @@ def _map_state_markers(state: State, rename: Callable[[str], str]) -> State:
         return replace(state, **fields, marker=rename(state.marker))
     if not isinstance(state, Span):
         return replace(state, **fields)
-    names, hidden = (tuple(map(rename, each)) for each in (state.habits.names, state.habits.hidden))
+    names, hidden = (tuple(map(rename, texts)) for texts in (state.habits.names, state.habits.hidden))
     habits = replace(state.habits, **_renamed(state.habits, rename), names=names, hidden=hidden)
     return replace(state, **fields, habits=habits)
 

@@ -76,8 +76,8 @@ class Hosts(Struct, frozen=True):
     @property
     def defaults(self) -> tuple[Function, ...]:
         """The functions of tools that the request does not name."""
-        found = (functions for where, functions in self.functions.items() if where.startswith(DEFAULTS))
-        return tuple(function for functions in found for function in functions)
+        defaults = (functions for place, functions in self.functions.items() if place.startswith(DEFAULTS))
+        return tuple(function for functions in defaults for function in functions)
 
     def type_of(self, name: str) -> str:
         """The type of a tool that may go by several names."""

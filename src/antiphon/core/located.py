@@ -68,13 +68,13 @@ def _absolute(value: Any, hint: Any, folder: Path) -> Any:
     if place is None:
         return value
     if isinstance(value, list):
-        return [place(each, folder) if isinstance(each, str) else each for each in value]
+        return [place(item, folder) if isinstance(item, str) else item for item in value]
     return place(value, folder) if isinstance(value, str) else value
 
 
 def _absolute_path_of(hint: Any) -> Callable[[str, Path], str] | None:
     """How a value of this type names a file, if it does."""
     if get_origin(hint) is Annotated:
-        marks = [each for each in hint.__metadata__ if isinstance(each, Located)]
+        marks = [part for part in hint.__metadata__ if isinstance(part, Located)]
         return marks[0].place if marks else _absolute_path_of(hint.__origin__)
-    return file if hint is Path or any(_absolute_path_of(each) is file for each in get_args(hint)) else None
+    return file if hint is Path or any(_absolute_path_of(part) is file for part in get_args(hint)) else None

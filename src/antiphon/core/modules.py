@@ -11,8 +11,8 @@ def find_part(package: str, name: str, part: str) -> Any | None:
     None if neither has it. Raises ImportError if the module cannot be imported.
     """
     for module in (f"{package}.{name}", name):
-        if _exists(module) and (found := getattr(importlib.import_module(module), part, None)) is not None:
-            return found
+        if _exists(module) and (value := getattr(importlib.import_module(module), part, None)) is not None:
+            return value
     return None
 
 

@@ -93,8 +93,8 @@ class Observation(Struct):
     def used(self) -> int:
         """The tokens read and written for it."""
         tokens = 0
-        for each in self.generations:
-            tokens += each.prompt_tokens + each.end.usage.completion_tokens
+        for generation in self.generations:
+            tokens += generation.prompt_tokens + generation.end.usage.completion_tokens
         return tokens
 
     def summary(self, known: Mapping[str, object]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Observation(Struct):
             completion += usage.completion_tokens
             reasoning += usage.reasoning_tokens
             malformed += generation.malformed
-        own = {
+        fields = {
             "answer": self.answer,
             "model": self.model,
             "dialect": self.dialect,
@@ -129,7 +129,7 @@ class Observation(Struct):
             "unmet": len(self.unmet),
         }
         line = {**known}
-        for name, value in own.items():
+        for name, value in fields.items():
             if value:
                 line[name] = value  # noqa: PERF403 - no second dictionary
         return line

@@ -91,11 +91,11 @@ class Permits:
 
     async def acquire(self, priority: int = 0) -> Permit:
         """Wait for a permit. Who gets it has to `leave` it. Raises as `enter` does."""
-        given = asyncio.Event()
-        permit = self.enter(given.set, priority)
+        turn = asyncio.Event()
+        permit = self.enter(turn.set, priority)
         try:
             if not permit.given:
-                await given.wait()
+                await turn.wait()
         except BaseException:
             permit.leave()
             raise
@@ -148,9 +148,9 @@ class Permits:
         if not lines:
             return None
         # `min` returns the first of equals: the line that was served the longest ago.
-        first = min(lines, key=lambda line: (line[0], self._running.get(line[1], 0)))
-        waiting = self._lines[first] = self._lines.pop(first)
-        return next(iter(waiting))
+        line = min(lines, key=lambda line: (line[0], self._running.get(line[1], 0)))
+        permits = self._lines[line] = self._lines.pop(line)
+        return next(iter(permits))
 
     def _give(self, permit: Permit) -> None:
         self.running += 1
@@ -180,6 +180,6 @@ def _leave(permit: Permit, working: asyncio.Future[Any]) -> None:
 
 
 def _count_down(counts: dict[str, int], owner: str) -> None:
-    left = counts.pop(owner) - 1
-    if left:
-        counts[owner] = left
+    count = counts.pop(owner) - 1
+    if count:
+        counts[owner] = count

@@ -48,16 +48,16 @@ def resolved(reference: str, root: Any) -> Any:
     """The target of `#/a/b`; None if it is missing, or in another document."""
     if not reference.startswith("#"):
         return None
-    found = root
+    target = root
     for part in filter(None, reference[1:].split("/")):
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(key)
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(target, Mapping):
+            target = target.get(key)
+        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
         else:
             return None
-    return found
+    return target
 
 
 def _parts(schema: Any) -> Iterator[_Part]:
@@ -69,14 +69,14 @@ def _parts(schema: Any) -> Iterator[_Part]:
             continue
         document = part.at if _text(part.schema, "$id") else part.document
         yield part._replace(document=document)
-        found: list[tuple[str, Any]] = [(key, part.schema[key]) for key in _SINGLE if key in part.schema]
+        children: list[tuple[str, Any]] = [(key, part.schema[key]) for key in _SINGLE if key in part.schema]
         for key in _BY_NAME:
-            if isinstance(named := part.schema.get(key), Mapping):
-                found += ((f"{key}/{_escaped(name)}", each) for name, each in named.items())
+            if isinstance(members := part.schema.get(key), Mapping):
+                children += ((f"{key}/{_escaped(name)}", child) for name, child in members.items())
         for key in _LISTED:
             if isinstance(listed := part.schema.get(key), list):
-                found += ((f"{key}/{number}", each) for number, each in enumerate(listed))
-        todo += (_Part(each, f"{part.at}/{place}", document) for place, each in found)
+                children += ((f"{key}/{number}", child) for number, child in enumerate(listed))
+        todo += (_Part(child, f"{part.at}/{place}", document) for place, child in children)
 
 
 def _names_of(schema: Mapping[str, Any], base: str) -> Iterator[str]:

@@ -25,4 +25,4 @@ def with_whole_characters(body: bytes) -> bytes:
         body = _ENCODED.sub("\ufffd".encode(), body)
     if b"\\ud" not in body and b"\\uD" not in body:
         return body
-    return _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], body)
+    return _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)

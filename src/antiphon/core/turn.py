@@ -144,7 +144,7 @@ class ToolChoice(Struct, frozen=True):
         return self.names is None or name in self.names
 
     @property
-    def most(self) -> int | None:
+    def max_calls(self) -> int | None:
         """The largest number of calls in a generation; None if there is no limit.
 
         A named call is demanded once. A model that must call, and cannot write anything else, may repeat

@@ -25,7 +25,7 @@ class PythonCallsReader(PhaseReader):
     def __init__(self, state: PythonCalls, closers: Lexer, builder: EventBuilder) -> None:
         super().__init__(self._open, state.then, closers, builder)
         self._state = state
-        self._in_list = state.begun == "["
+        self._in_list = state.opening == "["
         self._final = False
         self._name = ""
         self._begin_call()

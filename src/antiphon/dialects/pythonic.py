@@ -20,7 +20,7 @@ PYTHONIC = Dialect(
         {
             "text": Span(SpanKind.TEXT, peek={"[": "calls"}, habits=_LINE),
             "calls": PythonCalls(then="text", names=AcceptedNames.DECLARED),
-            "line": PythonCalls(then="text", names=AcceptedNames.DECLARED, begun="["),
+            "line": PythonCalls(then="text", names=AcceptedNames.DECLARED, opening="["),
         }
     ),
 )
@@ -34,7 +34,7 @@ LLAMA4_PYTHONIC = Dialect(
         {
             "text": Span(SpanKind.TEXT, on=_START, peek={"[": "unmarked"}, habits=_LINE),
             "unmarked": PythonCalls(then="called", names=AcceptedNames.DECLARED),
-            "line": PythonCalls(then="called", names=AcceptedNames.DECLARED, begun="["),
+            "line": PythonCalls(then="called", names=AcceptedNames.DECLARED, opening="["),
             "opening": Span(SpanKind.OPENING, otherwise="calls", habits=Habits(peek=_JSON)),
             "calls": PythonCalls(then="called"),
             "json": JsonCalls(then="called"),

@@ -13,7 +13,7 @@ class CallFilter:
 
     def __init__(self, choice: ToolChoice) -> None:
         self._names = frozenset() if choice.calling is CallMode.NONE else choice.names
-        self._left = choice.most
+        self._left = choice.max_calls
         self._hides_call = False
         self.limit_reached = False
 
