@@ -199,7 +199,7 @@ class Heard:
         self._on_pause: set[Callable[[], None]] = set()
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return bool(self.batches)
 
     def set_prompts(self, prompts: Sequence[Prompt]) -> None:

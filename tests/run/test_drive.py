@@ -500,13 +500,13 @@ def test_every_reason_has_an_ending() -> None:
         for background in (True, False):
             for kind in ENDINGS:
                 reason = kind("x") if kind is LostError else kind()
-                assert isinstance(ending_of(reason, begun=begun, background=background), Ending)
+                assert isinstance(ending_of(reason, has_begun=begun, background=background), Ending)
 
 
 def test_in_the_foreground_nothing_is_stored_before_the_first_event() -> None:
     for reason in (EngineError(), ClientLeftError(), DeadlineError(), KeyError()):
-        assert ending_of(reason, begun=False, background=False).stored is Stored.UNCHANGED
-        assert ending_of(reason, begun=True, background=False).stored is not Stored.UNCHANGED
+        assert ending_of(reason, has_begun=False, background=False).stored is Stored.UNCHANGED
+        assert ending_of(reason, has_begun=True, background=False).stored is not Stored.UNCHANGED
 
 
 # The journal's beginning

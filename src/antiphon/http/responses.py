@@ -58,7 +58,7 @@ def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[by
     """What a client that waits for the next event is sent. A response that has not begun begins."""
     if driver.holding:  # what was made last is not sent yet
         return []
-    if not driver.begun:
+    if not driver.has_begun:
         driver.announce()
         return []
     return [projection.in_progress()]

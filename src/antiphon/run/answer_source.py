@@ -75,21 +75,25 @@ class AnswerSource:
         prepared, prompts = [], []
         for turn in self._turns:
             with naming(turn.parameters):
-                each = await self._model.prepare(turn, self._context.prompt, choices)
-            prepared.append(each)
-            prompts.append(each.prompt)
+                prepared_turn = await self._model.prepare(turn, self._context.prompt, choices)
+            prepared.append(prepared_turn)
+            prompts.append(prepared_turn.prompt)
         _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
             output.set_prompts(prompts)
         else:
-            prompts = await _each(prepared, partial(_scored, choices=choices))
+            prompts = await _results_of(prepared, partial(_scored, choices=choices))
             await asyncio.to_thread(output.set_prompts, prompts)  # much is made of them
         if prepared[0].request.sampling.beam_width is None:
             choosing = [
-                _choice(each, index, self._context) for each in prepared for index in range(each.turn.choices)
+                _choice(prepared_turn, index, self._context)
+                for prepared_turn in prepared
+                for index in range(prepared_turn.turn.choices)
             ]
         else:
-            choosing = [choice for found in await _each(prepared, _searched) for choice in found]
+            choosing = [
+                choice for turn_choices in await _results_of(prepared, _searched) for choice in turn_choices
+            ]
         self._choices = choosing
         if len(choosing) == 1:
             await choosing[0].run(output, 0)
@@ -103,7 +107,7 @@ class AnswerSource:
             async for index, failure in _failures(tasks):
                 failures[index] = failure
                 # Before the first event nothing is sent: if all fail, that can still be the HTTP status.
-                if output.begun:
+                if output.has_begun:
                     self._end_failed(output, failures)
         finally:
             for task in tasks:
@@ -136,13 +140,15 @@ class AnswerSource:
                 yield index, events
 
 
-async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Coroutine[Any, Any, T]]) -> list[T]:
+async def _results_of(
+    prepared: Sequence[Prepared], work: Callable[[Prepared], Coroutine[Any, Any, T]]
+) -> list[T]:
     """The result of each of them. A failure ends them all."""
     if len(prepared) == 1:
         return [await work(prepared[0])]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work(each)) for each in prepared]
+            tasks = [group.create_task(work(prepared_turn)) for prepared_turn in prepared]
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
@@ -150,8 +156,8 @@ async def _each(prepared: Sequence[Prepared], work: Callable[[Prepared], Corouti
 
 async def _scored(prepared: Prepared, choices: int) -> Prompt:
     """The prompt, with the log probabilities of its tokens. Each choice may show them."""
-    wanted = prepared.request.sampling.prompt_logprobs or 0
-    size = len(prepared.prompt.ids) * choices * TOKEN_BYTES * (2 + wanted)
+    alternatives = prepared.request.sampling.prompt_logprobs or 0
+    size = len(prepared.prompt.ids) * choices * TOKEN_BYTES * (2 + alternatives)
     if size > prepared.model.limits.answer_bytes:
         what = f"The log probabilities of this prompt may have {size} bytes"
         prepared.model.limits.refuse("answer_bytes", "prompt_logprobs", what)
@@ -163,52 +169,57 @@ async def _searched(prepared: Prepared) -> list[Choice]:
     """The results of a beam search for a turn, as choices that replay them."""
     _check_searched(prepared)
     assert isinstance(prepared.engine, BeamSearcher)
-    found = await prepared.engine.search(prepared.request)
-    return [_choice(prepared, index, ReplayContext(ReplayLog(each))) for index, each in enumerate(found)]
+    beams = await prepared.engine.search(prepared.request)
+    return [_choice(prepared, index, ReplayContext(ReplayLog(beam))) for index, beam in enumerate(beams)]
 
 
 def _check_searched(prepared: Prepared) -> None:
     """Refuse features that a beam search does not support. Raises RequestError."""
     turn = prepared.turn
-    for what, wanted in (
+    for feature, requested in (
         ("tools or structured output", prepared.request.constraint is not None),
         ("tools of the server", hosts_tools(turn)),
         ("a limit of reasoning", turn.reasoning_limit is not None),
         ("another number of answers than beams", turn.choices != turn.sampling.beam_width),
     ):
-        if wanted:
-            message = f"A beam search cannot be combined with {what}. Leave one of them out."
+        if requested:
+            message = f"A beam search cannot be combined with {feature}. Leave one of them out."
             raise RequestError(message, param="use_beam_search")
 
 
 def _reserve(prepared: Iterable[Prepared]) -> None:
     """Reserve the tokens of prompts and answers, as far as their number is known."""
-    observation, wanted = observed(), 0
-    for each in prepared:
-        wanted += len(each.prompt.ids) + (each.turn.sampling.max_tokens or 0) * each.turn.choices
-    observation.reserved += observation.account.reserve(wanted)
+    observation, tokens = observed(), 0
+    for prepared_turn in prepared:
+        tokens += (
+            len(prepared_turn.prompt.ids)
+            + (prepared_turn.turn.sampling.max_tokens or 0) * prepared_turn.turn.choices
+        )
+    observation.reserved += observation.account.reserve(tokens)
 
 
-def _choice(first: Prepared, index: int, context: ReplayContext, begun: Accumulator | None = None) -> Choice:
+def _choice(
+    prepared: Prepared, index: int, context: ReplayContext, opening: Accumulator | None = None
+) -> Choice:
     """The part that generates one of the answers to a turn: usually a single generation.
 
-    `begun` has the items that the answer has already.
+    `opening` has the items that the answer has already.
     """
-    items = begun or Accumulator()
-    if hosts_tools(first.turn):
-        return ToolLoop(first, index, context, items)
-    if begun is None and context.log is not None and context.log.has_results:
+    items = opening or Accumulator()
+    if hosts_tools(prepared.turn):
+        return ToolLoop(prepared, index, context, items)
+    if opening is None and context.log is not None and context.log.has_results:
         raise EngineError(
             "This answer was begun with tools that this server does not run. Start it with the same tools."
         )
-    return first.generation(index, context, items)
+    return prepared.generation(index, context, items)
 
 
 async def _failures(choices: Sequence[asyncio.Task[None]]) -> AsyncIterator[tuple[int, Exception]]:
     """Wait for all choices: those that fail, when they do. Raises ClientLeftError, which is that of all."""
-    left = set(choices)
-    while left:
-        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_EXCEPTION)
+    pending = set(choices)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for choice in done:
             failure = choice.exception()
             if isinstance(failure, ClientLeftError):

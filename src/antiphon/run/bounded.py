@@ -54,8 +54,8 @@ class BoundedPool:
             raise RequestError(_MESSAGE.format(what, result.limit), param=param, code=LIMIT_EXCEEDED)
         if not done:
             raise result
-        found: T = result
-        return found
+        value: T = result
+        return value
 
     async def _run(self, job: Any) -> tuple[bool, Any]:
         process = _next_process()
@@ -127,10 +127,10 @@ class _Pickler(pickle.Pickler):
 
 def _is_named(function: FunctionType) -> bool:
     """Its name leads to it. The names of local functions do not, nor do those that a decorator took."""
-    found: Any = sys.modules.get(function.__module__)
+    target: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is function
+        target = getattr(target, part, None)
+    return target is function
 
 
 def _pickled(job: Any) -> tuple[bytes, list[bytes | bytearray]]:
@@ -144,15 +144,15 @@ class _Process:
     """A process that does work. It ends with this one."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs, _shielded_from_sigterm():
+        server_end, process_end = socket.socketpair()
+        with server_end, process_end, _shielded_from_sigterm():
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(process_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[process_end.fileno()],
                 start_new_session=True,  # Ctrl-C is for the server
             )
-            self._connection = Connection(ours.detach())
+            self._connection = Connection(server_end.detach())
 
     def run(self, job: Any) -> tuple[bool, Any]:
         """Whether a piece of work succeeded, and its result or exception.
@@ -160,10 +160,10 @@ class _Process:
         Over a limit, the process is ended.
         """
         try:
-            written, large = _pickled(job)
+            pickled, large = _pickled(job)
             self._connection.send_bytes(b"%d" % len(large))
-            for each in (*large, written):
-                self._connection.send_bytes(each)
+            for message in (*large, pickled):
+                self._connection.send_bytes(message)
             answer: tuple[bool, Any] = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own
         except (EOFError, OSError):
             # Its timer ends it by SIGPROF. Any other end is reported as a lack of memory.
@@ -190,11 +190,11 @@ def _shielded_from_sigterm() -> Iterator[None]:
 
     A supervisor may send it to all processes of a server that stops, whose work is no less valid for that.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _idle: list[_Process] = []
@@ -241,29 +241,29 @@ def _answer(call: Callable[..., Any], args: Any, kwargs: Any, limits: Limits) ->
     signal.setitimer(signal.ITIMER_PROF, limits.work_seconds)  # of computing, however busy the machine is
     try:
         answer = True, call(*args, **kwargs)
-        written = pickle.dumps(answer)
+        encoded = pickle.dumps(answer)
     except MemoryError:
-        written = pickle.dumps((False, _OverLimit("work_bytes")))
+        encoded = pickle.dumps((False, _OverLimit("work_bytes")))
     except RecursionError:
-        written = pickle.dumps((False, _OverLimit("depth")))
+        encoded = pickle.dumps((False, _OverLimit("depth")))
     except Exception as error:
         if not isinstance(error, RequestError):
             error.add_note(traceback.format_exc())
-        written = _written(error)
+        encoded = _encoded(error)
     signal.setitimer(signal.ITIMER_PROF, 0)
-    if len(written) > limits.work_result_bytes:
+    if len(encoded) > limits.work_result_bytes:
         return pickle.dumps((False, _OverLimit("work_result_bytes")))
-    return written
+    return encoded
 
 
-def _written(error: Exception) -> bytes:
+def _encoded(error: Exception) -> bytes:
     """The error as it is sent: in words, if it cannot be sent itself."""
     try:
-        pickle.loads(written := pickle.dumps((False, error)))  # noqa: S301 - our own
+        pickle.loads(encoded := pickle.dumps((False, error)))  # noqa: S301 - our own
     except Exception:  # whatever its constructor or what it holds may raise
         words = "".join(traceback.format_exception(error))
-        written = pickle.dumps((False, RuntimeError(words)))
-    return written
+        encoded = pickle.dumps((False, RuntimeError(words)))
+    return encoded
 
 
 if __name__ == "__main__":

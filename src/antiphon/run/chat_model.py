@@ -33,7 +33,7 @@ from antiphon.run.model import (
     PromptSize,
     characters_in,
     check_turn,
-    most_tokens,
+    max_tokens_of,
     repaired,
     room,
     without,
@@ -81,19 +81,19 @@ class ChatModel(EngineModel):
         turn = repaired(turn)
         card, choices = self.card, choices or turn.choices
         self._check(turn)
-        most = most_tokens(turn, self.limits, choices, card.context)
+        max_tokens = max_tokens_of(turn, self.limits, choices, card.context)
         sampling = supported(turn, card.capabilities)
         plan = await self._plan(turn)
-        sent = self._as_sent(turn)
-        prompt, messages = _messages(sent.items)
+        sent_turn = self._as_sent(turn)
+        prompt, messages = _messages(sent_turn.items)
         request = GenerationRequest(
             prompt,
-            max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
+            max_tokens=max_tokens if sampling.max_tokens is None else sampling.max_tokens,
             sampling=sampling,
-            conversation=Conversation(sent, messages),
+            conversation=Conversation(sent_turn, messages),
         )
         calls = sum(isinstance(item, FunctionCall) for item in turn.items)
-        size, most_bytes = tokens_of(sent), self.limits.answer_bytes // choices
+        size, max_bytes = tokens_of(sent_turn), self.limits.answer_bytes // choices
 
         def decoder(rng: Random | None) -> ChatDecoder:
             return ChatDecoder(
@@ -101,7 +101,7 @@ class ChatModel(EngineModel):
                 include_stop=turn.stop_shown,
                 ids=ids_by(openai_call_id, calls, rng),
                 prompt_tokens=size,
-                max_bytes=most_bytes,
+                max_bytes=max_bytes,
             )
 
         return Prepared(
@@ -119,8 +119,8 @@ class ChatModel(EngineModel):
         """Refuse unsupported parameters before any work is done. Raises RequestError."""
         if turn.prompt is not None:
             raise no_tokens("prompt")
-        for param, given, why in _REFUSED:
-            if given(turn):
+        for param, is_given, why in _REFUSED:
+            if is_given(turn):
                 message = f"The server of this model takes whole conversations, and {why}. Leave it out."
                 raise RequestError(message, param=_WIRE_NAMES.get(param, param))
         if turn.shorten and not self.card.context:
@@ -186,15 +186,17 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
     marks = Marks(media)
     messages = move_media_of_results(gather(items, marks), marks)
     numbers = [marks.numbers(message["content"]) for message in messages]
-    shown = [
-        {**message, "content": marks.parts(message["content"], PLAIN)} if its else message
-        for message, its in zip(messages, numbers, strict=True)
+    sent_messages = [
+        {**message, "content": marks.parts(message["content"], PLAIN)} if media_numbers else message
+        for message, media_numbers in zip(messages, numbers, strict=True)
     ]
-    return Prompt("", (), tuple(media[number] for its in numbers for number in its)), tuple(shown)
+    return Prompt(
+        "", (), tuple(media[number] for media_numbers in numbers for number in media_numbers)
+    ), tuple(sent_messages)
 
 
 def tokens_of(turn: Turn) -> int:
     """How many tokens the prompt of a turn has, about."""
     offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
-    written = characters_in(turn.items)
-    return -(-(written + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)
+    characters = characters_in(turn.items)
+    return -(-(characters + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)

@@ -66,12 +66,12 @@ class OutputCheck:
 
     async def _violations(self) -> tuple[str, ...]:
         calls = [item for item in self._items if isinstance(item, FunctionCall)]
-        whole = [call for call in calls if call.status is Status.COMPLETED]
+        complete = [call for call in calls if call.status is Status.COMPLETED]
         unmet: tuple[str, ...] = ()
-        if self._turn.tool_choice.calling is CallMode.REQUIRED and not whole:
-            called = "its call is incomplete" if calls else "the model called no tool"
-            unmet = (f"tool_choice: {called}.",)
-        checked = self._checked(whole)
+        if self._turn.tool_choice.calling is CallMode.REQUIRED and not complete:
+            fault = "its call is incomplete" if calls else "the model called no tool"
+            unmet = (f"tool_choice: {fault}.",)
+        checked = self._checked(complete)
         try:
             return unmet + await self._pool.run(checked.source, violations, self._plan, checked)
         except RequestError as error:
@@ -96,7 +96,7 @@ def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:
     May not end: see `bounded.py`.
     """
     demands = demands_of(plan)
-    found = [
+    unmet = [
         f"{source}: the arguments of '{name}'{fault}"
         for source, name, arguments in answer.calls
         if name in demands.schemas.tools
@@ -105,7 +105,7 @@ def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:
     if answer.text is not None:
         if demands.schemas.format is not None:
             faults = Schema(demands.schemas.format, "format").faults(answer.text)
-            found += [f"{answer.source}: the answer{fault}" for fault in faults]
+            unmet += [f"{answer.source}: the answer{fault}" for fault in faults]
         elif demands.form is not None and not matches(demands.form, answer.text):
-            found.append(f"{answer.source}: the answer does not have the requested form.")
-    return tuple(found)
+            unmet.append(f"{answer.source}: the answer does not have the requested form.")
+    return tuple(unmet)

@@ -145,8 +145,8 @@ def requirements_of(
     Its length is rounded up, so that few lengths occur: plans are kept. A client may have begun it.
     """
     may_call = turn.tool_choice.calling is not CallMode.NONE
-    begun = turn.prefix or turn.ending is PromptEnding.CONTINUED
-    tokens = min(filter(None, (context, None if begun else turn.sampling.max_tokens)), default=0)
+    continued = turn.prefix or turn.ending is PromptEnding.CONTINUED
+    tokens = min(filter(None, (context, None if continued else turn.sampling.max_tokens)), default=0)
     longest = MAX_CHARACTERS_PER_TOKEN << tokens.bit_length() if tokens else LONGEST_ANSWER
     tools = turn.tools if may_call else ()
     return OutputRequirements(tools, turn.tool_choice, turn.format, state, longest, mid_text)
@@ -189,8 +189,8 @@ def demands_of(plan: ConstraintPlan) -> Demands:
     return demands
 
 
-def plan_after(plan: ConstraintPlan, written: str) -> ConstraintPlan | None:
-    """The constraint on the rest of an answer after `written`; None if that violates the demands."""
+def plan_after(plan: ConstraintPlan, text: str) -> ConstraintPlan | None:
+    """The constraint on the rest of an answer after `text`; None if that violates the demands."""
     demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
-    enforced = demands.enforced.after(written)
+    enforced = demands.enforced.after(text)
     return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)

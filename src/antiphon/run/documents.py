@@ -221,28 +221,28 @@ def _chunks(content: bytes, chunking: Chunking) -> list[TextChunk]:
 
 def cut(text: str, chunking: Chunking) -> Iterator[str]:
     """Text in chunks that end between words; a word that is longer than a chunk is cut."""
-    most, shared = chunking.size * TOKEN_BYTES, chunking.overlap * TOKEN_BYTES
-    words = [piece for word in _WORD.findall(text) for piece in _pieces(word, most)]
+    max_bytes, shared = chunking.size * TOKEN_BYTES, chunking.overlap * TOKEN_BYTES
+    words = [piece for word in _WORD.findall(text) for piece in _pieces(word, max_bytes)]
     sizes = [len(word.encode()) for word in words]
-    first = 0
-    while first < len(words):
-        end, size = first, 0
-        while end < len(words) and size + sizes[end] <= most:
+    start = 0
+    while start < len(words):
+        end, size = start, 0
+        while end < len(words) and size + sizes[end] <= max_bytes:
             size += sizes[end]
             end += 1
-        yield "".join(words[first:end]).rstrip()
+        yield "".join(words[start:end]).rstrip()
         if end == len(words):
             return
-        back, kept = end, 0
-        while back - 1 > first and kept + sizes[back - 1] <= shared:
+        back, overlap = end, 0
+        while back - 1 > start and overlap + sizes[back - 1] <= shared:
             back -= 1
-            kept += sizes[back]
-        first = back
+            overlap += sizes[back]
+        start = back
 
 
-def _pieces(word: str, most: int) -> Iterator[str]:
+def _pieces(word: str, max_bytes: int) -> Iterator[str]:
     """A word, split into pieces of at most this number of bytes."""
-    step = max(1, most // TOKEN_BYTES)  # no character has more bytes than a token
+    step = max(1, max_bytes // TOKEN_BYTES)  # no character has more bytes than a token
     return (
         (word[start : start + step] for start in range(0, len(word), step))
         if len(word) > step
@@ -280,5 +280,5 @@ def _stem(word: str) -> str:
 def _stemmer() -> Callable[[str], str]:
     from snowballstemmer import stemmer  # noqa: PLC0415 - an extra
 
-    found: Callable[[str], str] = stemmer("english").stemWord
-    return found
+    stem_word: Callable[[str], str] = stemmer("english").stemWord
+    return stem_word

@@ -60,9 +60,9 @@ async def wait_for_turn(output: "Driver | None" = None) -> None:
     """Wait for a turn of `call_in_turn`, and until the client of `output` reads."""
     loop = asyncio.get_running_loop()
     while True:
-        mine = loop.create_future()
-        call_in_turn(partial(_resolve, mine))
-        await mine
+        turn = loop.create_future()
+        call_in_turn(partial(_resolve, turn))
+        await turn
         if output is None or not output.paused:
             return
         resumed = loop.create_future()
@@ -236,7 +236,7 @@ class Driver:
         self._projection = projection
         self._journal = journal
         self._client = _NO_CLIENT
-        self._begun = False
+        self._has_begun = False
         self._opening: asyncio.Task[None] | None = None  # the journal's
         self._unopened: Exception | None = None  # why the journal cannot be opened
         self._task: asyncio.Task[Any] | None = None  # cancelled by `stop`
@@ -255,7 +255,7 @@ class Driver:
         """Process the next events of a choice."""
         if self._observation.first is None:
             self._observation.first = perf_counter()
-        if self._begun:
+        if self._has_begun:
             lines = self._projection.push(choice, events)
         else:
             lines = self._begin()
@@ -264,7 +264,7 @@ class Driver:
 
     def announce(self) -> None:
         """Send the wire events that begin the answer, before its first event: the client waits for long."""
-        if not self._begun:
+        if not self._has_begun:
             self._pass_on(0, (), self._begin())
 
     def _pass_on(self, choice: int, events: Any, lines: list[bytes]) -> None:
@@ -287,9 +287,9 @@ class Driver:
         return None if encode is None else self._client.delta_writer(choice, encode)
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """The wire events that begin the answer were made."""
-        return self._begun
+        return self._has_begun
 
     @property
     def holding(self) -> bool:
@@ -308,7 +308,7 @@ class Driver:
             await self._journal.calls_begin(count)
 
     def _begin(self) -> list[bytes]:
-        self._begun = True
+        self._has_begun = True
         if self._journal is not None and (opening := self._journal.open(self.stop)) is not None:
             self._opening = asyncio.ensure_future(self._open(opening))
             self.pause(JOURNAL)
@@ -377,8 +377,8 @@ class Driver:
             self._observation.fail(reason)
             background = self._journal is not None and self._journal.background
             # A comment may have begun the stream: then the failure has to be its last event.
-            begun = self._begun or self._client.started
-            ending = ending_of(reason, begun=begun, background=background)
+            has_begun = self._has_begun or self._client.started
+            ending = ending_of(reason, has_begun=has_begun, background=background)
         try:
             await self._end(ending, reason)
         finally:
@@ -455,8 +455,8 @@ class Driver:
         if ending.stored is Stored.UNCHANGED:
             if journal is not None:
                 await journal.release()
-            return self._unstored_lines(reason) if self._begun else []
-        lines = [] if self._begun else self._begin()
+            return self._unstored_lines(reason) if self._has_begun else []
+        lines = [] if self._has_begun else self._begin()
         if self._opening is not None:
             await self._opened(self._opening)
         if reason is not None and not (journal is not None and journal.replaying):
@@ -467,22 +467,22 @@ class Driver:
         # The client may disconnect from here on: a complete answer is stored as complete.
         closing = asyncio.ensure_future(journal.close(ending, reason, lines))
         try:
-            new = await asyncio.shield(closing)
+            new_lines = await asyncio.shield(closing)
         except asyncio.CancelledError:
             closing.add_done_callback(_log_unstored)
             raise
-        if new and len(new[-1]) > LARGE:  # many answers may be stored in one transaction
+        if new_lines and len(new_lines[-1]) > LARGE:  # many answers may be stored in one transaction
             await wait_for_turn()
-        return new
+        return new_lines
 
     async def _abandon(self, lines: list[bytes]) -> list[bytes]:
         """Close open items, after the lines that begin the answer; returns the lines still to be sent."""
         await wait_for_turn()  # events may be large, if the client did not read
         for choice, events in self._source.abandon():
             if lines:  # held back until now
-                lines, first = [], self._journal.record(choice, [], lines) if self._journal else lines
-                if first:
-                    self._client.write(first)
+                lines, opening = [], self._journal.record(choice, [], lines) if self._journal else lines
+                if opening:
+                    self._client.write(opening)
             for event in events:
                 self.push(choice, [event])
                 await wait_for_turn()
@@ -514,7 +514,7 @@ class Driver:
 
     def _failure(self, error: Exception) -> list[bytes]:
         """The last wire events of an answer whose end could not be stored, with open items closed."""
-        lines = [] if self._begun else self._projection.begin()
+        lines = [] if self._has_begun else self._projection.begin()
         for choice, events in self._source.abandon():
             lines += self._projection.push(choice, events)
         return lines + self._projection.fail(public_error(error))

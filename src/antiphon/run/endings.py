@@ -120,9 +120,9 @@ ENDINGS: dict[type[BaseException], Ending] = {
 """Reason → ending. The first class that matches applies."""
 
 
-def ending_of(reason: BaseException, *, begun: bool, background: bool) -> Ending:
-    """The ending for this reason. If the answer has not `begun`, nothing of it is stored."""
+def ending_of(reason: BaseException, *, has_begun: bool, background: bool) -> Ending:
+    """The ending for this reason. Nothing is stored of an answer unless it `has_begun`."""
     ending = next(ending for kind, ending in ENDINGS.items() if isinstance(reason, kind))
     if background:
         return replace(ending, stored=ending.background or ending.stored)
-    return ending if begun else replace(ending, stored=Stored.UNCHANGED)
+    return ending if has_begun else replace(ending, stored=Stored.UNCHANGED)

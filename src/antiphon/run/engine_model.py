@@ -108,8 +108,8 @@ class EngineModel:
             "dimensions": ("dimensions", request.dimensions is not None),
             "truncate": ("truncate_prompt_tokens", request.truncate is not None),
         }
-        for name, (param, given) in demands.items():
-            if given and name not in able.embedding:
+        for name, (param, requested) in demands.items():
+            if requested and name not in able.embedding:
                 remedy = "Send texts." if name == "ids" else "Leave it out."
                 message = (
                     f"The engine of the model '{self.card.name}' does not support this '{param}'. {remedy}"

@@ -114,7 +114,7 @@ _MARKED = frozenset({CallStarted, Malformed})
 class Interceptors(Struct, frozen=True):
     """The parts that may act between engine and client; most answers have none.
 
-    `ended` is called with the items of each answer that has ended; `content` returns events to be added at
+    `on_end` is called with the items of each answer that has ended; `content` returns events to be added at
     its end. `hosted` names the functions that the server runs. `plan` is the source of the generation's
     constraint: an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply
     to the answer.
@@ -127,7 +127,7 @@ class Interceptors(Struct, frozen=True):
     hosted: Container[str] = frozenset()
     plan: ConstraintPlan = ConstraintPlan()
     pool: BoundedPool | None = None
-    ended: Callable[[Sequence[Item]], None] | None = None
+    on_end: Callable[[Sequence[Item]], None] | None = None
     content: Callable[[Sequence[Item]], list[Event]] | None = None
 
 
@@ -226,8 +226,8 @@ class GenerationRun:
             self._lost += 1
             if self._lost > MAX_LOST:
                 raise
-            written = sum(len(chunk.tokens) for chunk in replay.chunks)
-            log.warning("another replica continues", after=written, error=str(lost.__cause__))
+            token_count = sum(len(chunk.tokens) for chunk in replay.chunks)
+            log.warning("another replica continues", after=token_count, error=str(lost.__cause__))
             self._observation.failovers += 1
 
     async def _generate(self, request: GenerationRequest) -> None:
@@ -341,13 +341,13 @@ class GenerationRun:
             return later if check is None else later + check.end()
         self._finished = True
         self._plain.count()
-        decoder, held = self._decoder, list[Event]()
+        decoder, held_events = self._decoder, list[Event]()
         self._held, self._unfinished = self._unfinished + self._held, []
         while self._held:
             piece = _first_piece(self._held)
             del self._held[: len(piece)]
-            held += decoder.feed(merge_chunks(piece))
-        return self._last([*held, *decoder.finish(Finish(FinishReason.ERROR))])
+            held_events += decoder.feed(merge_chunks(piece))
+        return self._last([*held_events, *decoder.finish(Finish(FinishReason.ERROR))])
 
     # Between engine and client
 
@@ -450,19 +450,21 @@ class GenerationRun:
         if parts.content is not None and self._finishes(events[-1]):
             visible += self._visible(parts.content(self._items.items))
         visible += self._visible(events[-1:])
-        if parts.ended is not None:
-            parts.ended(self._items.items)
+        if parts.on_end is not None:
+            parts.on_end(self._items.items)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:
             # The engine calls this outside of the request's context.
-            known = {"model": model, "request_id": observation.request_id}
-            log.info("broken markup", verdict=self._verdict, places=self._broken, **known)
+            names = {"model": model, "request_id": observation.request_id}
+            log.info("broken markup", verdict=self._verdict, places=self._broken, **names)
         if type(end := visible[-1]) is Finished:
             prompt, conversation = self._request.prompt, self._request.conversation
-            read = len(prompt.ids) + end.usage.prompt_tokens  # one of the two is known
+            prompt_tokens = len(prompt.ids) + end.usage.prompt_tokens  # one of the two is known
             observation.generations.append(
-                ObservedGeneration(model, self._started, perf_counter(), self._first, read, end, self._broken)
+                ObservedGeneration(
+                    model, self._started, perf_counter(), self._first, prompt_tokens, end, self._broken
+                )
             )
             if observation.content:
                 log.info(
@@ -487,9 +489,9 @@ class GenerationRun:
         assert self._replay is not None
         limit = self._interceptors.reasoning
         assert limit is not None
-        closing, written = limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
+        closing, token_count = limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
         self._closings += 1
-        if self._closings > MAX_CLOSINGS or written + len(closing.tokens) > self._request.max_tokens:
+        if self._closings > MAX_CLOSINGS or token_count + len(closing.tokens) > self._request.max_tokens:
             closing = Chunk("", finish=Finish(FinishReason.LENGTH))
         self._decode(self._replay.record([closing]))
 

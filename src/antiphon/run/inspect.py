@@ -168,7 +168,7 @@ def lines(report: Report) -> Iterator[str]:
     yield ""
     yield from table(
         ("capability of the template", "found", "tried", "so it is"),
-        (_capability(*each) for each in report.capabilities.items()),
+        (_capability(*capability) for capability in report.capabilities.items()),
     )
 
 
@@ -182,8 +182,8 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
     if name == "arguments":
         return words, value, "arguments of an earlier call", _ARGUMENTS[value]
     if name == "efforts":
-        others = ", ".join(f"{effort} becomes {nearest}" for effort, nearest in value.items())
-        return words, others or "any", "each reasoning effort", "others become the nearest that it takes"
+        efforts = ", ".join(f"{effort} becomes {nearest}" for effort, nearest in value.items())
+        return words, efforts or "any", "each reasoning effort", "others become the nearest that it takes"
     if name == "media":
         kinds = ", ".join(f"{kind} as {placeholder}" for kind, placeholder in value.items())
         return words, kinds or "none", "media as parts of a message", "others are written into the text"
@@ -200,5 +200,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def _few(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]).replace("\n", "\\n") + more if texts else "none"
+    remainder = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]).replace("\n", "\\n") + remainder if texts else "none"

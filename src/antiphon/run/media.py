@@ -132,13 +132,13 @@ def _no_size(_: bytes) -> None:
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
-    found: tuple[int, int] | None = struct.unpack(">II", data[16:24]) if len(data) >= 24 else None
-    return found
+    size: tuple[int, int] | None = struct.unpack(">II", data[16:24]) if len(data) >= 24 else None
+    return size
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
-    found: tuple[int, int] | None = struct.unpack("<HH", data[6:10]) if len(data) >= 10 else None
-    return found
+    size: tuple[int, int] | None = struct.unpack("<HH", data[6:10]) if len(data) >= 10 else None
+    return size
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -164,8 +164,8 @@ def _check_pixels(size: tuple[int, int], limits: Limits, param: str) -> None:
 
 def frames_of(image: Image, limits: Limits) -> list[int]:
     """The numbers of the frames to use: evenly over all that may be decoded, including the first."""
-    seen = min(image.frames, limits.image_frames)
-    return [number * (image.frames - 1) // max(1, seen - 1) for number in range(seen)]
+    count = min(image.frames, limits.image_frames)
+    return [number * (image.frames - 1) // max(1, count - 1) for number in range(count)]
 
 
 def open_image(data: bytes, low: bool, limits: Limits, param: str, frame: int = 0) -> Image:
@@ -214,11 +214,13 @@ async def read_media(
 
     Raises RequestError, which names `param`.
     """
-    found = format_of(data)
-    if found.kind is MediaKind.AUDIO and find_spec("tinytag") is not None:
+    media_format = format_of(data)
+    if media_format.kind is MediaKind.AUDIO and find_spec("tinytag") is not None:
         await pool.run(param, check_audio, data, param)
-    if found.kind is not MediaKind.IMAGE:
-        return [MediaPart(found.kind, await digest_of(data), found.media_type, data, param=param)]
+    if media_format.kind is not MediaKind.IMAGE:
+        return [
+            MediaPart(media_format.kind, await digest_of(data), media_format.media_type, data, param=param)
+        ]
     if not has_pillow():
         return [await part_of(header_of(data, low, limits, param), param)]
     first = await pool.run(param, open_image, data, low, limits, param)
@@ -258,10 +260,10 @@ def _normalised(data: bytes, image: Any, frames: int, *, low: bool) -> Image:
     if image.format in _READ_BY_ENGINES and upright and small and frames == 1:
         return Image(data, _FORMATS[image.format], *image.size)
     lossy = image.format in ("JPEG", "WEBP") and not image.has_transparency_data
-    seen = ImageOps.exif_transpose(image).convert("RGBA" if image.has_transparency_data else "RGB")
+    picture = ImageOps.exif_transpose(image).convert("RGBA" if image.has_transparency_data else "RGB")
     if low:
-        seen.thumbnail((LOW_PIXELS, LOW_PIXELS))
-    return _encoded(seen, frames, lossy=lossy)
+        picture.thumbnail((LOW_PIXELS, LOW_PIXELS))
+    return _encoded(picture, frames, lossy=lossy)
 
 
 def _encoded(image: Any, frames: int = 1, *, lossy: bool) -> Image:

@@ -158,7 +158,7 @@ class Model(Protocol):
 class Prepared(Struct, frozen=True):
     """A generation that can begin, the same for all choices of a turn.
 
-    `decoder` makes a decoder for one answer; `rng`, if given, makes its call ids. `ended` is called with the
+    `decoder` makes a decoder for one answer; `rng`, if given, makes its call ids. `on_end` is called with the
     items of each answer. `reading` has the settings of the decoder, for records.
     """
 
@@ -171,7 +171,7 @@ class Prepared(Struct, frozen=True):
     pool: BoundedPool
     plan: ConstraintPlan = ConstraintPlan()
     reasoning: ReasoningLimit | None = None
-    ended: Callable[[Sequence[Item]], None] | None = None
+    on_end: Callable[[Sequence[Item]], None] | None = None
     reading: DecoderSettings = DecoderSettings()
 
     def generation(self, index: int, context: ReplayContext, items: Accumulator) -> GenerationRun:
@@ -184,16 +184,16 @@ class Prepared(Struct, frozen=True):
             hosted=HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
             plan=self.plan,
             pool=self.pool,
-            ended=self.ended,
+            on_end=self.on_end,
             content=content_of if asks_for_content(self.turn) else None,
         )
         request, decoder = self.request, self.decoder(context.rng)
         if index and (seed := request.sampling.seed) is not None:  # choices differ: it is counted up
             request = replace(request, sampling=replace(request.sampling, seed=seed + index))
         if (record := observed().record) is not None:
-            kept = record_of(index, request, self.reading)
-            record(self.turn.owner, kept)
-            decoder = RecordingDecoder(decoder, kept)
+            generation_record = record_of(index, request, self.reading)
+            record(self.turn.owner, generation_record)
+            decoder = RecordingDecoder(decoder, generation_record)
         run = GenerationRun(self.engine, request, decoder, interceptors, items)
         self.model.writing.add(run)
         return run
@@ -205,19 +205,19 @@ class Prepared(Struct, frozen=True):
         return len(await self.engine.tokenize([text]))
 
 
-def most_tokens(turn: Turn, limits: Limits, choices: int, context: int) -> int:
+def max_tokens_of(turn: Turn, limits: Limits, choices: int, context: int) -> int:
     """The largest number of tokens of each choice: an answer is kept in memory until it is sent.
 
     No choice has more than `context`, if that is known. Raises RequestError if each wants more.
     """
     logprobs = turn.sampling.logprobs
     size = TOKEN_BYTES if logprobs is None else TOKEN_BYTES * (1 + turn.copies * (1 + logprobs))
-    most = max(1, limits.answer_bytes // (size * choices))
-    wanted = turn.sampling.max_tokens or 0
-    if wanted > most and (wanted := min(wanted, context or wanted)) > most:
-        what = f"{choices} choices of {wanted} tokens may have {choices * wanted * size} bytes"
+    maximum = max(1, limits.answer_bytes // (size * choices))
+    requested = turn.sampling.max_tokens or 0
+    if requested > maximum and (requested := min(requested, context or requested)) > maximum:
+        what = f"{choices} choices of {requested} tokens may have {choices * requested * size} bytes"
         limits.refuse("answer_bytes", "max_tokens", what)
-    return most
+    return maximum
 
 
 def check_turn(turn: Turn, limits: Limits, context: int) -> int:
@@ -278,9 +278,9 @@ def room(turn: Turn, context: int) -> int:
     return min(turn.sampling.max_tokens or share, share) or 1
 
 
-def without(items: tuple[Item, ...], dropped: int) -> tuple[Item, ...]:
+def without(items: tuple[Item, ...], count: int) -> tuple[Item, ...]:
     """The conversation without this number of its oldest items; instructions are kept."""
-    return tuple(item for item in items[:dropped] if _is_instruction(item)) + items[dropped:]
+    return tuple(item for item in items[:count] if _is_instruction(item)) + items[count:]
 
 
 def _is_instruction(item: Item) -> bool:

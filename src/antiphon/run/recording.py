@@ -119,8 +119,8 @@ def decoded_again(
 
     They are decoded with this dialect, or that of the record. Raises EngineError if there is no such dialect.
     """
-    named = None if reading.dialect is None else dialect or find(reading.dialect)
-    grammar = TEXT if named is None else named.grammar
+    chosen_dialect = None if reading.dialect is None else dialect or find(reading.dialect)
+    grammar = TEXT if chosen_dialect is None else chosen_dialect.grammar
     table = Table(grammar if reading.calls else grammar.without_calls())
     start = start_after(table, reading.tail) if reading.tail else Start()
     decoder = Decoder(

@@ -33,9 +33,9 @@ class RepetitionDetector:
         return self._repeats(self._text)
 
     def _repeats(self, text: str) -> bool:
-        found = text.rfind(text[-PROBE:], 0, -1)
-        if found < 0:
+        place = text.rfind(text[-PROBE:], 0, -1)
+        if place < 0:
             return False
-        period = len(text) - PROBE - found
-        same = max(period * (self._times - 1), MIN_REPEATED - period)
-        return same + period <= len(text) and text[-same:] == text[-same - period : -period]
+        period = len(text) - PROBE - place
+        length = max(period * (self._times - 1), MIN_REPEATED - period)
+        return length + period <= len(text) and text[-length:] == text[-length - period : -period]

@@ -172,7 +172,7 @@ async def request_after(
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
-    text, ids, written = await _text_and_tokens(chunks, engine)
+    text, ids, token_count = await _text_and_tokens(chunks, engine)
     constraint: Constraint | None = None
     if plan.constraint is not None:  # the text so far may violate it: then the rest is not constrained
         rest_plan = await pool.run("conversation", plan_after, plan, text)
@@ -181,12 +181,12 @@ async def request_after(
     rest = replace(
         request,
         prompt=prompt,
-        max_tokens=request.max_tokens - written,
-        sampling=_sampling_after(request.sampling, written),
+        max_tokens=request.max_tokens - token_count,
+        sampling=_sampling_after(request.sampling, token_count),
         constraint=constraint,
         answer_start=text,
     )
-    return rest, written
+    return rest, token_count
 
 
 async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str, tuple[int, ...], int]:
@@ -194,10 +194,10 @@ async def _text_and_tokens(chunks: Sequence[Chunk], engine: Engine) -> tuple[str
     text = "".join(chunk.text for chunk in chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens]
     ids = tuple(token.id for token in tokens)
-    known = "".join(token.text for token in tokens) == text  # or the engine has not returned them all
-    if not known or min(ids, default=0) < 0:  # it has not named them all
+    complete = "".join(token.text for token in tokens) == text  # or the engine has not returned them all
+    if not complete or min(ids, default=0) < 0:  # it has not named them all
         ids = tuple(await engine.tokenize([text]))
-    return text, ids, len(tokens) if known else len(ids)
+    return text, ids, len(tokens) if complete else len(ids)
 
 
 DetailsTypes = Mapping[str, type[Struct]]
@@ -218,17 +218,17 @@ def _read(entry: Chunk | dict[str, Any], details_types: DetailsTypes) -> ReplayE
     """Chunks are arrays; other entries are objects, as are the chunks of chats."""
     if isinstance(entry, Chunk):
         return entry
-    known = msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
-    if isinstance(known, ToolResultEntry) and isinstance(details := known.result.details, dict):
+    converted = msgspec.convert(entry, ToolResultEntry | ToolPrintedEntry | PromptEntry | ChatChunk)
+    if isinstance(converted, ToolResultEntry) and isinstance(details := converted.result.details, dict):
         with suppress(msgspec.ValidationError):
             details = msgspec.convert(details, details_types.get(str(details.get("type")), dict))
-        return replace(known, result=replace(known.result, details=details))
-    return known
+        return replace(converted, result=replace(converted.result, details=details))
+    return converted
 
 
-def _sampling_after(sampling: Sampling, written: int) -> Sampling:
-    least = sampling.min_tokens
-    return sampling if not least else replace(sampling, min_tokens=max(0, least - written))
+def _sampling_after(sampling: Sampling, token_count: int) -> Sampling:
+    min_tokens = sampling.min_tokens
+    return sampling if not min_tokens else replace(sampling, min_tokens=max(0, min_tokens - token_count))
 
 
 def _with_token_count(chunk: Chunk, before: int) -> Chunk:

@@ -54,8 +54,8 @@ class Schema:
             return
         try:
             for error in islice(self._validator.iter_errors(value), MAX_FAULTS):
-                where = "".join(f"/{step}" for step in error.instance_path)
-                yield f"{where and f' at {where}'}: {_message(error)}."
+                path = "".join(f"/{step}" for step in error.instance_path)
+                yield f"{path and f' at {path}'}: {_message(error)}."
         except ValueError:  # the library cannot handle a nesting of some hundred levels
             yield ": nested too deeply to be checked."
 

@@ -51,7 +51,7 @@ from antiphon.run.model import (
     Prepared,
     PromptSize,
     check_turn,
-    most_tokens,
+    max_tokens_of,
     other_characters,
     repaired,
     room,
@@ -117,7 +117,7 @@ class TokenModel(EngineModel):
         turn = repaired(turn)
         observation, card = observed(), self.engine.card
         observation.dialect = self.dialect.names[0]
-        most = most_tokens(turn, self.limits, choices or turn.choices, card.context)
+        max_tokens = max_tokens_of(turn, self.limits, choices or turn.choices, card.context)
         sampling, recording = supported(turn, card.capabilities), observation.record is not None
         if recording and sampling.logprobs is None and "logprobs" in card.capabilities.sampling:
             sampling = replace(sampling, logprobs=LOGPROBS)
@@ -126,7 +126,7 @@ class TokenModel(EngineModel):
         if len(prompt.ids) >= card.context:
             raise _too_long(len(prompt.ids), card.context)
         plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
-        room = min(card.context - len(prompt.ids), most)
+        room = min(card.context - len(prompt.ids), max_tokens)
         request = GenerationRequest(
             prompt,
             max_tokens=min(room, sampling.max_tokens or room),
@@ -153,16 +153,16 @@ class TokenModel(EngineModel):
             pool=self.pool,
             plan=plan,
             reasoning=reasoning,
-            ended=look,
+            on_end=look,
             reading=reading,
         )
 
     def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
         """Log a hint, once, if an answer has calls of another dialect in its text."""
         text = "\n".join(item.text for item in items if isinstance(item, Message))
-        found = self._calls_elsewhere.find(text, {tool.name: tool.parameters for tool in turn.tools})
-        if found:
-            hint = " or ".join(f"--dialect {name}" for name in found)
+        dialects = self._calls_elsewhere.find(text, {tool.name: tool.parameters for tool in turn.tools})
+        if dialects:
+            hint = " or ".join(f"--dialect {name}" for name in dialects)
             log.warning(
                 "an answer has calls of another dialect in its text",
                 model=self.card.name,
@@ -220,16 +220,16 @@ class TokenModel(EngineModel):
         """The prompt for the text between a prompt and a suffix."""
         if self._fill_in is None:
             self._fill_in = await self._find_fill_in()
-        before = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
-        return await self._read([*filter(None, self._fill_in.pieces(before, suffix))], context)
+        prefix = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
+        return await self._read([*filter(None, self._fill_in.pieces(prefix, suffix))], context)
 
     async def _find_fill_in(self) -> FillIn:
         """The model's tokens for filling in. Raises RequestError if it has none."""
         if self.card.capabilities.token_ids:
-            named = self.card.fill_in
-            for family in (*([] if named is None else [FillIn(*named)]), *FAMILIES):
+            fill_in = self.card.fill_in
+            for family in (*([] if fill_in is None else [FillIn(*fill_in)]), *FAMILIES):
                 ids = [await self.engine.tokenize([token]) for token in family.tokens]
-                if all(len(each) == 1 for each in ids) and len({*map(tuple, ids)}) == len(ids):
+                if all(len(token_ids) == 1 for token_ids in ids) and len({*map(tuple, ids)}) == len(ids):
                     return family
         message = f"The model '{self.card.name}' has no tokens to fill in the middle with. Name one that has."
         raise RequestError(message, param="suffix", code="unsupported_model")
@@ -241,14 +241,15 @@ class TokenModel(EngineModel):
         renderer = self._renderer
         if turn.template is not None:
             renderer = await asyncio.to_thread(self._foreign, turn.template)
-        few = len(turn.items) + len(turn.tools) < MANY_ITEMS
-        if few and size + other_characters(turn) < MANY_CHARACTERS:
+        has_few_items = len(turn.items) + len(turn.tools) < MANY_ITEMS
+        if has_few_items and size + other_characters(turn) < MANY_CHARACTERS:
             text = renderer.render(turn)
         else:
             text = await asyncio.to_thread(renderer.render, turn)
-        most = self.engine.card.context
-        if most and (spelled := text.count(SEPARATOR)) > most:  # each is a text of its own to tokenize
-            raise _too_long(f"more than {spelled}", most)
+        max_tokens = self.engine.card.context
+        # Each separator begins a text of its own to tokenize.
+        if max_tokens and (spelled := text.count(SEPARATOR)) > max_tokens:
+            raise _too_long(f"more than {spelled}", max_tokens)
         if FENCE in text and (media := media_in(turn.items)):
             return await self._with_media(text, media, context)
         return await self._read(self._pieces(text), context)
@@ -260,7 +261,7 @@ class TokenModel(EngineModel):
 
     async def _with_media(self, text: str, media: Sequence[MediaPart], context: int) -> Prompt:
         """The prompt that was rendered as this text, with the media in it."""
-        shown: list[MediaPart] = []
+        parts: list[MediaPart] = []
         placeholders: list[str] = []
         around: list[tuple[str, ...]] = []
         pieces: list[str] = []
@@ -270,11 +271,11 @@ class TokenModel(EngineModel):
                 pieces += around[-1]
             else:
                 number, placeholder = piece
-                shown.append(media[number])
+                parts.append(media[number])
                 placeholders.append(placeholder)
                 pieces.append(placeholder)
         prompt = await self._read(pieces, context)
-        return Prompt(prompt.text, prompt.ids, (*shown,), (*around,), placeholders=(*placeholders,))
+        return Prompt(prompt.text, prompt.ids, (*parts,), (*around,), placeholders=(*placeholders,))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that the client sent as ids."""
@@ -307,13 +308,13 @@ class TokenModel(EngineModel):
             return prompt
         too_few, enough = 0, len(turn.items)
         while enough - too_few > 1:
-            dropped = (too_few + enough) // 2
-            items = pair_results(without(turn.items, dropped), [])
+            count = (too_few + enough) // 2
+            items = pair_results(without(turn.items, count), [])
             shorter = await self._rendered(replace(turn, items=items), size, context=0)
             if len(shorter.ids) > limit:
-                too_few = dropped
+                too_few = count
             else:
-                enough, prompt = dropped, shorter
+                enough, prompt = count, shorter
         return prompt
 
     def _compile(self, template: str) -> Renderer:
@@ -333,7 +334,7 @@ class TokenModel(EngineModel):
         """A decoder for one answer to this prompt. `rng` makes the ids of its calls."""
         table = self.table(turn)
         calls = len([item for item in turn.items if type(item) is FunctionCall])
-        start = self.begun(table, prompt.text)
+        start = self.answer_start(table, prompt.text)
         decoder = Decoder(
             table,
             state=start.state,
@@ -351,15 +352,15 @@ class TokenModel(EngineModel):
     async def plan(self, turn: Turn, prompt: Prompt) -> ConstraintPlan:
         """The constraint plan for the answer to this prompt, which is not free. Raises RequestError."""
         table = self.table(turn)
-        start = self.begun(table, prompt.text)
+        start = self.answer_start(table, prompt.text)
         plan = await self._plan(turn, table, start)
         if not start.call_prefix:
             return plan
         param = "prefix" if turn.prefix else "conversation"
-        rest = await self.pool.run(param, plan_after, plan, start.call_prefix)
-        if rest is None:
+        rest_plan = await self.pool.run(param, plan_after, plan, start.call_prefix)
+        if rest_plan is None:
             raise _unfitting(turn)
-        return rest
+        return rest_plan
 
     async def _plan(self, turn: Turn, table: Table, start: Start) -> ConstraintPlan:
         """How an answer is held that begins there."""
@@ -389,7 +390,7 @@ class TokenModel(EngineModel):
             return self._table_without_calls
         return self._table if turn.tools else self._table_without_tools
 
-    def begun(self, table: Table, prompt: str) -> Start:
+    def answer_start(self, table: Table, prompt: str) -> Start:
         """Where the answer begins: a template may have written its first markers, a client some text."""
         tail = self._tail(table, prompt)
         return start_after(table, tail) if tail else _FROM_START
@@ -398,8 +399,8 @@ class TokenModel(EngineModel):
         """The end of the prompt that belongs to the answer."""
         if not self._answer_header or table is _PLAIN:
             return ""
-        _, found, tail = prompt.rpartition(self._answer_header)
-        return tail if found else ""
+        _, header, tail = prompt.rpartition(self._answer_header)
+        return tail if header else ""
 
     def reading(self, turn: Turn, prompt: Prompt) -> DecoderSettings:
         """How `decoder` reads the answer to this prompt, to be recorded."""

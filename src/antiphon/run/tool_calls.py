@@ -226,7 +226,7 @@ class _Group:
         numbers = range(self.first, self.first + len(calls))
         # If the calls had begun before, stored events may have to precede new output.
         self._shows_output = log is None or not any(
-            log.result_of(each) or log.printed_after(each) for each in numbers
+            log.result_of(number) or log.printed_after(number) for number in numbers
         )
 
     def listener(self, number: int) -> OutputCallback:

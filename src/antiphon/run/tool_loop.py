@@ -110,8 +110,8 @@ class ToolLoop:
         self._sessions = ToolSessions(
             first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
         )
-        most = 1 if first.turn.tool_choice.named else first.turn.tool_limit
-        self._budget = ToolBudget(first.model.limits, most)
+        max_calls = 1 if first.turn.tool_choice.named else first.turn.tool_limit
+        self._budget = ToolBudget(first.model.limits, max_calls)
         self._calls = ToolCalls(self._sessions, first.turn, self._budget, context, items)
         self._last = False  # no more calls of the server's tools are run: the model has to answer
         self._generations: list[GenerationUsage] = []
@@ -151,7 +151,7 @@ class ToolLoop:
         """Emit events of a generation, whose end is the end of the answer if it called no tools."""
         if isinstance(end := events[-1], Finished):
             self._end = end
-            whole = self._with_total_usage(end)
+            total = self._with_total_usage(end)
             usage = self._usage_of(end)
             self._generations.append(usage)
             self._budget.generated(usage.input_tokens + usage.output_tokens)
@@ -159,9 +159,9 @@ class ToolLoop:
             self._unmet += end.unmet
             self._over = not self._pending()
             if self._over:
-                self._observation.ended = whole.reason
+                self._observation.ended = total.reason
             # In place of the end, with its text and tokens: no token of a generation may be missing.
-            events[-1] = whole if self._over else ToolCallsPending(end.raw, end.tokens)
+            events[-1] = total if self._over else ToolCallsPending(end.raw, end.tokens)
         self._output.push(choice, events)
 
     def _with_total_usage(self, event: Finished) -> Finished:
@@ -196,11 +196,11 @@ class ToolLoop:
     async def _next(self, calls: list[FunctionCall], results: list[ToolResult]) -> FinishReason | None:
         """Prepare the next generation; returns why the answer ends, if there is none."""
         await self._count(calls, results)
-        new = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
-        if any(isinstance(item, FunctionCall) and not item.hosted for item in new):
+        new_items = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
+        if any(isinstance(item, FunctionCall) and not item.hosted for item in new_items):
             return FinishReason.STOP  # the client has to run its own first
         self._last = self._budget.is_used_up or self._all_used_up()
-        turn = await self._next_turn(new, calls, results)
+        turn = await self._next_turn(new_items, calls, results)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
         log = self._context.log
@@ -220,11 +220,11 @@ class ToolLoop:
         return None
 
     async def _next_turn(
-        self, new: Sequence[Item], calls: Sequence[FunctionCall], results: Sequence[ToolResult]
+        self, new_items: Sequence[Item], calls: Sequence[FunctionCall], results: Sequence[ToolResult]
     ) -> Turn:
         """The turn of the conversation with the new items and results, and the rest of its limits."""
         assert self._end is not None
-        turn, used = self._prepared.turn, self._end.usage
+        turn, usage = self._prepared.turn, self._end.usage
         texts = [result.text for result in results]
         if self._last and texts[-1] != NO_MORE_CALLS:
             texts[-1] += PARAGRAPH + NO_MORE_CALLS
@@ -237,14 +237,14 @@ class ToolLoop:
         sampling = turn.sampling
         return replace(
             turn,
-            items=(*_with_prefix(turn, new), *outputs),
+            items=(*_with_prefix(turn, new_items), *outputs),
             tool_choice=self._next_choice(),
             sampling=replace(
                 sampling,
-                max_tokens=_left(sampling.max_tokens, used.completion_tokens),
-                min_tokens=_left(sampling.min_tokens, used.completion_tokens),
+                max_tokens=_left(sampling.max_tokens, usage.completion_tokens),
+                min_tokens=_left(sampling.min_tokens, usage.completion_tokens),
             ),
-            reasoning_limit=_left(turn.reasoning_limit, used.reasoning_tokens),
+            reasoning_limit=_left(turn.reasoning_limit, usage.reasoning_tokens),
             ending=PromptEnding.ANSWER,
             prefix="",
         )
@@ -262,7 +262,7 @@ class ToolLoop:
         """Whether the individual budget of each server tool is used up."""
         turn = self._prepared.turn
         hosted = (tool.hosted for tool in turn.tools if turn.tool_choice.admits(tool.name))
-        return all(self._budget.is_used_up_for(each.type) for each in hosted if each is not None)
+        return all(self._budget.is_used_up_for(tool.type) for tool in hosted if tool is not None)
 
     def _next_choice(self) -> ToolChoice:
         """The tool choice after the first calls, which have met a demand for a call.
@@ -272,8 +272,8 @@ class ToolLoop:
         tools, choice = self._prepared.turn.tools, self._prepared.turn.tool_choice
         names = frozenset[str]() if choice.named else choice.names
         if self._last:
-            own = frozenset(tool.name for tool in tools if not tool.hosted)
-            names = own if names is None else own & names
+            client_names = frozenset(tool.name for tool in tools if not tool.hosted)
+            names = client_names if names is None else client_names & names
         return ToolChoice(CallMode.AUTO, names, choice.parallel)
 
     def _finished(self, reason: FinishReason) -> Finished:
@@ -291,12 +291,12 @@ def _left(limit: int | None, used: int) -> int | None:
     return None if limit is None else max(0, limit - used)
 
 
-def _with_prefix(turn: Turn, new: Sequence[Item]) -> tuple[Item, ...]:
+def _with_prefix(turn: Turn, new_items: Sequence[Item]) -> tuple[Item, ...]:
     """The conversation with the new items: a message that the client has begun is completed."""
     items = turn.items
-    begun, last = turn.prefix, items[-1] if items else None
-    if turn.ending is PromptEnding.CONTINUED and isinstance(last, Message):
-        items, begun = items[:-1], last.text + begun
-    if begun and new and isinstance(new[0], Message):
-        return (*items, replace(new[0], parts=(TextPart(begun + new[0].text),)), *new[1:])
-    return (*turn.items, *new)
+    opening, last_item = turn.prefix, items[-1] if items else None
+    if turn.ending is PromptEnding.CONTINUED and isinstance(last_item, Message):
+        items, opening = items[:-1], last_item.text + opening
+    if opening and new_items and isinstance(new_items[0], Message):
+        return (*items, replace(new_items[0], parts=(TextPart(opening + new_items[0].text),)), *new_items[1:])
+    return (*turn.items, *new_items)

@@ -61,23 +61,23 @@ class ToolSessions:
 
         Raises EngineNotReadyError if the server stops before it is done.
         """
-        started = perf_counter()
-        running = asyncio.create_task(self._do(call, on_output))
+        started_at = perf_counter()
+        work = asyncio.create_task(self._do(call, on_output))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((running, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done() and not running.done():
+            await asyncio.wait((work, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not work.done():
                 raise EngineNotReadyError
-            result = running.result() if running.done() else ToolResult(_TOO_LONG, failed=True)
+            result = work.result() if work.done() else ToolResult(_TOO_LONG, failed=True)
         finally:
-            for task in (running, stopping):
+            for task in (work, stopping):
                 task.cancel()
-            await asyncio.wait((running, stopping), timeout=CLOSING)
-            if not running.done():
+            await asyncio.wait((work, stopping), timeout=CLOSING)
+            if not work.done():
                 log.error("a tool does not end a call", tool=self._hosted[call.name].type)
-        taken = perf_counter() - started
-        self._note(call, started, taken, result)
-        return result, taken
+        duration = perf_counter() - started_at
+        self._note(call, started_at, duration, result)
+        return result, duration
 
     async def _do(self, call: FunctionCall, on_output: OutputCallback) -> ToolResult:
         arguments = _arguments(call)
@@ -88,12 +88,12 @@ class ToolSessions:
             return await self._session(hosted).run(hosted.action, arguments, on_output)
         return ToolResult(_FAILED, failed=True)  # it raised, which is logged
 
-    def _note(self, call: FunctionCall, started: float, taken: float, result: ToolResult) -> None:
+    def _note(self, call: FunctionCall, started_at: float, duration: float, result: ToolResult) -> None:
         hosted = self._hosted[call.name]
         observed().calls.append(
-            ObservedCall(hosted.type, hosted.action, started, started + taken, result.failed)
+            ObservedCall(hosted.type, hosted.action, started_at, started_at + duration, result.failed)
         )
-        seconds = round(taken, 3)
+        seconds = round(duration, 3)
         log.info("tool called", tool=hosted.type, action=hosted.action, failed=result.failed, seconds=seconds)
 
     async def recall(self, call: FunctionCall, result: ToolResult) -> None:
