@@ -81,7 +81,7 @@ _UNREAD = "This page has no text."
 class Downloader(Protocol):
     """Gets files of the web."""
 
-    async def download(self, url: str, most: int) -> bytes:
+    async def download(self, url: str, max_bytes: int) -> bytes:
         """The content at a URL, up to this number of bytes. Raises ToolError."""
         ...
 
@@ -149,13 +149,13 @@ class AttachmentReader:
         """Whether it gets anything from the web."""
         return self._downloader is not None
 
-    async def download(self, url: str, most: int, param: str) -> bytes:
+    async def download(self, url: str, max_bytes: int, param: str) -> bytes:
         """The content at a URL of the web, up to this number of bytes. Raises RequestError."""
         if self._downloader is None:
             message = "This server does not fetch from the web. Send a data URL."
             raise RequestError(message, param=param)
         try:
-            return await self._downloader.download(url, most)
+            return await self._downloader.download(url, max_bytes)
         except ToolError as error:
             if error.code == LIMIT_EXCEEDED:
                 self.limits.refuse("attachment_bytes", param, "The attachments have too many bytes")
@@ -253,8 +253,8 @@ class Contents:
         for source in sources_in(value):
             if fetch and is_web(source):
                 self.count(len(await self._content(source, param)), param)
-            if source not in self._references and (found := await self._reference(source, holder, param)):
-                self._references[source] = found.text
+            if source not in self._references and (reference := await self._reference(source, holder, param)):
+                self._references[source] = reference.text
         return with_sources(value, self.reference_of)
 
     async def _reference(self, source: str, holder: str, param: str) -> MediaReference | None:
@@ -296,22 +296,22 @@ async def with_media(store: Store, owner: str, payload: bytes) -> bytes:
         return payload
     value = msgspec.json.decode(payload)
     sources: dict[str, str] = {}
-    for found in references_in(value):
-        sources[found.text] = found.lead
-        if not is_web(found.lead):
-            data = await _blob(store, owner, found.digest, "")
-            sources[found.text] += (await in_thread_if_large(len(data), base64.b64encode, data)).decode()
+    for reference in references_in(value):
+        sources[reference.text] = reference.lead
+        if not is_web(reference.lead):
+            data = await _blob(store, owner, reference.digest, "")
+            sources[reference.text] += (await in_thread_if_large(len(data), base64.b64encode, data)).decode()
     return msgspec.json.encode(with_sources(value, lambda source: sources.get(source, source)))
 
 
-async def shown_page(store: Store, owner: str, page: Page[ItemRecord], most: int) -> Page[ItemRecord]:
-    """A page of items as their clients gave them; it ends before they have more than `most` bytes in all."""
+async def shown_page(store: Store, owner: str, page: Page[ItemRecord], max_bytes: int) -> Page[ItemRecord]:
+    """A page of items as their clients gave them; it ends before they have more than `max_bytes` in all."""
     data: list[ItemRecord] = []
     size = 0
     for item in page.data:
         payload = await with_media(store, owner, item.payload)
         size += len(payload)
-        if data and size > most:
+        if data and size > max_bytes:
             return Page(data, has_more=True)
         data.append(replace(item, payload=payload))
     return Page(data, page.has_more)
@@ -341,14 +341,14 @@ class _Reading:
         if part.kind is not MediaKind.FILE and part.kind not in self._takes:
             return [self._note_for(part.kind, part.param, notes=notes)]
         part, data = await self._contents.of(part)
-        found = format_of(data)
-        if part.kind is MediaKind.FILE and found.kind is MediaKind.FILE:
+        content_format = format_of(data)
+        if part.kind is MediaKind.FILE and content_format.kind is MediaKind.FILE:
             return await self._document(data, part)
-        if part.kind not in (MediaKind.FILE, found.kind):
+        if part.kind not in (MediaKind.FILE, content_format.kind):
             message = f"This is not a readable {part.kind} file. Send a complete file of a common format."
             raise RequestError(message, param=part.param)
-        if found.kind not in self._takes:
-            return [self._note_for(found.kind, part.param, notes=notes)]
+        if content_format.kind not in self._takes:
+            return [self._note_for(content_format.kind, part.param, notes=notes)]
         return await read_media(self._reader.pool, data, self._reader.limits, part.param, low=part.low)
 
     def _note_for(self, kind: MediaKind, param: str, *, notes: bool) -> TextPart:
@@ -371,7 +371,7 @@ class _Reading:
         parts: Sequence[Part] = [TextPart(document.text)]
         if unread and document.media_type == PDF and sees and draws_pages():
             self._reader.limits.check("document_pages", len(unread), part.param)
-            parts = [each async for each in self._pages(data, document.pages, part.param)]
+            parts = [page_part async for page_part in self._pages(data, document.pages, part.param)]
         elif data and len(unread) == len(document.pages):
             what = (
                 missing_extra("Images of pages", "media") if sees else "Send it to a model that takes images."

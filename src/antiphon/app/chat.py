@@ -49,17 +49,17 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     if accepted.repairs or presentation.notes:
         _log_repairs(accepted.repairs)
         app.log_notes(presentation.notes)
-    own = answer_id(PREFIX, accepted.request_id, header_id)
+    client_id = answer_id(PREFIX, accepted.request_id, header_id)
     # Stored completions are found by their ids, so no client may choose them.
-    observed().answer = answer = random_id(PREFIX, 24) if accepted.store else own
+    observed().answer = answer = random_id(PREFIX, 24) if accepted.store else client_id
     envelope = Envelope(answer, turn.model, int(time()), system_fingerprint=fingerprint(turn.model))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
     journal = None
     if contents is not None:
-        given = stored_messages(answer, request.messages)
-        await app.storage.store.usage.check(owner, sum(len(item.payload) for item in given), "store")
-        messages = await contents.keep(given, answer, "messages")
+        input_items = stored_messages(answer, request.messages)
+        await app.storage.store.usage.check(owner, sum(len(item.payload) for item in input_items), "store")
+        messages = await contents.keep(input_items, answer, "messages")
         journal = _journal(app, accepted, envelope, projection, as_records(messages))
     return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
 

@@ -93,20 +93,20 @@ async def delete_item(app: App, owner: str, conversation_id: str, item_id: str) 
         return _encode(await app.storage.store.conversations.delete_item(owner, conversation_id, item_id))
 
 
-async def _items(app: App, owner: str, given: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
+async def _items(app: App, owner: str, items: list[Any] | None, source: str) -> tuple[ItemRecord, ...]:
     """Items of a request as they are stored.
 
     Their ids are derived from `source`, which also holds their media until they are stored.
     """
-    found = await referenced_items(app, owner, given, "items")
+    references = await referenced_items(app, owner, items, "items")
     unseal = partial(app.sealer.unseal, owner)
-    accepted = accept_items(given, source, found, unseal, app.toolkits.presenters)
+    accepted = accept_items(items, source, references, unseal, app.toolkits.presenters)
     return as_records(await app.contents(owner).keep(accepted, source, "items", fetch=True))
 
 
 async def _encoded_page(app: App, owner: str, page: Page[ItemRecord]) -> bytes:
-    most = app.limits.page_bytes
-    return await encode_items(app, await shown_page(app.storage.store, owner, page, most))
+    max_bytes = app.limits.page_bytes
+    return await encode_items(app, await shown_page(app.storage.store, owner, page, max_bytes))
 
 
 def _encode(record: ConversationRecord) -> bytes:

@@ -200,14 +200,16 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
     if record is None:
         record = await _from_log(app, owner, answer_id)
     if record is None:
-        most = app.settings.debug_answers
+        limit = app.settings.debug_answers
         message = (
-            f"No details are kept of '{answer_id}'. The details of the last {most} answers of a key are, "
+            f"No details are kept of '{answer_id}'. The details of the last {limit} answers of a key are, "
             "on the server that gave them, until it stops."
         )
         raise NotFoundError(message, param="id")
-    texts = [await _prompt_texts(app, each.request, record.observation) for each in record.generations]
-    copies = [replace(each, steps=[*each.steps]) for each in record.generations]
+    texts = [
+        await _prompt_texts(app, generation.request, record.observation) for generation in record.generations
+    ]
+    copies = [replace(generation, steps=[*generation.steps]) for generation in record.generations]
     return await asyncio.to_thread(_encoded, answer_id, record, copies, texts)
 
 
@@ -246,9 +248,9 @@ async def _from_log(app: App, owner: str, response_id: str) -> AnswerRecord | No
             if decoder is None:
                 async with model.in_use():
                     prepared = await model.prepare(accepted.turn, ids)
-                kept = record_of(0, prepared.request, prepared.reading)
-                record.generations.append(kept)
-                decoder = RecordingDecoder(prepared.decoder(None), kept)
+                generation = record_of(0, prepared.request, prepared.reading)
+                record.generations.append(generation)
+                decoder = RecordingDecoder(prepared.decoder(None), generation)
             decoder.feed(entry)
             if entry.finish is not None:
                 decoder.finish(entry.finish)
@@ -272,14 +274,16 @@ def _encoded(
             dialect=observation.dialect,
             finish=observation.finish,
             unmet=observation.unmet,
-            generations=[_shown(each, text) for each, text in zip(generations, texts, strict=True)],
+            generations=[
+                _shown(generation, text) for generation, text in zip(generations, texts, strict=True)
+            ],
         )
     )
 
 
 def _shown(record: GenerationRecord, texts: list[str] | None) -> ShownGeneration:
     """One generation."""
-    request, events = record.request, [event for _, each in record.steps for event in each]
+    request, events = record.request, [event for _, step_events in record.steps for event in step_events]
     conversation = request.conversation
     return ShownGeneration(
         choice=record.choice,
@@ -330,7 +334,9 @@ def _step(step: Step) -> ShownStep:
 
 
 def _token(token: Token) -> ShownToken:
-    top = [Alternative(each.id, text_of(each), each.logprob) for each in token.top]
+    top = [
+        Alternative(alternative.id, text_of(alternative), alternative.logprob) for alternative in token.top
+    ]
     return ShownToken(token.id, text_of(token), token.logprob, top=top)
 
 
@@ -357,7 +363,7 @@ async def status(app: App, owner: str) -> bytes:
     for served in app.models.served:
         name = served.names[0] if served.names else ""
         load = served.load_now if served.loaded else Load()
-        read, written = app.metrics.tokens(name)
+        prompt_tokens, generated_tokens = app.metrics.tokens(name)
         data.append(
             ModelNow(
                 id=name,
@@ -367,8 +373,8 @@ async def status(app: App, owner: str) -> bytes:
                 waiting=load.waiting,
                 slots=load.slots,
                 memory_bytes=served.memory,
-                prompt_tokens=read,
-                generated_tokens=written,
+                prompt_tokens=prompt_tokens,
+                generated_tokens=generated_tokens,
                 tokens_now=served.tokens_now,
             )
         )

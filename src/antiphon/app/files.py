@@ -27,14 +27,14 @@ async def hold(
     It is held for a limited time until then: if the server crashes in between, the sweep deletes it.
     """
     now = time.time()
-    new = NewBlob(
+    blob = NewBlob(
         owner=owner,
         holder=holder,
         media_type="application/octet-stream",
         created_at=now,
         expires_at=now + seconds,
     )
-    return await store.blobs.put(new, content)
+    return await store.blobs.put(blob, content)
 
 
 async def create(
@@ -107,22 +107,22 @@ def content(app: App, record: FileRecord) -> AsyncIterator[bytes]:
 
 async def whole_content(app: App, owner: str, file_id: str, param: str) -> tuple[FileRecord, bytearray]:
     """A file that a request refers to with `param`, and all of its bytes. Raises NotFoundError."""
-    whole = bytearray()
+    data = bytearray()
     try:
         record = await find(app, owner, file_id)
         async for piece in content(app, record):
-            whole += piece  # in small steps, because joining many pieces takes long
+            data += piece  # in small steps, because joining many pieces takes long
     except NotFoundError as error:
         error.param = param
         raise
-    return record, whole
+    return record, data
 
 
 def plain_name(name: str) -> str:
     """The name of a file, without folders, and without characters that databases or headers cannot hold."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(letter for letter in last if letter.isprintable())
-    return shown[:NAME_CHARACTERS] or "file"
+    filename = name.replace("\\", "/").rpartition("/")[2]
+    printable = "".join(letter for letter in filename if letter.isprintable())
+    return printable[:NAME_CHARACTERS] or "file"
 
 
 def _encode(record: FileRecord) -> bytes:

@@ -16,18 +16,18 @@ def random_id(prefix: str, digits: int) -> str:
     return prefix + secrets.token_hex(digits // 2)
 
 
-def answer_id(prefix: str, given: str | None, header: str | None) -> str:
+def answer_id(prefix: str, request_id: str | None, header: str | None) -> str:
     """The id of an answer: that of the request, after the prefix, if the client has set one.
 
     Raises RequestError.
     """
-    own = given or header
-    if not own:
+    client_id = request_id or header
+    if not client_id:
         return random_id(prefix, 24)
-    if len(own) > MAX_REQUEST_ID or not (own.isascii() and own.isprintable()):
+    if len(client_id) > MAX_REQUEST_ID or not (client_id.isascii() and client_id.isprintable()):
         message = f"Use at most {MAX_REQUEST_ID} printable ASCII characters."
-        raise RequestError(message, param="request_id" if given else "x-request-id")
-    return own if own.startswith(prefix) else prefix + own
+        raise RequestError(message, param="request_id" if request_id else "x-request-id")
+    return client_id if client_id.startswith(prefix) else prefix + client_id
 
 
 @lru_cache(256)

@@ -216,7 +216,7 @@ class StreamJournal(ResponseJournal):
 
         Raises StoreError; LostError if it was not ours to end.
         """
-        new = self.record(0, (), lines)
+        new_lines = self.record(0, (), lines)
         # Now nothing is being written any more: the rest goes into one transaction with the end.
         await self.release()
         unwritten, self._unwritten = self._unwritten, None
@@ -237,7 +237,7 @@ class StreamJournal(ResponseJournal):
         verdict = await self._writer.retried(lambda: responses.finish(end), finished)
         if verdict is not Verdict.ACCEPTED:
             raise LostError(verdict)
-        return new
+        return new_lines
 
     async def release(self) -> None:
         """Write no more of it."""
@@ -342,11 +342,11 @@ class StreamedCompletionJournal(CompletionJournal):
 class CallJournal(Journal):
     """Stores which calls begin, for an answer that is part of another record: `begin` gets their number.
 
-    `begun` is the number for an earlier answer to the same request, which was interrupted.
+    `calls_begun` is the number for an earlier answer to the same request, which was interrupted.
     """
 
-    def __init__(self, begun: int, begin: Callable[[int], Awaitable[None]]) -> None:
-        self.begun = begun
+    def __init__(self, calls_begun: int, begin: Callable[[int], Awaitable[None]]) -> None:
+        self.calls_begun = calls_begun
         self._begin = begin
 
     async def calls_begin(self, count: int) -> None:

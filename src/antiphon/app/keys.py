@@ -66,11 +66,11 @@ class KeyEntry(Struct, forbid_unknown_fields=True):
 
     def digests(self) -> list[str]:
         """The hashes of all values, in their order. Raises ValueError if there are none."""
-        hashes = [each.removeprefix("sha256:").lower() for each in _listed(self.hash)]
-        found = hashes + [digest(each) for each in _listed(self.value)]
-        if not found:
+        hashes = [text.removeprefix("sha256:").lower() for text in _listed(self.hash)]
+        digests = hashes + [digest(text) for text in _listed(self.value)]
+        if not digests:
             raise ValueError(f'the key "{self.name}" has neither a hash nor a value.')
-        return found
+        return digests
 
     def permissions(self) -> Permissions:
         """The permissions of the account. Raises ValueError."""
@@ -115,8 +115,8 @@ class KeyTable:
         for values, scopes in ((keys, OPTION_SCOPES), (admin_keys, ADMIN_SCOPES)):
             for value in values:
                 self._add(digest(value), scopes)
-        self._named: dict[str, Account] = {}  # those of the file, by name
-        self._found = dict(self._fixed)
+        self._by_name: dict[str, Account] = {}  # those of the file, by name
+        self._by_hash = dict(self._fixed)
         if file is not None:
             self._read(file)
 
@@ -130,18 +130,18 @@ class KeyTable:
     @property
     def administered(self) -> bool:
         """There is a key for changes of the server itself."""
-        return any("admin" in account.permissions.scopes for account in self._found.values())
+        return any("admin" in account.permissions.scopes for account in self._by_hash.values())
 
     def find(self, value: str) -> Account | None:
         """The account of a key, None if it is unknown.
 
         The time that this takes depends on its hash at most.
         """
-        return self._found.get(digest(value))
+        return self._by_hash.get(digest(value))
 
     def of_owner(self, owner: str) -> Account:
         """The account of an owner; `ANYONE` if it has no key any more."""
-        return next((each for each in self._found.values() if each.owner == owner), ANYONE)
+        return next((account for account in self._by_hash.values() if account.owner == owner), ANYONE)
 
     def reload(self) -> None:
         """Read the file again. If it is invalid, nothing changes, and the reason is logged."""
@@ -152,46 +152,46 @@ class KeyTable:
         except AntiphonError as error:
             log.error("the keys stay as they are", why=error.message)  # noqa: TRY400 - one line is enough
         else:
-            log.info("keys read", file=str(self._file), keys=len(self._named))
+            log.info("keys read", file=str(self._file), keys=len(self._by_name))
 
     def _read(self, file: Path) -> None:
         try:
             entries = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), KeyFile).keys
-            named, found = self._entries_by_name(entries)
+            identities, names_by_hash = self._entries_by_name(entries)
         except OSError as error:
             raise AntiphonError(f"Cannot read the keys in {file}: {error.strerror}.") from error
         except (ValueError, msgspec.ValidationError) as error:  # also of TOML, and of UTF-8
             raise AntiphonError(f"Cannot use the keys in {file}: {_explained(error)}") from error
-        for name, (owner, permissions) in named.items():
-            account = self._named.get(name)
+        for name, (owner, permissions) in identities.items():
+            account = self._by_name.get(name)
             if account is not None and account.owner != owner:
                 log.warning("a key has another owner now, which cannot access what was stored", key=name)
             if account is None or account.owner != owner:
-                self._named[name] = Account(name, owner, permissions)
+                self._by_name[name] = Account(name, owner, permissions)
             else:
                 account.change(permissions)
-        self._named = {name: self._named[name] for name in named}
-        self._found = self._fixed | {hashed: self._named[name] for hashed, name in found.items()}
+        self._by_name = {name: self._by_name[name] for name in identities}
+        self._by_hash = self._fixed | {hashed: self._by_name[name] for hashed, name in names_by_hash.items()}
 
     def _entries_by_name(
         self, entries: Iterable[KeyEntry]
     ) -> tuple[dict[str, tuple[str, Permissions]], dict[str, str]]:
         """The owner and the permissions of each name, and the name of each hash. Raises ValueError."""
-        named: dict[str, tuple[str, Permissions]] = {}
-        found: dict[str, str] = {}
+        identities: dict[str, tuple[str, Permissions]] = {}
+        names_by_hash: dict[str, str] = {}
         for entry in entries:
-            if entry.name in named:
+            if entry.name in identities:
                 raise ValueError(f'two keys have the name "{entry.name}". Give one several hashes instead.')
             hashes = entry.digests()
             identity = (entry.identity or hashes[0]).removeprefix("sha256:").lower()
-            named[entry.name] = identity[:OWNER], entry.permissions()
+            identities[entry.name] = identity[:OWNER], entry.permissions()
             for hashed in hashes:
-                if hashed in found or hashed in self._fixed:
+                if hashed in names_by_hash or hashed in self._fixed:
                     raise ValueError(f'a value of the key "{entry.name}" is also a value of another key.')
-                found[hashed] = entry.name
-        if not named:
+                names_by_hash[hashed] = entry.name
+        if not identities:
             raise ValueError("there are none.")
-        return named, found
+        return identities, names_by_hash
 
 
 def digest(value: str) -> str:
@@ -199,8 +199,8 @@ def digest(value: str) -> str:
     return sha256(value.encode()).hexdigest()
 
 
-def _listed(given: str | list[str]) -> list[str]:
-    return [given] if isinstance(given, str) else given
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _explained(error: Exception) -> str:

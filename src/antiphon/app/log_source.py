@@ -38,11 +38,11 @@ class LogSource:
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
-                known = self._after
-                await self._push(output, _batches(known, tail.entries))
+                position = self._after
+                await self._push(output, _batches(position, tail.entries))
                 if tail.status.terminal and self._after >= tail.last_seq:
                     return
-                if self._after == known:
+                if self._after == position:
                     await self._changed(watch)
                 # Where this server writes it, its readers do not read the store for each batch.
                 while lines := self._writer.fresh(self._id, self._after):

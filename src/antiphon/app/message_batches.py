@@ -114,11 +114,11 @@ async def _with_references(params: Object, contents: Contents, batch_id: str, pa
     messages = params.get("messages")
     if not isinstance(messages, list):
         return params
-    stored = [
-        await contents.with_references(each, batch_id, param) if isinstance(each, dict) else each
-        for each in messages
+    stored_messages = [
+        await contents.with_references(message, batch_id, param) if isinstance(message, dict) else message
+        for message in messages
     ]
-    return {**params, "messages": stored}
+    return {**params, "messages": stored_messages}
 
 
 async def retrieve(app: App, owner: str, batch_id: str) -> ResponseRecord:
@@ -211,8 +211,8 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     recorded = await _recorded(app.storage.store, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
-    given = StoredInput(record.id, lambda _: record, ())
-    journal = _Journal(app.storage.writer, projection, given, record, ReplayLog())
+    stored_input = StoredInput(record.id, lambda _: record, ())
+    journal = _Journal(app.storage.writer, projection, stored_input, record, ReplayLog())
     # The deadline of the server is for one answer.
     return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
 
@@ -306,8 +306,8 @@ class BatchSource:
 
     async def _answer(self, request: BatchRequest, output: Driver) -> bytes:
         """The body of the full answer. Raises AntiphonError."""
-        begun = self._begun.get(request.custom_id, 0)
-        journal = CallJournal(begun, partial(self._begin_calls, output, request.custom_id))
+        calls_begun = self._begun.get(request.custom_id, 0)
+        journal = CallJournal(calls_begun, partial(self._begin_calls, output, request.custom_id))
         owner = self._record.owner
         client = _BodyCollector()
         observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")

@@ -45,15 +45,15 @@ async def create(
     reading = await _context(app, model, request, owner, contents)
     accepted = await app.large.run_on_items(request.messages, lambda: accept(request, reading))
     if forced := app.notes_on_forced(model, accepted.turn):
-        shown = accepted.presentation
-        tools = replace(shown.tools, notes=(*shown.tools.notes, *forced))
-        accepted = replace(accepted, presentation=replace(shown, tools=tools))
+        presentation = accepted.presentation
+        tools = replace(presentation.tools, notes=(*presentation.tools.notes, *forced))
+        accepted = replace(accepted, presentation=replace(presentation, tools=tools))
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     kind = MessageStream if request.stream else MessageBuilder
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
-    context = ReplayContext(calls_begun=journal.begun if journal else 0)
+    context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
     source = AnswerSource([await app.attached(model, accepted.turn, contents)], model, context)
     return app.driver(source, projection, journal, wanted=request.deadline_seconds)
 
@@ -78,10 +78,10 @@ async def _context(
     except RequestError as error:
         raise rename(error) from error
     cited = [*cited_files(request.messages)]
-    read = await app.attachments.documents(cited, contents, "messages")
+    documents = await app.attachments.documents(cited, contents, "messages")
     files = {
         file.param: FileText(document.pages, document.media_type == PDF)
-        for file, document in zip(cited, read, strict=True)
+        for file, document in zip(cited, documents, strict=True)
     }
     unseal = partial(app.sealer.unseal, owner)
     return MessageContext(owner, hosts, unseal, files, app.toolkits.message_views)

@@ -143,12 +143,12 @@ class _ModelCounts:
 
     def add(self, generation: ObservedGeneration) -> None:
         """Count a generation."""
-        usage, read = generation.end.usage, generation.prompt_tokens
-        written = usage.completion_tokens
-        self.prompt_tokens += read
-        self.looked_up += read
+        usage, prompt_tokens = generation.end.usage, generation.prompt_tokens
+        generated_tokens = usage.completion_tokens
+        self.prompt_tokens += prompt_tokens
+        self.looked_up += prompt_tokens
         self.cached_tokens += usage.cached_tokens
-        self.generated_tokens += written
+        self.generated_tokens += generated_tokens
         self.reasoning_tokens += usage.reasoning_tokens
         self.malformed += generation.malformed
         self.ends[generation.end.reason] += 1
@@ -157,11 +157,11 @@ class _ModelCounts:
         if first is not None:
             to_first.observe(first - started)
             decode.observe(ended - first)
-            if written > 1:
-                per_token.observe((ended - first) / (written - 1))
+            if generated_tokens > 1:
+                per_token.observe((ended - first) / (generated_tokens - 1))
         whole.observe(ended - started)
-        prompt.observe(read)
-        generated.observe(written)
+        prompt.observe(prompt_tokens)
+        generated.observe(generated_tokens)
 
 
 CLIENT_CLOSED = 499
@@ -215,10 +215,10 @@ class LoopDelay:
             self._own_before, self._own = self._own, 0.0
         late = now - due
         self._longest = max(self._longest, late)
-        used, self._computed = computed - self._computed, computed
-        self._own = max(self._own, min(late, used))
+        cpu_seconds, self._computed = computed - self._computed, computed
+        self._own = max(self._own, min(late, cpu_seconds))
         # A process that used so little CPU cannot have blocked the loop for long.
-        self._step = min(2 * self._step, self.LONGEST_STEP) if used < self.STEP / 2 else self.STEP
+        self._step = min(2 * self._step, self.LONGEST_STEP) if cpu_seconds < self.STEP / 2 else self.STEP
         self._wait(loop)
 
     @property

@@ -24,13 +24,13 @@ class AnswerRecords:
     def __init__(self) -> None:
         self._of: dict[str, OrderedDict[int, AnswerRecord]] = {}  # by owner and the identity of observations
 
-    def add(self, observation: Observation, most: int, owner: str, generation: GenerationRecord) -> None:
-        """Add a generation to the answer that `observation` is of. Only the `most` last of an owner stay."""
-        kept = self._of.setdefault(owner, OrderedDict())
-        record = kept.setdefault(id(observation), AnswerRecord(observation))
+    def add(self, observation: Observation, limit: int, owner: str, generation: GenerationRecord) -> None:
+        """Add a generation to the answer that `observation` is of. Only the last `limit` of an owner stay."""
+        records = self._of.setdefault(owner, OrderedDict())
+        record = records.setdefault(id(observation), AnswerRecord(observation))
         record.generations.append(generation)
-        if len(kept) > most:
-            kept.popitem(last=False)
+        if len(records) > limit:
+            records.popitem(last=False)
 
     def find(self, owner: str, answer_id: str) -> AnswerRecord | None:
         """The last answer of this id, or to a request of this id."""

@@ -67,7 +67,7 @@ class SearchTarget(Struct, frozen=True):
 class Ranker(Protocol):
     """A method of finding chunks."""
 
-    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
+    async def rank(self, target: SearchTarget, query: str) -> list[RankedChunk]:
         """The chunks that fit best, the best first: a few hundred at most. Raises StoreError."""
         ...
 
@@ -81,29 +81,29 @@ class TermRanker:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
+    async def rank(self, target: SearchTarget, query: str) -> list[RankedChunk]:
         # In a thread: the first query loads the stemmers of all languages.
         terms = list(dict.fromkeys(await asyncio.to_thread(terms_of, query)))[:MOST_TERMS]
         if not terms:
             return []
         vector_stores = self._storage.store.vector_stores
-        found = await vector_stores.postings(where.owner, where.vector_store_ids, terms, where.keys)
-        return await asyncio.to_thread(bm25, found)
+        postings = await vector_stores.postings(target.owner, target.vector_store_ids, terms, target.keys)
+        return await asyncio.to_thread(bm25, postings)
 
 
-def bm25(found: Postings) -> list[RankedChunk]:
+def bm25(postings: Postings) -> list[RankedChunk]:
     """The chunks that were found, the best first."""
-    if not found.chunks:
+    if not postings.chunks:
         return []
     weights = {
-        term: logarithm(1 + (found.total - count + 0.5) / (count + 0.5))
-        for term, count in found.counts.items()
+        term: logarithm(1 + (postings.total - count + 0.5) / (count + 0.5))
+        for term, count in postings.counts.items()
     }
     # BM25 has a bound for each query: every term without end. Shares of it can be compared, and cut off at.
     best = sum(weights.values()) * (SATURATION + 1)
-    mean = found.length / found.total
-    ranked = [RankedChunk(chunk, _weight(chunk.terms, weights, mean) / best) for chunk in found.chunks]
-    return sorted(ranked, key=lambda it: (-it.score, it.chunk.id))
+    mean = postings.length / postings.total
+    ranked = [RankedChunk(chunk, _weight(chunk.terms, weights, mean) / best) for chunk in postings.chunks]
+    return sorted(ranked, key=lambda hit: (-hit.score, hit.chunk.id))
 
 
 def _weight(terms: str, weights: Mapping[str, float], mean: float) -> float:
@@ -130,12 +130,12 @@ class ChunkEmbedder:
         """The vectors of texts, of length 1, in stored form. Raises RequestError, EngineError."""
         model = await self._models().model(self.model)
         able = "truncate" in model.card.capabilities.embedding
-        found: list[bytes] = []
+        encoded: list[bytes] = []
         for start in range(0, len(texts), EMBEDDED):
-            some = tuple(texts[start : start + EMBEDDED])
-            made = await model.embed(EmbeddingRequest(some, truncate=-1 if able else None))
-            found += [array("f", vector).tobytes() for vector in made.vectors]
-        return found
+            batch = tuple(texts[start : start + EMBEDDED])
+            embeddings = await model.embed(EmbeddingRequest(batch, truncate=-1 if able else None))
+            encoded += [array("f", vector).tobytes() for vector in embeddings.vectors]
+        return encoded
 
 
 class MeaningRanker:
@@ -149,27 +149,29 @@ class MeaningRanker:
         self._embedder = embedder
         self._compared = compared
 
-    async def rank(self, where: SearchTarget, query: str) -> list[RankedChunk]:
+    async def rank(self, target: SearchTarget, query: str) -> list[RankedChunk]:
         vector_stores = self._storage.store.vector_stores
-        keys = where.keys
+        keys = target.keys
         if keys is None:
-            keys = await vector_stores.attributes(where.owner, where.vector_store_ids)
-        [wanted] = await self._embedder.vectors([query])
+            keys = await vector_stores.attributes(target.owner, target.vector_store_ids)
+        [query_vector] = await self._embedder.vectors([query])
         best: list[tuple[float, int]] = []
-        left, files = self._compared, sorted(keys)
+        remaining, files = self._compared, sorted(keys)
         for start in range(0, len(files), FILES_READ):
-            some = files[start : start + FILES_READ]
+            batch = files[start : start + FILES_READ]
             vectors = await vector_stores.vectors(
-                where.owner, where.vector_store_ids, some, self._embedder.model
+                target.owner, target.vector_store_ids, batch, self._embedder.model
             )
-            if len(vectors) > left:
+            if len(vectors) > remaining:
                 log.warning("too many chunks to compare", limit="compared_chunks", most=self._compared)
-            best = await asyncio.to_thread(nearest, wanted, vectors[:left], best)
-            left -= len(vectors)
-            if left <= 0:
+            best = await asyncio.to_thread(nearest, query_vector, vectors[:remaining], best)
+            remaining -= len(vectors)
+            if remaining <= 0:
                 break
-        found = {it.id: it for it in await vector_stores.chunks(where.owner, [id_ for _, id_ in best])}
-        return [RankedChunk(found[id_], max(0.0, score)) for score, id_ in best if id_ in found]
+        chunks = {
+            chunk.id: chunk for chunk in await vector_stores.chunks(target.owner, [id_ for _, id_ in best])
+        }
+        return [RankedChunk(chunks[id_], max(0.0, score)) for score, id_ in best if id_ in chunks]
 
 
 def nearest(
@@ -179,9 +181,9 @@ def nearest(
 
     `best` are those of earlier chunks. A vector of another length than the query's is of another model.
     """
-    wanted = array("f", query)
+    query_vector = array("f", query)
     scored = [
-        (sum(map(mul, wanted, memoryview(vector).cast("f"))), id_)
+        (sum(map(mul, query_vector, memoryview(vector).cast("f"))), id_)
         for id_, vector in vectors
         if len(vector) == len(query)
     ]
@@ -199,21 +201,22 @@ def fused(rankings: Sequence[Sequence[RankedChunk]]) -> list[RankedChunk]:
     chunks: dict[int, ChunkRecord] = {}
     best = len(rankings) / (RANK_SMOOTHING + 1)
     for ranking in rankings:
-        for rank, it in enumerate(ranking, 1):
-            chunks[it.chunk.id] = it.chunk
-            scores[it.chunk.id] = scores.get(it.chunk.id, 0.0) + 1 / (RANK_SMOOTHING + rank) / best
+        for rank, hit in enumerate(ranking, 1):
+            chunks[hit.chunk.id] = hit.chunk
+            scores[hit.chunk.id] = scores.get(hit.chunk.id, 0.0) + 1 / (RANK_SMOOTHING + rank) / best
     return sorted(
-        (RankedChunk(chunks[id_], scores[id_]) for id_ in chunks), key=lambda it: (-it.score, it.chunk.id)
+        (RankedChunk(chunks[id_], scores[id_]) for id_ in chunks),
+        key=lambda hit: (-hit.score, hit.chunk.id),
     )
 
 
 class FileSearcher:
     """Searches the vector stores of a server."""
 
-    def __init__(self, storage: Storage, *more: Ranker, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, storage: Storage, *rankers: Ranker, limits: Limits = DEFAULTS) -> None:
         self._storage = storage
         self._limits = limits
-        self._rankers: tuple[Ranker, ...] = (TermRanker(storage), *more)
+        self._rankers: tuple[Ranker, ...] = (TermRanker(storage), *rankers)
 
     async def check(self, owner: str, vector_store_ids: Sequence[str]) -> None:
         """Raise NotFoundError unless the owner has these vector stores."""
@@ -228,15 +231,15 @@ class FileSearcher:
         await self.check(owner, query.vector_store_ids)
         vector_stores = self._storage.store.vector_stores
         await vector_stores.touch(owner, query.vector_store_ids, time.time())
-        where = SearchTarget(owner, query.vector_store_ids, await self._admitted(owner, query))
+        target = SearchTarget(owner, query.vector_store_ids, await self._admitted(owner, query))
         best: dict[int, RankedChunk] = {}
         for text in query.queries:
-            rankings = [await ranker.rank(where, text) for ranker in self._rankers]
-            for it in fused(rankings):
-                if it.chunk.id not in best or best[it.chunk.id].score < it.score:
-                    best[it.chunk.id] = it
-        ranked = sorted(best.values(), key=lambda it: (-it.score, it.chunk.id))
-        return [_result(it) for it in ranked if it.score >= query.threshold][: query.limit]
+            rankings = [await ranker.rank(target, text) for ranker in self._rankers]
+            for hit in fused(rankings):
+                if hit.chunk.id not in best or best[hit.chunk.id].score < hit.score:
+                    best[hit.chunk.id] = hit
+        ranked = sorted(best.values(), key=lambda hit: (-hit.score, hit.chunk.id))
+        return [_result(hit) for hit in ranked if hit.score >= query.threshold][: query.limit]
 
     async def _admitted(self, owner: str, query: FileQuery) -> Collection[str] | None:
         if query.filter is None:
@@ -246,14 +249,14 @@ class FileSearcher:
         return await asyncio.to_thread(_admitted, query.filter, attributes)
 
 
-def _admitted(wanted: Filter, attributes: Mapping[str, bytes]) -> list[str]:
-    return [key for key, its in attributes.items() if wanted.admits(msgspec.json.decode(its))]
+def _admitted(condition: Filter, attributes: Mapping[str, bytes]) -> list[str]:
+    return [key for key, encoded in attributes.items() if condition.admits(msgspec.json.decode(encoded))]
 
 
-def _result(it: RankedChunk) -> FileResult:
-    chunk = it.chunk
+def _result(hit: RankedChunk) -> FileResult:
+    chunk = hit.chunk
     attributes: dict[str, Any] = msgspec.json.decode(chunk.attributes)
-    return FileResult(chunk.file_id, chunk.filename, round(it.score, 4), attributes, chunk.text)
+    return FileResult(chunk.file_id, chunk.filename, round(hit.score, 4), attributes, chunk.text)
 
 
 def searcher(storage: Storage, embedder: ChunkEmbedder | None, limits: Limits) -> FileSearcher:

@@ -12,8 +12,8 @@ from antiphon.store.records import CompletionFilter, Paging
 
 async def list_completions(app: App, owner: str, only: CompletionFilter, paging: Paging) -> bytes:
     """A page of the completions of this owner."""
-    found = await app.storage.store.completions.list(owner, only, paging)
-    return encode_stored([(record.id, record.body) for record in found.data], has_more=found.has_more)
+    page = await app.storage.store.completions.list(owner, only, paging)
+    return encode_stored([(record.id, record.body) for record in page.data], has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, completion_id: str) -> bytes:
@@ -41,9 +41,9 @@ async def delete(app: App, owner: str, completion_id: str) -> bytes:
 async def list_messages(app: App, owner: str, completion_id: str, paging: Paging) -> bytes:
     """A page of the messages that a completion answered. Raises NotFoundError."""
     await retrieve(app, owner, completion_id)
-    found = await app.storage.store.completions.messages(owner, completion_id, paging)
-    whole = await shown_page(app.storage.store, owner, found, app.limits.page_bytes)
-    return encode_stored([(item.id, item.payload) for item in whole.data], has_more=whole.has_more)
+    page = await app.storage.store.completions.messages(owner, completion_id, paging)
+    shown = await shown_page(app.storage.store, owner, page, app.limits.page_bytes)
+    return encode_stored([(item.id, item.payload) for item in shown.data], has_more=shown.has_more)
 
 
 def _not_found(completion_id: str) -> NotFoundError:

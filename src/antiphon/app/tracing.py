@@ -88,9 +88,9 @@ def _request(observation: Observation, known: Mapping[str, object]) -> Iterable[
     """The attributes of the span of a request."""
     yield "antiphon.request.id", observation.request_id
     names = {"method": "http.request.method", "route": "http.route", "status": "http.response.status_code"}
-    for ours, theirs in names.items():
-        if ours in known:
-            yield theirs, known[ours]
+    for field, attribute in names.items():
+        if field in known:
+            yield attribute, known[field]
     if observation.failure is not None:
         yield "error.type", observation.failure
 

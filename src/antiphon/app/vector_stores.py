@@ -139,10 +139,12 @@ async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest
         check_filter(wire.filters, wire.filter),
         check_ranking(wire.ranking_options, "ranking_options"),
     )
-    found = await app.searcher.search(owner, query)
+    results = await app.searcher.search(owner, query)
     data = [
-        SearchResult(it.file_id, it.filename, it.score, dict(it.attributes), [TextContent(it.text)])
-        for it in found
+        SearchResult(
+            result.file_id, result.filename, result.score, dict(result.attributes), [TextContent(result.text)]
+        )
+        for result in results
     ]
     return msgspec.json.encode(SearchResults(list(queries), data))
 
@@ -152,8 +154,8 @@ async def search(app: App, owner: str, vector_store_id: str, wire: SearchRequest
 
 async def attach(app: App, owner: str, vector_store_id: str, wire: CreateVectorStoreFile) -> bytes:
     """Attach a file: it is indexed in the background. Raises RequestError, NotFoundError."""
-    new = _requested(owner, vector_store_id, wire, "")
-    await app.storage.store.vector_stores.attach(owner, vector_store_id, [new])
+    file = _requested(owner, vector_store_id, wire, "")
+    await app.storage.store.vector_stores.attach(owner, vector_store_id, [file])
     return await retrieve_file(app, owner, vector_store_id, wire.file_id)
 
 
@@ -199,7 +201,7 @@ async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateF
     """Attach several files. Raises RequestError, NotFoundError."""
     if (wire.file_ids is None) == (wire.files is None):
         raise RequestError("Send either 'file_ids' or 'files'.", param="file_ids")
-    wanted = wire.files or [
+    requests = wire.files or [
         CreateVectorStoreFile(file_id, wire.chunking_strategy, wire.attributes)
         for file_id in wire.file_ids or ()
     ]
@@ -207,8 +209,8 @@ async def create_batch(app: App, owner: str, vector_store_id: str, wire: CreateF
         id=random_id("vsfb_", 32), vector_store_id=vector_store_id, owner=owner, created_at=time.time()
     )
     attached = [
-        _requested(owner, vector_store_id, each, f"files[{index}]." if wire.files else "", batch.id)
-        for index, each in enumerate(wanted)
+        _requested(owner, vector_store_id, request, f"files[{index}]." if wire.files else "", batch.id)
+        for index, request in enumerate(requests)
     ]
     await app.storage.store.vector_stores.attach(owner, vector_store_id, attached, batch)
     return await retrieve_batch(app, owner, vector_store_id, batch.id)
@@ -238,11 +240,11 @@ async def list_batch_files(  # noqa: PLR0913, PLR0917 - parameters of the path a
 
 
 def _requested(
-    owner: str, vector_store_id: str, wire: CreateVectorStoreFile, where: str, batch_id: str | None = None
+    owner: str, vector_store_id: str, wire: CreateVectorStoreFile, path: str, batch_id: str | None = None
 ) -> IndexedFile:
-    chunking = _chunking(wire.chunking_strategy, f"{where}chunking_strategy")
-    new = _new_file(owner, vector_store_id, wire.file_id, wire.attributes or {}, chunking)
-    return msgspec.structs.replace(new, batch_id=batch_id)
+    chunking = _chunking(wire.chunking_strategy, f"{path}chunking_strategy")
+    file = _new_file(owner, vector_store_id, wire.file_id, wire.attributes or {}, chunking)
+    return msgspec.structs.replace(file, batch_id=batch_id)
 
 
 def _new_file(
@@ -261,15 +263,15 @@ def _new_file(
     )
 
 
-def _chunking(given: ChunkingStrategy | None, where: str) -> tuple[int, int]:
+def _chunking(strategy: ChunkingStrategy | None, path: str) -> tuple[int, int]:
     """Size and overlap of chunks. Raises RequestError."""
-    if given is None or given.type == "auto":
+    if strategy is None or strategy.type == "auto":
         return DEFAULT_CHUNK, DEFAULT_OVERLAP
-    if given.static is None:
-        raise RequestError(f"Missing required parameter: '{where}.static'.", param=f"{where}.static")
-    size, overlap = given.static.max_chunk_size_tokens, given.static.chunk_overlap_tokens
+    if strategy.static is None:
+        raise RequestError(f"Missing required parameter: '{path}.static'.", param=f"{path}.static")
+    size, overlap = strategy.static.max_chunk_size_tokens, strategy.static.chunk_overlap_tokens
     if overlap > size // 2:
-        param = f"{where}.static.chunk_overlap_tokens"
+        param = f"{path}.static.chunk_overlap_tokens"
         raise RequestError(f"Invalid value for '{param}': Use half the chunk's size at most.", param=param)
     return size, overlap
 
@@ -296,8 +298,8 @@ def _resource(record: VectorStoreRecord) -> VectorStore:
 
 
 def _counts(counts: FileCounts) -> Counts:
-    each = msgspec.structs.asdict(counts)
-    return Counts(**each, total=sum(each.values()))
+    by_status = msgspec.structs.asdict(counts)
+    return Counts(**by_status, total=sum(by_status.values()))
 
 
 def _shown_file(record: IndexedFile) -> VectorStoreFile:

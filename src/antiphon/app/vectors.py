@@ -34,11 +34,13 @@ PAUSE = 16
 
 async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
     """The body with the vectors of texts. Raises RequestError, EngineError."""
-    wanted = accept_inputs(request, app.limits)
+    embedding_request = accept_inputs(request, app.limits)
     model = await app.models.model(request.model)
-    found = await _charged_to_account(tokens_in(wanted.inputs), "input", lambda: model.embed(wanted))
+    result = await _charged_to_account(
+        tokens_in(embedding_request.inputs), "input", lambda: model.embed(embedding_request)
+    )
     pieces: list[bytes] = []
-    for piece in embeddings_body(request.model, found, request.encoding_format):
+    for piece in embeddings_body(request.model, result, request.encoding_format):
         pieces.append(piece)
         if len(pieces) % PAUSE == 0:
             await asyncio.sleep(0)
@@ -47,14 +49,14 @@ async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
 
 async def ranking(app: App, request: RerankRequest) -> bytes:
     """The body with documents by how well they answer a query. Raises RequestError, EngineError."""
-    found = await _scores(app, request.model, accept_ranking(request, app.limits), "documents")
-    return ranking_body(random_id("rerank-", 24), request, found)
+    result = await _scores(app, request.model, accept_ranking(request, app.limits), "documents")
+    return ranking_body(random_id("rerank-", 24), request, result)
 
 
 async def scores(app: App, request: ScoreRequest) -> bytes:
     """The body with the scores of pairs of texts. Raises RequestError, EngineError."""
-    found = await _scores(app, request.model, accept_scores(request, app.limits), "text_2")
-    return scores_body(random_id("score-", 24), int(time()), request.model, found)
+    result = await _scores(app, request.model, accept_scores(request, app.limits), "text_2")
+    return scores_body(random_id("score-", 24), int(time()), request.model, result)
 
 
 async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
@@ -74,13 +76,13 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 
 async def _charged_to_account(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
-    account, used = observed().account, 0
+    account, tokens = observed().account, 0
     with naming({"max_tokens": param, "documents": param, "input": param}), account:
         reserved = account.reserve(about)
         try:
-            found = await work()
-            used = found.tokens
+            result = await work()
+            tokens = result.tokens
         finally:
-            account.settle(reserved, used)
-            observed().read += used
-    return found
+            account.settle(reserved, tokens)
+            observed().read += tokens
+    return result
