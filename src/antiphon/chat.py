@@ -130,7 +130,7 @@ class ChatClient:
         """The parts of the answer as they arrive. Closing the generator closes the connection."""
         body: dict[str, Any] = {"model": self.model(), "messages": messages, "stream": True}
         if self.tools:
-            body["tools"] = [{"type": each} for each in self.tools]
+            body["tools"] = [{"type": tool} for tool in self.tools]
         with self._request("POST", "/chat/completions", body) as response:
             for data in _events(response):
                 if data == b"[DONE]":
@@ -268,20 +268,20 @@ class MarkdownBlocks:
     def feed(self, text: str) -> list[str]:
         """The blocks that are done with this text."""
         *lines, self._rest = (self._rest + text).split("\n")
-        done = []
+        blocks = []
         for line in lines:
             self._lines.append(line + "\n")
             if line.lstrip().startswith(("```", "~~~")):
                 self._fenced = not self._fenced
             elif not line.strip() and not self._fenced:
-                done.append("".join(self._lines))
+                blocks.append("".join(self._lines))
                 self._lines = []
-        return [block for block in done if block.strip()]
+        return [block for block in blocks if block.strip()]
 
     def end(self) -> str:
         """The rest, at the end of the text."""
-        left, self._lines, self._rest, self._fenced = self.incomplete, [], "", False
-        return left
+        rest, self._lines, self._rest, self._fenced = self.incomplete, [], "", False
+        return rest
 
 
 class Terminal(AnswerPrinter):
@@ -314,10 +314,10 @@ class Terminal(AnswerPrinter):
 
     def _print_text(self, text: str) -> None:
         self._end_reasoning()
-        done = self._blocks.feed(text)
-        if done:
+        blocks = self._blocks.feed(text)
+        if blocks:
             self._stop_live()
-            for block in done:
+            for block in blocks:
                 self._console.print(_markdown(block))
         if self._live is None:
             self._live = Live(
@@ -417,7 +417,7 @@ class TerminalConversation:
     def _choose_model(self, name: str) -> None:
         names = self._client.models()
         if not name:
-            print(*(f"{'*' if each == self._client.model() else ' '} {each}" for each in names), sep="\n")
+            print(*(f"{'*' if model == self._client.model() else ' '} {model}" for model in names), sep="\n")
         elif name not in names:
             raise ChatError(f"there is no model {name}. There are: {', '.join(names)}.")
         else:
@@ -451,26 +451,26 @@ def converse(client: ChatClient, system: str | None) -> None:
 def _ask(client: ChatClient, history: list[Message], text: str) -> list[Message]:
     """One question and its answer, as far as it was received; nothing if none was."""
     question = {"role": "user", "content": text}
-    shown = printer_for(sys.stdout)
+    printer = printer_for(sys.stdout)
     with suppress(KeyboardInterrupt):
         try:
-            _stream(client, [*history, question], shown)
+            _stream(client, [*history, question], printer)
         except ChatError as error:
             print("antiphon:", error.message, file=sys.stderr)
-    return [question, {"role": "assistant", "content": shown.text}] if shown.text else []
+    return [question, {"role": "assistant", "content": printer.text}] if printer.text else []
 
 
-def _stream(client: ChatClient, messages: list[Message], shown: AnswerPrinter) -> None:
+def _stream(client: ChatClient, messages: list[Message], printer: AnswerPrinter) -> None:
     """Print an answer while it arrives. The connection is closed in any case."""
     try:
         with closing(client.answer(messages)) as choices:
             for choice in choices:
-                shown.show(choice)
+                printer.show(choice)
     except KeyboardInterrupt:
-        shown.note("stopped")
+        printer.note("stopped")
         raise
     finally:
-        shown.end()
+        printer.end()
 
 
 def _first_messages(system: str | None) -> list[Message]:

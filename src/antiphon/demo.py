@@ -97,16 +97,16 @@ def greeting(url: str) -> Iterator[str]:
     """The suggestions, for a server at `url`."""
     yield f"listening on {url}, with written answers in the place of a model: nothing was downloaded"
     yield ""
-    width = max(len(each.title) for each in SUGGESTIONS)
+    width = max(len(suggestion.title) for suggestion in SUGGESTIONS)
     yield f"{'Talk to it'.ljust(width)}  Why is the sky blue?"
     yield f"  antiphon chat --url {url}"
     yield ""
     yield f"{'In a browser'.ljust(width)}  a chat in every API, with the inside of each answer"
     yield f"  {url}/"
-    for each in SUGGESTIONS:
+    for suggestion in SUGGESTIONS:
         yield ""
-        yield f"{each.title.ljust(width)}  {each.shows}"
-        body = shlex.quote(msgspec.json.encode(each.body).decode())
-        yield f"  curl -N {url}{each.path} -H 'Content-Type: application/json' -d {body}"
+        yield f"{suggestion.title.ljust(width)}  {suggestion.shows}"
+        body = shlex.quote(msgspec.json.encode(suggestion.body).decode())
+        yield f"  curl -N {url}{suggestion.path} -H 'Content-Type: application/json' -d {body}"
     yield ""
     yield "Each request is a line below; Ctrl-C ends. With a model: antiphon serve"

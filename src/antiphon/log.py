@@ -29,7 +29,7 @@ _SIGNS = re.compile("[ ='\"]")
 
 def configure(level: str, form: str = "console") -> None:
     """Log events of `level` (debug, info, warning or error) and worse, for people (console) or as JSON."""
-    least = logging.getLevelNamesMapping()[level.upper()]
+    min_level = logging.getLevelNamesMapping()[level.upper()]
     lines = _Lines(sys.stderr)
     head: list[Processor] = [
         structlog.processors.add_log_level,
@@ -37,10 +37,10 @@ def configure(level: str, form: str = "console") -> None:
         with_request,
         _shortened,
     ]
-    last = _json() if form == "json" else [_console(sys.stderr.isatty())]
+    renderers = _json() if form == "json" else [_console(sys.stderr.isatty())]
     structlog.configure(
-        processors=[*head, *last],
-        wrapper_class=_logger_class(least),
+        processors=[*head, *renderers],
+        wrapper_class=_logger_class(min_level),
         logger_factory=lambda *_: lines,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -52,19 +52,19 @@ def configure(level: str, form: str = "console") -> None:
         *head,
     ]
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(processors=[remove, *last], foreign_pre_chain=foreign)
+        structlog.stdlib.ProcessorFormatter(processors=[remove, *renderers], foreign_pre_chain=foreign)
     )
-    logging.basicConfig(handlers=[handler], level=max(least, logging.WARNING), force=True)
+    logging.basicConfig(handlers=[handler], level=max(min_level, logging.WARNING), force=True)
 
 
-def _logger_class(least: int) -> type[structlog.typing.FilteringBoundLogger]:
+def _logger_class(min_level: int) -> type[structlog.typing.FilteringBoundLogger]:
     """The logger of structlog for this level, whose `info` passes the fields on in one step.
 
     structlog copies them four times on their way to the processors, and there is a line for each request:
     without this, a full answer takes 4 % more instructions (target 3 of the bench).
     """
-    usual = structlog.make_filtering_bound_logger(least)
-    if least > logging.INFO:
+    usual = structlog.make_filtering_bound_logger(min_level)
+    if min_level > logging.INFO:
         return usual
 
     class Logger(usual):  # type: ignore[misc, valid-type]

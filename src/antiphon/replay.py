@@ -98,11 +98,11 @@ def lines(record: Record, dialect: str | None = None) -> Iterator[str]:
         yield f"# {record.id}, generation {number} of {len(record.generations)}"
         yield from _section("prompt", _prompt(generation))
         yield from _section("raw text", generation.text)
-        events, how = _decoded(generation, dialect)
-        yield f"## events, {how}"
+        events, description = _decoded(generation, dialect)
+        yield f"## events, {description}"
         yield from map(_line, _joined(events))
         yield ""
-        yield from _section("verdicts", "\n".join(each.why for each in events if each.why) or "none")
+        yield from _section("verdicts", "\n".join(event.why for event in events if event.why) or "none")
     if record.unmet:
         yield from _section("unmet demands", "\n".join(record.unmet))
 
@@ -126,43 +126,47 @@ def _decoded(generation: Generation, dialect: str | None) -> tuple[list[ShownEve
     reading = generation.reading
     if dialect is not None:
         reading = replace(reading, dialect=dialect)
-    chosen = None if dialect is None else load(dialect)
-    steps, end = decoded_again(reading, map(_chunk, generation.steps), chosen)
-    events = [_shown(event) for event in (*(each for _, found in steps for each in found), *end)]
-    named = reading.dialect or "text"
+    chosen_dialect = None if dialect is None else load(dialect)
+    steps, end = decoded_again(reading, map(_chunk, generation.steps), chosen_dialect)
+    events = [
+        _shown(event) for event in (*(event for _, step_events in steps for event in step_events), *end)
+    ]
+    dialect_name = reading.dialect or "text"
     if dialect is not None and dialect != generation.reading.dialect:
-        return events, f"decoded as {named} instead of {generation.reading.dialect}"
-    same = [(each.type, each.raw) for each in events] == [(each.type, each.raw) for each in recorded]
-    return events, f"decoded as {named}, " + ("the same as recorded" if same else "not the same as recorded")
+        return events, f"decoded as {dialect_name} instead of {generation.reading.dialect}"
+    is_same = [(event.type, event.raw) for event in events] == [(event.type, event.raw) for event in recorded]
+    return events, f"decoded as {dialect_name}, " + (
+        "the same as recorded" if is_same else "not the same as recorded"
+    )
 
 
 def _chunk(step: _Step) -> Chunk:
     finish = None if step.finish is None else Finish(step.finish.reason, step.finish.stop)
-    return Chunk(step.text, tuple(Token(each.id, each.text) for each in step.tokens), finish)
+    return Chunk(step.text, tuple(Token(token.id, token.text) for token in step.tokens), finish)
 
 
 def _shown(event: Event) -> ShownEvent:
-    known = {name: getattr(event, name, None) for name in ("text", "name", "why")}
-    return ShownEvent(name_of(event), event.raw, **known)
+    fields = {name: getattr(event, name, None) for name in ("text", "name", "why")}
+    return ShownEvent(name_of(event), event.raw, **fields)
 
 
 def _joined(events: Sequence[ShownEvent]) -> Iterator[tuple[ShownEvent, int]]:
     """Neighbouring deltas of one kind as one, with their number."""
-    for (type_, delta), group in groupby(events, lambda each: (each.type, each.text is not None)):
-        found = [*group]
+    for (type_, delta), group in groupby(events, lambda event: (event.type, event.text is not None)):
+        group_events = [*group]
         if delta:
-            text = "".join(each.text or "" for each in found)
-            yield ShownEvent(type_, "".join(each.raw for each in found), text), len(found)
+            text = "".join(event.text or "" for event in group_events)
+            yield ShownEvent(type_, "".join(event.raw for event in group_events), text), len(group_events)
         else:
-            yield from ((each, 1) for each in found)
+            yield from ((event, 1) for event in group_events)
 
 
 def _line(event_and_count: tuple[ShownEvent, int]) -> str:
     event, count = event_and_count
     times = f" x{count}" if count > 1 else ""
-    said = [value for value in (event.name, event.why) if value]
-    shown = event.raw if event.text is None else event.text
-    return " ".join([f"  {event.type}{times}", *said, *([_quoted(shown)] if shown else [])])
+    details = [value for value in (event.name, event.why) if value]
+    text = event.raw if event.text is None else event.text
+    return " ".join([f"  {event.type}{times}", *details, *([_quoted(text)] if text else [])])
 
 
 def _quoted(text: str) -> str:
