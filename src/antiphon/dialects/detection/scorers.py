@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.chunks import Chunk, Finish, FinishReason
@@ -50,7 +50,7 @@ class ScorerResult(Struct, frozen=True):
     """
 
     name: str
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = field(default=(), name="seen")  # as `antiphon inspect --json` calls it
     scores: Mapping[str, float] = {}
 
     @property
