@@ -122,7 +122,7 @@ class TestChats(ModelContract):
             await answered(Turn("m", items), here.model)
             assert "Well:" in here.engine.seen[-1].prompt.text
 
-    @pytest.mark.parametrize("option", [{"dialect": "hermes"}, {"chat_template": "{{ messages }}"}])
+    @pytest.mark.parametrize("option", [{"dialect": "hermes"}, {"template": "{{ messages }}"}])
     async def test_options_that_have_no_use_are_refused(self, option: dict[str, str]) -> None:
         with pytest.raises(EngineError) as error:
             await served_model(_Unknown(), **option).load()  # type: ignore[arg-type]

@@ -164,5 +164,6 @@ def lines(report: UpstreamReport) -> Iterator[str]:
     yield from (f"{name.ljust(8)}  {value}" for name, value in facts.items() if value is not None)
     yield ""
     yield from table(
-        ("feature", "here it", "how"), ((each.name, each.state, each.how) for each in report.features)
+        ("feature", "here it", "how"),
+        ((feature.name, feature.state, feature.how) for feature in report.features),
     )
