@@ -163,7 +163,5 @@ def lines(report: UpstreamReport) -> Iterator[str]:
     }
     yield from (f"{name.ljust(8)}  {value}" for name, value in facts.items() if value is not None)
     yield ""
-    yield from table(
-        ("feature", "here it", "how"),
-        ((feature.name, feature.state, feature.how) for feature in report.features),
-    )
+    rows = ((feature.name, feature.state, feature.how) for feature in report.features)
+    yield from table(("feature", "here it", "how"), rows)
