@@ -118,9 +118,6 @@ ATTRIBUTES: Mapping[str, Mapping[type, str]] = {
 SET_LATER: Mapping[type, str] = {WebSocketsSansIOProtocol: "scope", uvicorn.Config: "encoded_headers"}
 """What the objects have only once they are in use: uvicorn's source has to name it."""
 
-UNSET = {"access_logger"}
-"""What uvicorn's cycle sets and ours does not: it is read only where `access_log` is set."""
-
 
 def made(kind: type) -> Any:
     """An object of uvicorn, as a server makes it."""
@@ -140,7 +137,7 @@ def made(kind: type) -> Any:
 
 def changes() -> list[str]:
     """A sentence for each part of uvicorn that is not as it is used."""
-    parts = (*_imports(), *_methods(), *_attributes(), *_state())
+    parts = (*_imports(), *_methods(), *_attributes())
     return [f"uvicorn {uvicorn.__version__} {change}" for change in parts]
 
 
@@ -169,11 +166,6 @@ def _attributes() -> Iterator[str]:
             yield f"has no attribute {kind.__name__}.{name}, which {file} uses"
 
 
-def _state() -> Iterator[str]:
-    for name in sorted({*vars(made(RequestResponseCycle))} - _known() - UNSET):
-        yield f"sets RequestResponseCycle.{name}, which _Cycle in {PROTOCOL} does not"
-
-
 def _named(kind: type, names: str) -> Iterable[str]:
     tree = ast.parse(Path(import_module(kind.__module__).__file__ or "").read_text())
     stored = {
@@ -184,18 +176,6 @@ def _named(kind: type, names: str) -> Iterable[str]:
     return stored & {*names.split()}
 
 
-def _known() -> set[str]:
-    """The attributes that our cycle has: those of its class, and those that it sets."""
-    tree = ast.parse((SOURCE / "http" / "protocol.py").read_text())
-    [cycle] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == _Cycle.__name__]
-    stored = {
-        node.attr
-        for node in ast.walk(cycle)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    return {*dir(_Cycle), *stored}
-
-
 async def test_uvicorn_is_as_it_is_used() -> None:
     assert changes() == []
 
@@ -203,7 +183,7 @@ async def test_uvicorn_is_as_it_is_used() -> None:
 async def test_what_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of change is said in one sentence, with the file that it is about."""
     release = f"uvicorn {uvicorn.__version__}"
-    usual, cycle = HttpToolsProtocol.__init__, RequestResponseCycle.__init__
+    usual = HttpToolsProtocol.__init__
 
     def without_pipeline(
         self: HttpToolsProtocol, config: Any, server_state: Any, app_state: Any, _loop: Any = None
@@ -211,29 +191,17 @@ async def test_what_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         usual(self, config, server_state, app_state, _loop)
         del self.pipeline
 
-    def with_trailers(self: RequestResponseCycle, *args: Any) -> None:
-        cycle(self, *args)
-        self.trailers = ()  # type: ignore[attr-defined]
-
     with monkeypatch.context() as moved:
         moved.delattr("uvicorn.protocols.http.flow_control.HIGH_WATER_LIMIT")
         moved.delattr(HttpToolsProtocol, "send_400_response")
         moved.setattr(WebSocketsSansIOProtocol, "handle_ping", lambda self, event: None)
         moved.setattr(HttpToolsProtocol, "__init__", without_pipeline)
-        moved.setattr(RequestResponseCycle, "__init__", with_trailers)
-        moved.setattr(
-            RequestResponseCycle,
-            "__signature__",
-            signature(cycle).replace(parameters=[*signature(cycle).parameters.values()][1:]),
-            raising=False,
-        )
         said = changes()
     assert said == [
         f"{release} has no uvicorn.protocols.http.flow_control.HIGH_WATER_LIMIT, which {PROTOCOL} imports",
         f"{release} has no HttpToolsProtocol.send_400_response, which {PROTOCOL} calls or replaces",
         f"{release} has WebSocketsSansIOProtocol.handle_ping(self, event), which {PROTOCOL} uses as (self)",
         f"{release} has no attribute HttpToolsProtocol.pipeline, which {PROTOCOL} uses",
-        f"{release} sets RequestResponseCycle.trailers, which _Cycle in {PROTOCOL} does not",
     ]
 
 

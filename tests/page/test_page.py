@@ -3,7 +3,7 @@
 With ANTIPHON_TEST_PAGE naming a folder that has axe-core in it, pictures of what is seen are left there.
 
 To add something that the page shows: a module of `http/static/`, in plain JavaScript; a library goes into
-`vendor/`, with its licence and a row in its `README.md`. Data of the server come from the API. It is tried in
+`http/static/vendor/`, with its licence and a row in its `README.md`. Data of the server come from the API. It is tried in
 a real Chromium (`make test-page`): also look at the screenshots.
 """
 
