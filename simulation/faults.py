@@ -348,7 +348,7 @@ FAULTS = {
         "store/log.py",
         "        if self.worker != worker:\n",
         "        if not self.worker:\n",
-        "does not hold its lease|changed after its end|follows|another log",
+        "does not hold its lease|changed after its end|follows|another log|is run twice",
         wanted=("background", "jump"),
     ),
     "what is not to be stored is stored": Fault(
