@@ -7,7 +7,8 @@ place is read from the traceback, so tables are plain dictionaries, and tests lo
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Generator, Hashable
+from collections.abc import Collection, Generator, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,24 +95,27 @@ def _table(file: Path, table: ast.expr) -> str | None:
     return None
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say which row is missing where a lookup in the tests fails."""
+    try:
+        yield
+    except LOOKUPS as error:
+        if (row := missing_row(error)) is None:
+            raise
+        raise AssertionError(row) from error
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, Any, Any]:
-    try:
+    with _told():
         return (yield)
-    except LOOKUPS as error:
-        if (said := missing_row(error)) is None:
-            raise
-        raise AssertionError(said) from error
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup() -> Generator[None, Any, Any]:
-    try:
+    with _told():
         return (yield)
-    except LOOKUPS as error:
-        if (said := missing_row(error)) is None:
-            raise
-        raise AssertionError(said) from error
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,18 @@
-"""Code as a notebook runs it: the value of its last expression is shown, and kept as `_`.
+"""The code of a call, for both interpreters, and how the built-in one runs it.
 
-The program itself prints the value, so that values never leave the sandbox: they may be huge, or nested
-without end.
+It runs as in a notebook: the value of the last expression is shown, and kept as `_`. The program itself
+prints the value, so that values never leave the sandbox: they may be huge, or nested without end.
 """
 
 import ast
 import re
 import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.core.tool_result import ToolResult
+
+ACTION = "python"
 
 MAX_PARSED = 2**14
 """The longest code in characters whose last expression is searched; parsing it takes some 25 ms."""
@@ -14,6 +20,16 @@ MAX_PARSED = 2**14
 _SHOW = "\nif _ is not None: print(repr(_))"
 _NO_VALUE = "\nNone"
 _LINE_END = re.compile("\r\n?")
+
+
+def code_of(action: str, arguments: Mapping[str, Any]) -> str | ToolResult:
+    """The code of a call, or what the model is told if there is none."""
+    if action != ACTION:
+        return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
+    code = arguments.get("code")
+    if not isinstance(code, str):
+        return ToolResult("`code` is missing. Give Python code as a string.", failed=True)
+    return code
 
 
 def as_cell(code: str) -> str:

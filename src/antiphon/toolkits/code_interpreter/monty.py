@@ -24,13 +24,11 @@ from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.toolkits.code_interpreter.cell import as_cell
+from antiphon.toolkits.code_interpreter.cell import ACTION, as_cell, code_of
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
 from antiphon.tools.tool import RequestedTool, ToolOffer
-
-ACTION = "python"
 
 SECONDS = 30.0
 """How long a call may compute."""
@@ -85,7 +83,6 @@ _CRASH = f"The interpreter crashed. {_ANEW}"
 _BUSY = "Too many programs are running. Try again later, or continue without running code."
 _BROKEN = "Code cannot be run at the moment. Continue without it."
 _SILENT = "[Nothing was printed.]"
-_NO_CODE = "`code` is missing. Give Python code as a string."
 
 log = structlog.get_logger()
 
@@ -160,11 +157,9 @@ class PythonSession:
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
         """An exception in the program is no failure: the model can correct it."""
-        code = arguments.get("code")
-        if action != ACTION:
-            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
-        if not isinstance(code, str):
-            return ToolResult(_NO_CODE, failed=True)
+        code = code_of(action, arguments)
+        if isinstance(code, ToolResult):
+            return code
         # The output arrives in another thread.
         printed = Excerpt(MAX_CHARS, partial(asyncio.get_running_loop().call_soon_threadsafe, on_output))
         try:

@@ -24,6 +24,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
+from antiphon.toolkits.code_interpreter.cell import ACTION, code_of
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails, WrittenFile
 from antiphon.toolkits.code_interpreter.interpreter import (
     Content,
@@ -39,8 +40,6 @@ from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
 from antiphon.tools.tool import RequestedTool, ToolOffer
 
-ACTION = "python"
-
 NAME_CHARACTERS = 512
 """The longest path of a file in a container."""
 
@@ -49,7 +48,6 @@ PICTURE_BYTES = 1024 * 1024
 """The most figures of a call that are shown, and the most bytes of each; others are files only."""
 
 _SILENT = "[Nothing was printed.]"
-_NO_CODE = "`code` is missing. Give Python code as a string."
 _ANEW = "[The interpreter was restarted: variables are lost, files are kept.]"
 _NEXT = "Its variables and the files of this call are lost. The next call starts a new interpreter."
 _BUSY = "Too many programs are running. Try again later, or continue without running code."
@@ -309,11 +307,9 @@ class ContainerSession:
         self, action: str, arguments: Mapping[str, Any], on_output: OutputCallback = ignore_output
     ) -> ToolResult:
         """An exception in the program is no failure: the model can correct it."""
-        code = arguments.get("code")
-        if action != ACTION:
-            return ToolResult(f"There is no action '{action[:100]}' here. Use '{ACTION}'.", failed=True)
-        if not isinstance(code, str):
-            return ToolResult(_NO_CODE, failed=True)
+        code = code_of(action, arguments)
+        if isinstance(code, ToolResult):
+            return code
         self._used = True
         printed = Excerpt(self._limits.python_characters, on_output)
         try:
