@@ -119,6 +119,10 @@ SET_LATER: Mapping[type, str] = {WebSocketsSansIOProtocol: "scope", uvicorn.Conf
 """What the objects have only once they are in use: uvicorn's source has to name it."""
 
 
+ANYTHING = "args kwargs"
+"""The parameters of a method that another library has replaced, as sse_starlette does with `handle_exit`."""
+
+
 def made(kind: type) -> Any:
     """An object of uvicorn, as a server makes it."""
     config = uvicorn.Config(lambda: None, log_config=None, lifespan="off")
@@ -154,7 +158,7 @@ def _methods() -> Iterator[str]:
             method = vars(kind).get(name)
             if method is None:
                 yield f"has no {kind.__name__}.{name}, which {file} calls or replaces"
-            elif " ".join(signature(method).parameters) != used:
+            elif " ".join(signature(method).parameters) not in (used, ANYTHING):
                 yield f"has {kind.__name__}.{name}{signature(method)}, which {file} uses as ({used})"
 
 
