@@ -15,7 +15,7 @@ Ranges = tuple[tuple[int, int], ...]
 """Code points from … to …, both included; in order and apart."""
 
 
-class Literal(Struct, frozen=True):
+class Literal(Struct, frozen=True, gc=False):
     """This text, which may be empty."""
 
     text: str

@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
     """The budget of the server's tools was used up, and the model wrote no text. Not a reason of engines."""
 
 
-class Candidate(Struct, frozen=True, array_like=True):
+class Candidate(Struct, frozen=True, gc=False, array_like=True):
     """One of the most likely tokens at a position. `logprob` is natural.
 
     `raw` holds its bytes if they are not a whole number of characters.
@@ -50,7 +50,7 @@ TokenCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A number of tokens, as it is read from outside."""
 
 
-class Token(Struct, frozen=True, array_like=True):
+class Token(Struct, frozen=True, gc=False, array_like=True):
     """One generated token.
 
     `text` is what the token added to the chunk's text: empty for a token that
@@ -66,13 +66,13 @@ class Token(Struct, frozen=True, array_like=True):
     raw: bytes | None = None
 
 
-class PromptToken(Token, frozen=True, array_like=True):
+class PromptToken(Token, frozen=True, gc=False, array_like=True):
     """A token of a prompt. `rank` is its place among all tokens, the likeliest being 1; None if unknown."""
 
     rank: int | None = None
 
 
-class Finish(Struct, frozen=True, array_like=True):
+class Finish(Struct, frozen=True, gc=False, array_like=True):
     """The end of one generation.
 
     `stop` is the stop string or token id that matched, None for the model's own end of turn.
@@ -90,7 +90,7 @@ class Finish(Struct, frozen=True, array_like=True):
     kv_transfer_params: Mapping[str, Any] | None = None
 
 
-class Chunk(Struct, frozen=True, array_like=True):
+class Chunk(Struct, frozen=True, gc=False, array_like=True):
     """A piece of model text. The last chunk of a generation has `finish`.
 
     In the first chunk, `cached_tokens` is the number of the prompt's tokens that the engine did not have to
@@ -112,7 +112,7 @@ class PieceKind(StrEnum):
     CALL = "call"
 
 
-class Piece(Struct, frozen=True, array_like=True):
+class Piece(Struct, frozen=True, gc=False, array_like=True):
     """A piece of an answer whose parts the server separates.
 
     `text` is visible text, reasoning, or a fragment of the arguments of a call. `call` identifies the call
@@ -127,7 +127,7 @@ class Piece(Struct, frozen=True, array_like=True):
     name: str = ""
 
 
-class ChatChunk(Chunk, frozen=True, array_like=False, tag="chat"):
+class ChatChunk(Chunk, frozen=True, gc=False, array_like=False, tag="chat"):
     """A chunk of an answer whose parts the server separates: `pieces`, and no text."""
 
     text: str = ""

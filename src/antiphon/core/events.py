@@ -28,7 +28,7 @@ from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.core.tool_result import ToolResult
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, gc=False):
     """Tokens of one answer. `completion_tokens` includes `reasoning_tokens`.
 
     `prompt_tokens` are those of the second prompt and later ones, if the answer has several generations.
@@ -45,7 +45,7 @@ class Usage(Struct, frozen=True):
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
-class GenerationUsage(Struct, frozen=True):
+class GenerationUsage(Struct, frozen=True, gc=False):
     """Tokens of one generation of an answer that has several.
 
     `tool_output_tokens` are those of the results of the `tool_calls` that it ended with: counted with the
@@ -66,7 +66,7 @@ class GenerationUsage(Struct, frozen=True):
         return cls(total, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
 
 
-class TextStarted(Struct, frozen=True):
+class TextStarted(Struct, frozen=True, gc=False):
     """Visible text begins. `phase` is the model's own name for this message, if it has one."""
 
     phase: str | None = None
@@ -75,7 +75,7 @@ class TextStarted(Struct, frozen=True):
     index: int = 0
 
 
-class TextDelta(Struct, frozen=True):
+class TextDelta(Struct, frozen=True, gc=False):
     """More visible text."""
 
     text: str
@@ -83,7 +83,7 @@ class TextDelta(Struct, frozen=True):
     tokens: tuple[Token, ...] = ()
 
 
-class TextEnded(Struct, frozen=True):
+class TextEnded(Struct, frozen=True, gc=False):
     """The visible text is over."""
 
     raw: str = ""
@@ -92,7 +92,7 @@ class TextEnded(Struct, frozen=True):
     item: Message | None = None
 
 
-class ReasoningStarted(Struct, frozen=True):
+class ReasoningStarted(Struct, frozen=True, gc=False):
     """Reasoning begins."""
 
     raw: str = ""
@@ -100,7 +100,7 @@ class ReasoningStarted(Struct, frozen=True):
     index: int = 0
 
 
-class ReasoningDelta(Struct, frozen=True):
+class ReasoningDelta(Struct, frozen=True, gc=False):
     """More reasoning."""
 
     text: str
@@ -108,7 +108,7 @@ class ReasoningDelta(Struct, frozen=True):
     tokens: tuple[Token, ...] = ()
 
 
-class ReasoningEnded(Struct, frozen=True):
+class ReasoningEnded(Struct, frozen=True, gc=False):
     """The reasoning is over."""
 
     raw: str = ""
@@ -117,7 +117,7 @@ class ReasoningEnded(Struct, frozen=True):
     item: Reasoning | None = None
 
 
-class CallStarted(Struct, frozen=True):
+class CallStarted(Struct, frozen=True, gc=False):
     """The model calls a function. `call_id` and `name` are final. The server runs a `hosted` call."""
 
     call_id: str
@@ -128,7 +128,7 @@ class CallStarted(Struct, frozen=True):
     index: int = 0
 
 
-class ArgumentsDelta(Struct, frozen=True):
+class ArgumentsDelta(Struct, frozen=True, gc=False):
     """More of the call's arguments, as JSON text."""
 
     text: str
@@ -136,7 +136,7 @@ class ArgumentsDelta(Struct, frozen=True):
     tokens: tuple[Token, ...] = ()
 
 
-class CallEnded(Struct, frozen=True):
+class CallEnded(Struct, frozen=True, gc=False):
     """The call is over. `complete` is true only if its arguments are whole and valid JSON."""
 
     complete: bool
@@ -146,14 +146,14 @@ class CallEnded(Struct, frozen=True):
     item: FunctionCall | None = None
 
 
-class Markup(Struct, frozen=True):
+class Markup(Struct, frozen=True, gc=False):
     """Model text that carries no content: markers, and the space that touches them."""
 
     raw: str
     tokens: tuple[Token, ...] = ()
 
 
-class Malformed(Struct, frozen=True):
+class Malformed(Struct, frozen=True, gc=False):
     """A report of malformed markup. The markup itself comes before or after it, as text or arguments.
 
     Arguments are the beginning of a JSON object until this event says that it is the `arguments` that are
@@ -166,7 +166,7 @@ class Malformed(Struct, frozen=True):
     tokens: tuple[Token, ...] = ()
 
 
-class ToolCallsPending(Struct, frozen=True):
+class ToolCallsPending(Struct, frozen=True, gc=False):
     """A generation is over, and the server runs the hosted calls of it."""
 
     raw: str = ""
@@ -193,7 +193,7 @@ class ToolResultReceived(Struct, frozen=True):
     index: int = 0
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, gc=False):
     """The answer is over. Always the last event, and always there. `usage` counts all its generations.
 
     `error` is the public message of an engine that failed. `unmet` names

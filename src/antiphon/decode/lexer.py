@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 
-class MarkerMatch(Struct, frozen=True):
+class MarkerMatch(Struct, frozen=True, gc=False):
     """A marker at `text[start:end]`; or, if `marker` is empty, a possible beginning of one."""
 
     start: int
