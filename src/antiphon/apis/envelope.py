@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -92,9 +93,9 @@ DEFAULT_PRESENTATION = PresentationOptions()
 
 
 def shared_presentation(
-    request: Request, defaults: PresentationOptions, logprobs: int | None
+    request: Request, defaults: PresentationOptions, logprobs: int | None, **own: Any
 ) -> PresentationOptions:
-    """The presentation for a request, from the server's default."""
+    """The presentation for a request, from the server's default; `own` are the fields of one API."""
     options = request.stream_options
     by_id = request.return_tokens_as_token_ids
     return replace(
@@ -107,6 +108,7 @@ def shared_presentation(
         usage=max(defaults.usage, _usage(request)),
         padded=options is not None and bool(options.include_obfuscation),
         service_tier=UNSET if request.service_tier is None else SERVICE_TIER,
+        **own,
     )
 
 

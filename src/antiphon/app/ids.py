@@ -1,8 +1,8 @@
 """The ids of objects and answers, and the fingerprints of answers."""
 
-import secrets
 from functools import lru_cache
 from hashlib import sha256
+from os import urandom
 
 from antiphon import __version__
 from antiphon.core.errors import RequestError
@@ -13,7 +13,7 @@ MAX_REQUEST_ID = 128
 
 def random_id(prefix: str, digits: int) -> str:
     """The prefix and this many random hexadecimal digits, an even number of them."""
-    return prefix + secrets.token_hex(digits // 2)
+    return prefix + urandom(digits // 2).hex()
 
 
 def answer_id(prefix: str, request_id: str | None, header: str | None) -> str:

@@ -68,7 +68,10 @@ def account_of(request: HTTPConnection) -> Account:
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
     """The header of this name, which is in lower case; the first, if there are several."""
-    return next((value for header, value in scope["headers"] if header == name), None)
+    for header, value in scope["headers"]:
+        if header == name:
+            return cast(bytes, value)
+    return None
 
 
 def request_id_of(request: HTTPConnection) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.apis.chat.errors import PARAMETERS
@@ -190,15 +190,16 @@ def _switch(options: ChatOptions) -> bool | None:
 def _presentation(
     options: ChatOptions, defaults: PresentationOptions, logprobs: int | None, tools: Tools, turn: Turn
 ) -> PresentationOptions:
-    presentation = shared_presentation(options, defaults, logprobs)
-    return replace(
-        presentation,
+    return shared_presentation(
+        options,
+        defaults,
+        logprobs,
         reasoning=() if options.include_reasoning is False else defaults.reasoning,
         custom=tools.custom,
         legacy=tools.legacy,
         notes=tools.notes,
         echo=_echo(turn) if options.echo else "",
-        metadata=presentation.metadata if options.metadata is None else options.metadata,
+        metadata=UNSET if options.metadata is None else options.metadata,
     )
 
 
