@@ -15,7 +15,7 @@ Ranges = tuple[tuple[int, int], ...]
 """Code points from … to …, both included; in order and apart."""
 
 
-class Literal(Struct, frozen=True, gc=False):
+class Literal(Struct, frozen=True):
     """This text, which may be empty."""
 
     text: str

@@ -16,6 +16,8 @@ carries the item itself: both are set by the `Accumulator` (see `accumulator.py`
 An answer may consist of several generations: if the model calls server tools, the generation ends with
 `ToolCallsPending` instead of `Finished`, each call gets a `ToolResultReceived`, and another generation
 follows. The output of a program that a call runs may be reported before its result, in `ToolPrinted` events.
+
+Events are not tracked by the garbage collector, as chunks are not.
 """
 
 from collections.abc import Mapping

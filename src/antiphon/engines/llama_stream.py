@@ -61,14 +61,14 @@ class TokenReader(Protocol):
         ...
 
 
-class _TopLogprob(Struct, frozen=True, gc=False):
+class _TopLogprob(Struct, frozen=True):
     id: TokenId
     token: str
     bytes: list[ByteValue]
     logprob: float
 
 
-class Scored(_TopLogprob, frozen=True, gc=False):
+class Scored(_TopLogprob, frozen=True):
     """A token and its log probability, with those of the most likely ones."""
 
     top_logprobs: tuple[_TopLogprob, ...] = ()

@@ -19,7 +19,7 @@ from antiphon.core.chunks import Token
 from antiphon.core.events import Event
 
 
-class EncodedToken(Struct, frozen=True, gc=False):
+class EncodedToken(Struct, frozen=True):
     """A token for the lists of log probabilities: its alternatives are encoded, its characters counted.
 
     In a full answer, each is encoded when its token arrives: encoding all at the end would block the event

@@ -17,7 +17,7 @@ from antiphon.core.hosts import ListedTool, Note
 # Parts
 
 
-class TopLogProb(Struct, gc=False):
+class TopLogProb(Struct):
     """One of the most likely tokens at a position."""
 
     token: str
@@ -25,7 +25,7 @@ class TopLogProb(Struct, gc=False):
     bytes: list[int]
 
 
-class LogProb(TopLogProb, gc=False):
+class LogProb(TopLogProb):
     """A token of the text, and the candidates at its position."""
 
     top_logprobs: list[TopLogProb]

@@ -46,7 +46,7 @@ long prompt silently, and drop the oldest tokens when the context is full."""
 SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
 
 
-class _Piece(Struct, frozen=True, gc=False):
+class _Piece(Struct, frozen=True):
     response: str = ""
     done: bool = False
     done_reason: str = "stop"
