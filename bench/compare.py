@@ -9,7 +9,7 @@ the best quarter of the rounds, and the median of all pairs. A busy machine dist
 the ratios of many; a copy of `src` shows by how much. Two servers with the same code may differ by 3 %, by
 where their memory is: so each tree has several, one after the other.
 
-A trick stays where a row is more than 3 % worse without it, and a comment at the trick names the row.
+A trick stays where a row is 3 % worse without it, or more, and a comment at the trick names the row.
 """
 
 import argparse

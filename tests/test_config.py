@@ -228,16 +228,14 @@ NAMES = sorted(SAMPLES)
 
 
 def test_every_option_is_tested() -> None:
-    assert option_names(*Settings().option_tables) - {"config"} == SAMPLES.keys()
+    every_row(
+        SAMPLES, option_names(*Settings().option_tables) - {"config"}, "SAMPLES in tests/test_config.py"
+    )
 
 
 def test_every_option_of_an_engine_is_tested() -> None:
     options = {field.name for each in (llama_cpp, scripted, upstream, vllm) for field in fields(each.Options)}
     every_row(ENGINE_SAMPLES, options, "ENGINE_SAMPLES in tests/test_config.py")
-
-
-def test_every_option_of_the_server_is_tested() -> None:
-    every_row(SAMPLES, NAMES, "SAMPLES in tests/test_config.py")
 
 
 # All at once, each with a value of its own: to read the command line takes 50 ms.
@@ -280,6 +278,13 @@ def test_every_option_has_a_toml_key(serve: Serve, tmp_path: Path, dashes: bool)
     file = tmp_path / "a.toml"
     file.write_text("".join(lines))
     assert set_of(serve("--config", file), NAMES) == {name: SAMPLES[name][1] for name in NAMES}
+
+
+def test_an_empty_list_of_a_file_sets_nothing(serve: Serve, tmp_path: Path) -> None:
+    names = [name for name in NAMES if toml_of(*SAMPLES[name]).startswith("[")]
+    file = tmp_path / "a.toml"
+    file.write_text("".join(f"{name} = []\n" for name in names))
+    assert set_of(serve("--config", file), names) == set_of(serve(), names)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -391,6 +396,11 @@ def test_bad_variable(refused: Callable[..., str], monkeypatch: pytest.MonkeyPat
     assert "ANTIPHON_PORT" in refused()
 
 
+def test_a_variable_with_too_few_texts(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_REASONING_TAGS", "<think>")
+    assert "ANTIPHON_REASONING_TAGS" in refused()
+
+
 @pytest.mark.parametrize(
     ("option", "blank"),
     [("port", " "), *((option, "") for option in [*NAMES, "engine", "tool", "config", *ENGINE_SAMPLES])],
@@ -410,6 +420,7 @@ def test_an_empty_variable_is_refused(
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
+        ('reasoning_tags = ["a"]\n', "[reasoning_tags] provided by"),
         ("prot = 1\n", '"prot" in'),
         ("prot = 1\n", "Did you mean port?"),
         ("version = 1\n", '"version"'),  # also the name of a command

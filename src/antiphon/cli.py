@@ -214,8 +214,8 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """
     complete = App(name="antiphon")
     complete.command(command((), lambda _: None, serve.__doc__), name="serve")
-    for each in (demo, chat, inspect, replay, completion, version):
-        complete.command(each)
+    for function in (demo, chat, inspect, replay, completion, version):
+        complete.command(function)
     script = complete.generate_completion(shell=shell)
     # Arguments without choices may be files, such as a model: fish completes these, others need to be told.
     if shell == "bash":

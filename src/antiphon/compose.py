@@ -278,12 +278,12 @@ def _engine(model: ModelSettings, limits: Limits) -> Engine:
 
 async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:
     """The store, when its database is available: servers and databases are often started together."""
-    begun = time.monotonic()
+    start = time.monotonic()
     while True:
         try:
             return await opened()
         except StoreUnavailableError as error:
-            waited = time.monotonic() - begun
+            waited = time.monotonic() - start
             if waited > STORE_SECONDS:
                 raise
             log.warning("waiting for the database", seconds=round(waited), most=STORE_SECONDS, why=error.why)

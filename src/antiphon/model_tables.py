@@ -71,16 +71,16 @@ def read_sampling(given: Iterable[str]) -> dict[str, Any]:
 
 def read_variables(given: Iterable[str]) -> dict[str, Any]:
     """Variables, each NAME=VALUE: JSON, or a text. Raises ValueError."""
-    found: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
+    variables: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
         if not (name and equals):
-            raise ValueError(f"it is written NAME=VALUE, not '{each}'.")
+            raise ValueError(f"it is written NAME=VALUE, not '{text}'.")
         try:
-            found[name] = msgspec.json.decode(value)
+            variables[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
-            found[name] = value
-    return found
+            variables[name] = value
+    return variables
 
 
 def _given(table: SamplingTable) -> dict[str, Any]:
@@ -152,13 +152,14 @@ def read_by(read: Callable[[Sequence[str]], object], *, repeated: bool = True) -
     """How the value of an option is made of its texts, of which one that may be `repeated` has several."""
 
     def convert(_type: object, tokens: Sequence[Token]) -> object:
-        texts = [token.value for token in tokens]
+        texts = [
+            token.value for token in tokens if token.implicit_value != []
+        ]  # an empty list of a TOML file
         try:
             return read(texts)
         except ValueError as error:
-            source = tokens[0].source
-            place = f"{tokens[0].keyword}{'' if source in {'', 'cli'} else f' provided by {source}'}"
-            raise CycloptsError(msg=f'Invalid value "{" ".join(texts)}" for {place}. {error}') from error
+            message = f'Invalid value "{" ".join(texts)}" for {place_of(tokens[0])}. {error}'
+            raise CycloptsError(msg=message) from error
 
     return Parameter(
         converter=convert,
@@ -168,6 +169,11 @@ def read_by(read: Callable[[Sequence[str]], object], *, repeated: bool = True) -
         metavar="STR..." if repeated else "STR",
         show_default=False,
     )
+
+
+def place_of(token: Token) -> str:
+    """The option that a text is of, and where it was read if that is not the command line."""
+    return f"{token.keyword}{'' if token.source in {'', 'cli'} else f' provided by {token.source}'}"
 
 
 def is_date(_type: object, value: str | None) -> None:
@@ -181,7 +187,7 @@ def is_date(_type: object, value: str | None) -> None:
 
 def are_tags(_type: object, given: tuple[str, str] | None) -> None:
     """Raise ValueError if a tag is empty."""
-    if given is not None and not all(each.strip() for each in given):
+    if given is not None and not all(tag.strip() for tag in given):
         raise ValueError("a tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
 
 
@@ -327,11 +333,11 @@ class _Table:
             options = options_of(engine)
         except ValueError as error:
             raise self._places.error(self._number, "engine" if name else "model", str(error)) from error
-        known = {each.replace("-", "_") for each in options.__dataclass_fields__} - {"_"}  # type: ignore[attr-defined]
+        known = {field.replace("-", "_") for field in options.__dataclass_fields__} - {"_"}  # type: ignore[attr-defined]
         for key in given:
             if key not in known:
                 raise self._unknown(key, known, engine)
-        found: list[EngineOptions] = []
+        candidates: list[EngineOptions] = []
         app = App(
             config=(Dict(with_absolute_paths(given, options, self._folder), source=self._places.path),),
             version_flags=(),
@@ -339,7 +345,7 @@ class _Table:
         )
 
         def keep(options: Any) -> None:
-            found.append(options)
+            candidates.append(options)
 
         keep.__annotations__["options"] = Annotated[options, Parameter(name="*")]
         with suppress(TypeError):  # as in `config.command`
@@ -353,7 +359,7 @@ class _Table:
                 why = why.replace(words + self._places.path, "")
             blamed = [key for key in given if f"[{key}]" in why or f"--{key.replace('_', '-')}" in why]
             raise self._places.error(self._number, blamed[0] if blamed else "model", why) from error
-        return found[0]
+        return candidates[0]
 
     def _unknown(self, key: str, known: Iterable[str], engine: str) -> CycloptsError:
         if owners := owners_of(key):
@@ -367,7 +373,7 @@ class _Table:
         """The error of a key of ours."""
         what, _, where = message.partition(" - at `$")
         path = [
-            each for each in re.split(r"[.\[\]`]+", where) if each and not each.isdigit() and each != "..."
+            name for name in re.split(r"[.\[\]`]+", where) if name and not name.isdigit() and name != "..."
         ]
         if missing := re.search(r"required field `(\w+)`", what):
             return self._places.error(self._number, missing[1], f'is missing. Write {missing[1]} = "…".')
@@ -403,5 +409,5 @@ class _KeyPositions:
         last = self._starts[number + 1] if number + 1 < len(self._starts) else len(self._lines)
         name = re.escape(key).replace("_", "[-_]")
         spelled = re.compile(rf"(?:^|[\s{{,.\[])[\"']?{name}[\"']?\s*(?:=|\.|\])")
-        found = (line for line in range(first, last) if spelled.search(self._lines[line]))
-        return next(found, first) + 1
+        lines = (line for line in range(first, last) if spelled.search(self._lines[line]))
+        return next(lines, first) + 1

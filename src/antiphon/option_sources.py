@@ -22,6 +22,7 @@ from typing import Annotated, Any, cast, get_args, get_type_hints
 from cyclopts import (
     App,
     ArgumentCollection,
+    CoercionError,
     CycloptsError,
     Group,
     Parameter,
@@ -35,7 +36,7 @@ from antiphon.core.located import with_absolute_paths
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of, owners_of
-from antiphon.model_tables import PARSING, ModelSettings, read_tables
+from antiphon.model_tables import PARSING, ModelSettings, place_of, read_tables
 from antiphon.toolkits.registry import find
 from antiphon.toolkits.registry import names as tool_names
 from antiphon.toolkits.toolkit import Toolkit
@@ -81,7 +82,7 @@ class ConfigFile:
             for key in () if partial else self._values:
                 if key.replace("-", "_") not in known:
                     raise CycloptsError(msg=_unknown(key.replace("-", "_"), known, self.path))
-            values = self._values
+            values = {key: value for key, value in self._values.items() if value != []}  # it sets nothing
             for table in options:
                 values = with_absolute_paths(values, table, Path(self.path).absolute().parent)
             Dict(values, source=self.path, use_commands_as_keys=False, allow_unknown=partial)(
@@ -197,6 +198,9 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
             chosen, _ = _chosen(tokens, ConfigFile())
             why = f"{option} is an option of the engine {owners[0]}, and this is {chosen}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
+    if isinstance(error, CoercionError) and error.msg and error.argument is not None:
+        for token in error.argument.tokens[:1]:  # as of a wrong number of texts: the message has no name
+            return CycloptsError(msg=f"{place_of(token)}: {error.msg}")
     if isinstance(error, ValidationError) and error.argument is not None:
         given = error.argument.value
         if isinstance(given, tuple):  # a repeated option
@@ -246,28 +250,28 @@ def _partly_parsed(
 
 def _toolkits(chosen: Sequence[str]) -> dict[str, Toolkit]:
     """The toolkits of this package, and those of the chosen modules, by name. Raises CycloptsError."""
-    found = {name: find(name) for name in tool_names()}
+    toolkits = {name: find(name) for name in tool_names()}
     for name in chosen:
         if name in tool_names():
             raise CycloptsError(msg=f"{name} comes with Antiphon: --tool is for tools of other packages.")
         try:
-            found[name] = find(name)
+            toolkits[name] = find(name)
         except ValueError as error:
             raise CycloptsError(msg=str(error)) from error
-    return found
+    return toolkits
 
 
 def _fields(table: type) -> set[str]:
-    return {each.name for each in fields(cast(Any, table))}
+    return {field.name for field in fields(cast(Any, table))}
 
 
 def _positional(unused: Sequence[str]) -> str | None:
     """The model among unknown tokens, the others being options of an engine, and their values."""
-    urls = [each for each in unused if is_url(each)]
+    urls = [value for value in unused if is_url(value)]
     alone = [
-        each
-        for before, each in pairwise(["", *unused])
-        if not each.startswith("-") and (not before.startswith("--") or "=" in before)
+        value
+        for before, value in pairwise(["", *unused])
+        if not value.startswith("-") and (not before.startswith("--") or "=" in before)
     ]
     return next(iter([*urls, *alone]), None)
 

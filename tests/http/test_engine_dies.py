@@ -53,7 +53,8 @@ async def test_a_killed_process_ends_no_background_response_and_a_stopped_one_is
 
         [child] = children() - before
         queued = await asked(client, "responses", background=True)
-        foreground = asyncio.create_task(asked(client, "responses"))
+        # Long enough not to end before the kill on a busy machine.
+        foreground = asyncio.create_task(asked(client, "responses", max_output_tokens=450))
         while not (await client.get(f"responses/{queued['id']}")).json()["output"]:
             await asyncio.sleep(0.01)
         os.kill(child, signal.SIGKILL)

@@ -27,7 +27,7 @@ class Part:
 @pytest.mark.parametrize("failure", [EngineNotReadyError(), OSError(28, "full"), ZeroDivisionError()])
 async def test_any_failure_is_the_result_and_the_next_probe_tells_when_it_is_over(failure: Exception) -> None:
     part = Part()
-    probe = SharedProbe(part.check, fresh=0, most=10)
+    probe = SharedProbe(part.check, fresh=0, timeout=10)
     part.failure = failure
     assert await probe.result(10) is failure
     part.failure = None
@@ -38,7 +38,7 @@ async def test_any_failure_is_the_result_and_the_next_probe_tells_when_it_is_ove
 async def test_who_asks_at_once_shares_a_probe_and_one_that_leaves_does_not_end_it() -> None:
     part = Part()
     part.hangs = True
-    probe = SharedProbe(part.check, fresh=60, most=0.05)
+    probe = SharedProbe(part.check, fresh=60, timeout=0.05)
     leaves = asyncio.create_task(probe.result(10))
     others = [asyncio.create_task(probe.result(10)) for _ in range(20)]
     await asyncio.sleep(0)
@@ -54,6 +54,6 @@ async def test_who_asks_at_once_shares_a_probe_and_one_that_leaves_does_not_end_
 async def test_nobody_waits_for_longer_than_they_want() -> None:
     part = Part()
     part.hangs = True
-    probe = SharedProbe(part.check, fresh=0, most=60)
+    probe = SharedProbe(part.check, fresh=0, timeout=60)
     assert await probe.result(0.001) is None  # of no probe yet
     await probe.close()

@@ -105,14 +105,16 @@ class App(Struct, frozen=True, dict=True):
         """How many permits there are of each kind of work, how many are given, and how many wait."""
         schemas = [served.model.pool.permits for served in self.models.served if served.model is not None]
         own = {"attachments": self.attachments.pool.permits, "large_requests": self.large.permits}
-        each = {"schemas": schemas} | {work: [one] for work, one in (own | self.metrics.permits).items()}
+        pools_of = {"schemas": schemas} | {
+            work: [pool] for work, pool in (own | self.metrics.permits).items()
+        }
         return {
             work: Load(
-                sum(some.running for some in pools),
-                sum(some.waiting for some in pools),
-                sum(some.capacity for some in pools),
+                sum(pool.running for pool in pools),
+                sum(pool.waiting for pool in pools),
+                sum(pool.capacity for pool in pools),
             )
-            for work, pools in each.items()
+            for work, pools in pools_of.items()
         }
 
     def presentation(self, model: Model) -> PresentationOptions:
@@ -168,12 +170,12 @@ class App(Struct, frozen=True, dict=True):
         if not card.forced and not card.forced_variables:
             return ()
         sampling = {name: card.defaults[name] for name in card.forced}
-        wanted = {name: getattr(turn.sampling, name) for name in sampling}
-        wanted |= {name: turn.variables.get(name) for name in card.forced_variables}
+        requested = {name: getattr(turn.sampling, name) for name in sampling}
+        requested |= {name: turn.variables.get(name) for name in card.forced_variables}
         return tuple(
             Note(turn.parameter(name), f"The operator has set '{name}' to {value!r} for every request.")
             for name, value in {**sampling, **card.forced_variables}.items()
-            if wanted[name] not in (None, (), {}, value)
+            if requested[name] not in (None, (), {}, value)
         )
 
     @staticmethod

@@ -135,13 +135,13 @@ class ContainerKeeper:
         await self._storage.store.containers.delete(owner, container)
 
     async def _uploaded(self, owner: str, file_ids: Sequence[str]) -> list[FileRecord]:
-        found = []
+        uploaded = []
         for file_id in file_ids:
             record = await self._storage.store.files.get(owner, file_id)
             if record is None:
                 raise missing_file(file_id, "file_ids")
-            found.append(record)
-        return found
+            uploaded.append(record)
+        return uploaded
 
 
 def new_container(owner: str, container: str, name: str, minutes: int) -> ContainerRecord:
@@ -180,8 +180,8 @@ async def create(app: App, owner: str, wire: CreateContainer) -> bytes:
         error.message = error.message.replace("'.", "'")
         raise
     app.log_notes([Note(note.param.removeprefix("."), note.message) for note in notes])
-    most = app.limits.container_minutes
-    minutes = most if wire.expires_after is None else wire.expires_after.minutes
+    longest = app.limits.container_minutes
+    minutes = longest if wire.expires_after is None else wire.expires_after.minutes
     app.limits.check_number("container_minutes", minutes, "expires_after.minutes")
     keeper = ContainerKeeper(app.storage, app.limits)
     record = new_container(owner, random_id("cntr_", 48), wire.name, minutes)

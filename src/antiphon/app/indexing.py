@@ -53,7 +53,7 @@ class Indexer:
     def start(self) -> None:
         """Begin to work. The storage was started before."""
         work = [self._renew(), *(self._work() for _ in range(JOBS))]
-        self._tasks = [asyncio.create_task(each) for each in work]
+        self._tasks = [asyncio.create_task(loop) for loop in work]
 
     def drain(self) -> None:
         """Claim no more."""
@@ -161,11 +161,11 @@ class Indexer:
         """The chunks, from position `first` on, with their vectors, if there is an embedder."""
         embedder = self._app.embedder
         if embedder is None:
-            return [NewChunk(place, it.text, it.terms) for place, it in enumerate(chunks, first)]
-        vectors = await embedder.vectors([it.text for it in chunks])
+            return [NewChunk(place, chunk.text, chunk.terms) for place, chunk in enumerate(chunks, first)]
+        vectors = await embedder.vectors([chunk.text for chunk in chunks])
         return [
-            NewChunk(place, it.text, it.terms, embedder.model, vector)
-            for place, (it, vector) in enumerate(zip(chunks, vectors, strict=True), first)
+            NewChunk(place, chunk.text, chunk.terms, embedder.model, vector)
+            for place, (chunk, vector) in enumerate(zip(chunks, vectors, strict=True), first)
         ]
 
 

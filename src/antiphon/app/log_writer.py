@@ -230,8 +230,8 @@ class LogWriter:
         self, call: Callable[[], Awaitable[T]], made: Callable[[], Awaitable[T | None]] | None
     ) -> T:
         now = asyncio.get_running_loop().time
-        begun = now()
-        deadline = begun + STORE_TIMEOUT
+        start = now()
+        deadline = start + STORE_TIMEOUT
         failed = False
         while True:
             try:
@@ -245,6 +245,6 @@ class LogWriter:
                     raise
                 failed = True
             else:
-                self._metrics.store_wrote(now() - begun)
+                self._metrics.store_wrote(now() - start)
                 return result
             await asyncio.wait((self.stopping,), timeout=RETRY)  # a server that stops does not sit it out

@@ -45,7 +45,7 @@ class Storage:
         self._metrics = metrics
         self._writer: LogWriter | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._writes = SharedProbe(self._write, fresh=WRITE_SECONDS, most=HUNG_SECONDS)
+        self._writes = SharedProbe(self._write, fresh=WRITE_SECONDS, timeout=HUNG_SECONDS)
 
     @property
     def started(self) -> bool:

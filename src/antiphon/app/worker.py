@@ -86,7 +86,7 @@ class Worker:
             _repeat(self._end_abandoned, Signal(), self._lease_seconds),
             _repeat(self._sweep, Signal(), SWEEP),
         )
-        self._tasks = [asyncio.create_task(each) for each in work]
+        self._tasks = [asyncio.create_task(loop) for loop in work]
         self._claiming = asyncio.create_task(self._claim())
         self.indexer.start()
 

@@ -177,10 +177,10 @@ def bound(
     limit, excluded = schema.get(closed), schema.get(opened)
     if excluded is True:  # as draft 4 wrote it
         return _decimal(limit, closed, report), True
-    here, there = _decimal(limit, closed, report), _decimal(excluded, opened, report)
-    if here is None or there is None:
-        return (here, False) if there is None else (there, True)
-    return (there, True) if tighter(here, there) == there else (here, False)
+    inclusive, exclusive = _decimal(limit, closed, report), _decimal(excluded, opened, report)
+    if inclusive is None or exclusive is None:
+        return (inclusive, False) if exclusive is None else (exclusive, True)
+    return (exclusive, True) if tighter(inclusive, exclusive) == exclusive else (inclusive, False)
 
 
 def _decimal(value: Any, keyword: str, report: Callable[[str], object]) -> Decimal | None:

@@ -7,8 +7,8 @@ are stored as arrays, and decoded again for a replay: append new fields at the e
 A server that takes conversations only does not return raw text, but parts of the answer: its chunks are
 `ChatChunk`s.
 
-There are many and they refer to no cycles: tracked by the garbage collector (without `gc=False`), and events
-with them, reasoning and calls take a quarter longer in the bench, and more the longer an answer is.
+They have `gc=False`, as events have: there are many, in no cycles. If the garbage collector tracks both,
+reasoning and calls take a quarter longer in the bench, and long answers more.
 """
 
 from collections.abc import Mapping, Sequence

@@ -163,12 +163,12 @@ DEFAULTS = Limits()
 def read_limits(given: Iterable[str]) -> Limits:
     """The limits, changed by NAME=VALUE. Raises ValueError."""
     values: dict[str, str] = {}
-    for each in given:
-        name, _, value = each.partition("=")
+    for text in given:
+        name, _, value = text.partition("=")
         if name not in Limits.__struct_fields__:
             raise ValueError(f"there is no limit '{name}'. There are: {', '.join(Limits.__struct_fields__)}.")
         if not value.isdecimal() or int(value) < 1:
-            raise ValueError(f"a limit is written NAME=NUMBER, with a number from 1 on, not '{each}'.")
+            raise ValueError(f"a limit is written NAME=NUMBER, with a number from 1 on, not '{text}'.")
         values[name] = value
     return msgspec.convert(values, Limits, strict=False)
 
@@ -241,16 +241,16 @@ class _ValueCounter:
                 limits.refuse(
                     self._name, _path_text(path), f"There are too many values in '{_path_text(path)}'"
                 )
-        for key, each in _members(value):
-            if not isinstance(each, _HOLDERS):
+        for key, member in _members(value):
+            if not isinstance(member, _HOLDERS):
                 continue
             inner = _COUNTED.get(key) if isinstance(key, str) else counted  # a list of lists
             if key in _SCHEMAS and self._name == "values":
                 schema = _ValueCounter(limits, "schema_values", limits.schema_values)
-                schema.visit(each, (path, key), inner, depth + 1)
+                schema.visit(member, (path, key), inner, depth + 1)
                 self._left -= limits.schema_values - schema._left
             else:
-                self.visit(each, (path, key), inner, depth + 1)
+                self.visit(member, (path, key), inner, depth + 1)
 
 
 def _members(value: Any) -> Iterable[tuple[str | int, Any]]:

@@ -2,6 +2,7 @@
 
 import importlib
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 
@@ -10,14 +11,26 @@ def find_part(package: str, name: str, part: str) -> Any | None:
 
     None if neither has it. Raises ImportError if the module cannot be imported.
     """
-    for module in (f"{package}.{name}", name):
-        if _exists(module) and (value := getattr(importlib.import_module(module), part, None)) is not None:
+    for path in (f"{package}.{name}", name):
+        module = _imported(path)
+        if module is not None and (value := getattr(module, part, None)) is not None:
             return value
     return None
 
 
-def _exists(module: str) -> bool:
+def _imported(path: str) -> ModuleType | None:
+    """The module of this full name; None if there is none. Raises ImportError."""
+    if path.startswith("."):  # it would be looked up from here
+        return None
     try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # a part of a dotted name is missing, or invalid
-        return False
+        return importlib.import_module(path) if find_spec(path) is not None else None
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{path}.".startswith(f"{error.name}."):
+            return None  # it, or a package that it is named in
+        raise
+    except ImportError:
+        raise
+    except ValueError:  # no name of a module, such as ""
+        return None
+    except Exception as error:  # of its own code, as a slip in its syntax
+        raise ImportError(f"{type(error).__name__}: {error}") from error

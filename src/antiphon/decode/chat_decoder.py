@@ -233,5 +233,5 @@ class _OpenCall:
         self.id = ""
         self.name = ""
         self.unread: list[str] = []  # before its name is known
-        self.has_arguments = False  # it has arguments
+        self.has_arguments = False
         self.scanner = JsonScanner(only_object=True)

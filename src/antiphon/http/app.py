@@ -69,8 +69,8 @@ EXPOSED_HEADERS = [
     "x-request-id",
     "request-id",
     "retry-after",
-    *(f"x-ratelimit-{each}-{what}" for what in ("requests", "tokens") for each in LIMIT_HEADERS),
-    *(f"anthropic-ratelimit-{what}-{each}" for what in ("requests", "tokens") for each in LIMIT_HEADERS),
+    *(f"x-ratelimit-{name}-{unit}" for unit in ("requests", "tokens") for name in LIMIT_HEADERS),
+    *(f"anthropic-ratelimit-{unit}-{name}" for unit in ("requests", "tokens") for name in LIMIT_HEADERS),
 ]
 """Headers of responses that pages of other origins may read."""
 

@@ -116,14 +116,14 @@ class KeyMiddleware:
 
     def _account(self, scope: Scope) -> Account:
         """The account of a request. Raises AuthenticationError."""
-        found = None
+        account = None
         for value in _values(scope):
-            found = self._keys.find(value) or found
-        if found is None:
+            account = self._keys.find(value) or account
+        if account is None:
             raise AuthenticationError
-        if found.expired:
+        if account.expired:
             raise AuthenticationError("This API key has expired. Ask the operator of the server for another.")
-        return found
+        return account
 
 
 def _is_open(path: str) -> bool:

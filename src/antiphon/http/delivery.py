@@ -269,7 +269,7 @@ class EventStream(_Delivery):
         self._outlet.write(self._framing.frame_all(lines))
 
     def delta_writer(self, choice: int, encode: DeltaEncoder) -> DeltaWriter:
-        """The response has begun."""
+        """Until the response has begun, what is written is kept."""
         return self._outlet.delta_writer(self._framing.deltas(encode))
 
     def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:

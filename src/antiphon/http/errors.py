@@ -63,10 +63,10 @@ def response_to(error: Exception, scope: Scope) -> Response:
     """The response for anything that a handler, or the router, has raised."""
     if isinstance(error, HTTPException):  # the router's: no such path, or not this method
         path = scope["path"]
-        said = next((said for start, said in NOT_SERVED.items() if path.startswith(start)), None)
+        message = next((message for start, message in NOT_SERVED.items() if path.startswith(start)), None)
         if allowed := (error.headers or {}).get("Allow"):
-            said = f"This path does not take {scope['method']}. Use {allowed.replace(', ', ' or ')}."
-        ours = _BY_STATUS.get(error.status_code, RequestError)(said)
+            message = f"This path does not take {scope['method']}. Use {allowed.replace(', ', ' or ')}."
+        ours = _BY_STATUS.get(error.status_code, RequestError)(message)
         response = error_response(ours, scope)
         response.headers.update(error.headers or {})
         return response

@@ -24,7 +24,7 @@ async def create(request: Request) -> Response:
 async def list_batches(request: Request) -> Response:
     """Batches, the newest first."""
     query = query_of(request)
-    limit = query.number("limit", Paging().limit, least=1, most=MOST_ON_PAGE)
+    limit = query.number("limit", Paging().limit, minimum=1, maximum=MOST_ON_PAGE)
     paging = Paging("desc", query.text("after_id"), query.text("before_id"), limit)
     page = await message_batches.list_batches(app_of(request), owner_of(request), paging)
     return json_response(msgspec.json.encode(message_batches.shown_page(page, _results_url(request))))

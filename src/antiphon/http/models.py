@@ -55,7 +55,7 @@ async def list_models(request: Request) -> Response:
     after, before = query.text("after_id"), query.text("before_id")
     first = names.index(after) + 1 if after in names else 0
     last = names.index(before) if before in names else len(names)
-    limit = query.number("limit", len(names) or 1, least=1, most=1000)
+    limit = query.number("limit", len(names) or 1, minimum=1, maximum=1000)
     page = names[max(first, last - limit) : last] if before else names[first : first + limit]
     shown = [_resource(entries[name]) for name in page]
     ids = (page[0], page[-1]) if page else (None, None)
@@ -84,18 +84,18 @@ class Version(Struct, frozen=True):
 
 async def health(request: Request) -> Response:
     """200 while at least one model can answer; 503 before, while none can, and while the server stops."""
-    found = await _server_health(app_of(request))
-    return _health_response(found, found.status is Health.READY)
+    server = await _server_health(app_of(request))
+    return _health_response(server, server.status is Health.READY)
 
 
 async def ready(request: Request) -> Response:
     """200 while requests should be sent here: as /health, and the store has to be readable and writable."""
-    found = await _server_health(app_of(request))
-    return _health_response(found, found.status is Health.READY and found.store is StoreStatus.READY)
+    server = await _server_health(app_of(request))
+    return _health_response(server, server.status is Health.READY and server.store is StoreStatus.READY)
 
 
-def _health_response(found: ServerHealth, able: bool) -> Response:
-    response = json_response(msgspec.json.encode(found))
+def _health_response(server: ServerHealth, able: bool) -> Response:
+    response = json_response(msgspec.json.encode(server))
     response.status_code = 200 if able else 503
     return response
 
@@ -104,7 +104,11 @@ async def _server_health(app: App) -> ServerHealth:
     """How server, store and models are."""
     states, store = await asyncio.gather(app.models.states(), app.storage.status())
     now = app.models.health
-    if now is Health.READY and states and all(each.status is ModelStatus.FAILED for each in states.values()):
+    if (
+        now is Health.READY
+        and states
+        and all(model.status is ModelStatus.FAILED for model in states.values())
+    ):
         now = Health.FAILED
     if store is StoreStatus.OPENING and now is Health.READY:
         now = Health.LOADING
@@ -194,12 +198,12 @@ async def _drained(request: Request, *, drained: bool) -> Response:
 
 
 def _replicas(app: App, name: str | None = None) -> Response:
-    found = [
+    replicas = [
         ReplicaBody(state.name, model, state.status, state.running, state.waiting)
         for model, state in app.models.replicas
         if name in (None, state.name)
     ]
-    return json_response(msgspec.json.encode(ReplicaList(found)))
+    return json_response(msgspec.json.encode(ReplicaList(replicas)))
 
 
 def _resource(entry: ModelEntry) -> ShownModel:

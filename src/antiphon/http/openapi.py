@@ -88,16 +88,16 @@ _BLOCKS = get_args(message.Block)
 _BLOCK = Annotated[
     Any,
     Meta(
-        extra_json_schema={"anyOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in _BLOCKS]}
+        extra_json_schema={"anyOf": [{"$ref": f"#/components/schemas/{block.__name__}"} for block in _BLOCKS]}
     ),
 ]
 _MESSAGE = msgspec.defstruct(
     "Message",
     [
-        (each.name, list[_BLOCK] if each.name == "content" else each.type)
-        if each.required or each.name == "content"
-        else (each.name, each.type, each.default)
-        for each in msgspec.structs.fields(message.Message)
+        (field.name, list[_BLOCK] if field.name == "content" else field.type)
+        if field.required or field.name == "content"
+        else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(message.Message)
     ],
     namespace={"__doc__": message.Message.__doc__},
     tag_field="type",
@@ -109,7 +109,7 @@ _MESSAGE = msgspec.defstruct(
 @cache
 def _list_of(entry: Any, name: str) -> Any:
     """A page of a list of these."""
-    ids = [(each, str | None) for each in ("first_id", "last_id")]
+    ids = [(id_, str | None) for id_ in ("first_id", "last_id")]
     fields = [("data", list[entry]), *ids, ("has_more", bool)]
     doc = "A page of a list. Without entries it has no ids."
     return msgspec.defstruct(name, fields, namespace={"__doc__": doc}, tag_field="object", tag="list")
@@ -313,13 +313,13 @@ def _summary(route: Route) -> str:
 
 def _types(operation: Operation) -> list[Any]:
     given = operation.request if isinstance(operation.request, tuple) else (operation.request,)
-    return [each for each in (*given, operation.form, operation.answer) if each is not None]
+    return [type_ for type_ in (*given, operation.form, operation.answer) if type_ is not None]
 
 
 def _schema(type_: Any, known: Mapping[str, Any]) -> Any:
     """The schema of a type, or of any of several."""
     if isinstance(type_, tuple):
-        return {"anyOf": [known[repr(each)] for each in type_]}
+        return {"anyOf": [known[repr(alternative)] for alternative in type_]}
     return {} if type_ is None else known[repr(type_)]
 
 
@@ -330,7 +330,7 @@ def _operation(
     if operation.events:
         events = operation.api.media_type.partition(b";")[0].decode()
         content[events] = {}  # OpenAPI 3.1 has no schema for the events of a stream
-    said: dict[str, Any] = {
+    description: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),
         "summary": summary,
         "tags": [path.split("/")[2] if path.startswith("/v1/") else "server"],
@@ -347,13 +347,13 @@ def _operation(
         },
     }
     if operation.request is not None:
-        said["requestBody"] = _body(JSON, _schema(operation.request, known))
+        description["requestBody"] = _body(JSON, _schema(operation.request, known))
     if operation.form is not None:
         fields = {
             "allOf": [_schema(operation.form, known), {"properties": {operation.file: {"format": "binary"}}}]
         }
-        said["requestBody"] = _body("multipart/form-data", fields)
-    return said
+        description["requestBody"] = _body("multipart/form-data", fields)
+    return description
 
 
 def _body(media_type: str, schema: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class OriginRules:
         self._any_address = _is_unspecified(settings.host)
         self._own = self._named | {_normal(settings.host)}
         self._any_origin = ANY in settings.allow_origin
-        self._origins = frozenset(each.encode() for each in settings.allow_origin)
+        self._origins = frozenset(origin.encode() for origin in settings.allow_origin)
         self._serves = lru_cache(KEPT)(self._is_own)
 
     def check(self, scope: Scope) -> None:
@@ -137,8 +137,8 @@ def _name_of(host: bytes) -> str | None:
 
 @lru_cache(KEPT)
 def _parsed(host: bytes) -> str | None:
-    found = _HOST.fullmatch(host.decode("latin-1"))
-    return None if found is None else _normal(found["name"])
+    match = _HOST.fullmatch(host.decode("latin-1"))
+    return None if match is None else _normal(match["name"])
 
 
 def _normal(name: str) -> str:

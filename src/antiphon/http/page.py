@@ -90,11 +90,11 @@ def _files() -> Mapping[str, _File]:
     found = {}
     static = files("antiphon.http").joinpath("static")
     for prefix, folder in (("", static), ("vendor/", static.joinpath("vendor"))):
-        for each in folder.iterdir():
-            if (type_ := _TYPES.get(each.name.rpartition(".")[2])) is not None:
-                body = each.read_bytes()
+        for path in folder.iterdir():
+            if (type_ := _TYPES.get(path.name.rpartition(".")[2])) is not None:
+                body = path.read_bytes()
                 own = {"content-type": f"{type_}; charset=utf-8", "etag": _tag(body)}
-                found[prefix + each.name] = _File(body, {**_HEADERS, **own})
+                found[prefix + path.name] = _File(body, {**_HEADERS, **own})
     return found
 
 

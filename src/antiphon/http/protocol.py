@@ -37,7 +37,7 @@ from antiphon.apis.errors import encode_error
 from antiphon.config import Settings
 from antiphon.core.errors import EngineNotReadyError, RequestError
 from antiphon.core.limits import DEFAULTS, LIMIT_EXCEEDED, Limits
-from antiphon.core.plain_tokens import ChunkedBody
+from antiphon.core.plain_tokens import ChunkedBody, chunk_of
 
 log = structlog.get_logger()
 
@@ -97,12 +97,12 @@ class Bounded(Protocol):
 class Connections:
     """The connections of a server, and the unsent bytes by client address.
 
-    There are at most `most` connections: for each further one, a connection of the address with the most is
-    closed, the oldest idle one, or else the newest. So no client can keep others out.
+    There are at most `maximum` connections. For each further one, one is closed: of the address that has most
+    of them, the oldest idle one, or else the newest. So no client can keep others out.
     """
 
-    def __init__(self, most: int, unread: int) -> None:
-        self._most = most
+    def __init__(self, maximum: int, unread: int) -> None:
+        self._maximum = maximum
         self._unread = unread
         self._of: dict[str, dict[Bounded, int]] = {}  # the bytes that wait, by address
         self._waiting = Counter[str]()
@@ -112,21 +112,23 @@ class Connections:
         """A connection was made."""
         self._of.setdefault(_address(connection), {})[connection] = 0
         self._count += 1
-        if self._count > self._most:
-            theirs = max(self._of.values(), key=len)
-            closed = next((each for each in theirs if not each.answering), None) or next(reversed(theirs))
+        if self._count > self._maximum:
+            connections = max(self._of.values(), key=len)
+            closed = next((idle for idle in connections if not idle.answering), None) or next(
+                reversed(connections)
+            )
             self.remove(closed)
             closed.transport.abort()
 
     def remove(self, connection: Bounded) -> None:
         """A connection is closed, or another protocol has it."""
         address = _address(connection)
-        theirs = self._of.get(address, {})
-        if connection in theirs:
+        connections = self._of.get(address, {})
+        if connection in connections:
             self.waits(connection, 0)
-            del theirs[connection]
+            del connections[connection]
             self._count -= 1
-            if not theirs:
+            if not connections:
                 del self._of[address]
 
     def waits(self, connection: Bounded, size: int) -> None:
@@ -135,11 +137,11 @@ class Connections:
         The connection is closed if there are too many for its address.
         """
         address = _address(connection)
-        theirs = self._of.get(address, {})
-        if connection not in theirs:
+        connections = self._of.get(address, {})
+        if connection not in connections:
             return
-        self._waiting[address] += size - theirs[connection]
-        theirs[connection] = size
+        self._waiting[address] += size - connections[connection]
+        connections[connection] = size
         if not self._waiting[address]:
             del self._waiting[address]
         elif size and self._waiting[address] > self._unread:
@@ -185,7 +187,7 @@ class _Cycle(RequestResponseCycle):
         """Write the head, and the first part of the body, if there is any yet."""
         self.chunked_encoding = True
         head = (*self._head(message), b"transfer-encoding: chunked\r\n\r\n")
-        self.transport.write(b"".join((*head, b"%x\r\n" % len(first), first, b"\r\n") if first else head))
+        self.transport.write(b"".join((*head, *chunk_of(first)) if first else head))
 
     def _answer(self, message: Any, body: bytes) -> None:
         """Write a whole response."""
@@ -234,7 +236,7 @@ class StreamProtocol(HttpToolsProtocol):
         self._deadline = 0.0
         self._timer: TimerHandle | None = None  # at the deadline, or before
         self._upgraded = False  # the last request offers another protocol
-        self._most = self.limits.header_bytes
+        self._maximum = self.limits.header_bytes
         self._head = 0  # bytes of the URL and the headers that are read
         self._pieces = 0  # bytes of further pieces of this head, or between parts of the body
         self._chunks = 0
@@ -278,7 +280,7 @@ class StreamProtocol(HttpToolsProtocol):
         elif self._awaited in _SENT and self._refusal is None:
             # All are of this head, or between parts of the body: they may be one header.
             self._pieces += len(data)
-            if self._pieces > self._most:
+            if self._pieces > self._maximum:
                 with suppress(_RefusedError):
                     self._refuse_head()
                 self.send_400_response("")
@@ -307,7 +309,7 @@ class StreamProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> NoReturn:
         """Raise _RefusedError for a head that is too long."""
-        what = f"The URL and the headers have more than {self._most} bytes"
+        what = f"The URL and the headers have more than {self._maximum} bytes"
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "header_bytes", what)
 
     def _refuse(self, status: HTTPStatus, limit: str, what: str) -> NoReturn:
@@ -381,14 +383,14 @@ class StreamProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """Count it."""
         self._head += len(url)
-        if self._head > self._most:
+        if self._head > self._maximum:
             self._refuse_head()
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count the header, and store it as uvicorn does: there are many."""
         self._head += len(name) + len(value) + 4  # the colon, the space and the end of the line
-        if self._head > self._most:
+        if self._head > self._maximum:
             self._refuse_head()
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":

@@ -105,7 +105,7 @@ def handler(use_case: Callable[..., Awaitable[bytes]], *readers: Reader) -> Hand
 
 def _check_ignored(names: Sequence[str], read: Sequence[object]) -> None:
     """Log query parameters that nobody reads. Raises RequestError for those of a list: it would be longer."""
-    if any(isinstance(each, Paging) for each in read) and (others := [*filter(_may_narrow, names)]):
+    if any(isinstance(value, Paging) for value in read) and (others := [*filter(_may_narrow, names)]):
         message = f"This list has no parameter '{others[0][:LONGEST_NAME]}'. Leave it out."
         raise RequestError(message, param=others[0][:LONGEST_NAME])
     _log_ignored(names)
@@ -161,30 +161,30 @@ async def read_json(request: Request, limit: str = "body_bytes", api: Api = OPEN
 
 def body_of(request: Request, limit: str) -> AsyncGenerator[bytes, None]:
     """The body in parts, decompressed, up to a limit of bytes. Raises RequestError."""
-    most: int = getattr(app_of(request).limits, limit)
+    maximum: int = getattr(app_of(request).limits, limit)
     # Refused before it is read, if its length is known; that of a chunked body is not.
     announced = header_of(request.scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > most:
-        raise too_large(limit, most)
-    parts = _received(request.receive, _Counter(limit, most))
+    if announced is not None and announced.isdigit() and int(announced) > maximum:
+        raise too_large(limit, maximum)
+    parts = _received(request.receive, _Counter(limit, maximum))
     if header_of(request.scope, b"content-encoding") is None:
         return parts
     fields = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
-    return decoded_parts(parts, fields, lambda: _Counter(limit, most).count)
+    return decoded_parts(parts, fields, lambda: _Counter(limit, maximum).count)
 
 
 class _Counter:
     """Counts the bytes of a body."""
 
-    def __init__(self, limit: str, most: int) -> None:
+    def __init__(self, limit: str, maximum: int) -> None:
         self._limit = limit
-        self._most = self._left = most
+        self._maximum = self._left = maximum
 
     def count(self, part: bytes) -> bytes:
-        """The part. Raises BodyTooLargeError if there are more than `most`, the value of the `limit`."""
+        """The part. Raises BodyTooLargeError if there are more than `maximum`, the value of the `limit`."""
         self._left -= len(part)
         if self._left < 0:
-            raise too_large(self._limit, self._most)
+            raise too_large(self._limit, self._maximum)
         return part
 
 
@@ -199,9 +199,9 @@ async def _received(receive: Receive, counter: _Counter) -> AsyncGenerator[bytes
         more = message.get("more_body", False)
 
 
-def too_large(limit: str, most: int) -> BodyTooLargeError:
+def too_large(limit: str, maximum: int) -> BodyTooLargeError:
     """The error of a body that has more bytes than a limit allows."""
-    message = f"The request body has more than {most} bytes, the limit '{limit}' of this server."
+    message = f"The request body has more than {maximum} bytes, the limit '{limit}' of this server."
     return BodyTooLargeError(message, code=LIMIT_EXCEEDED)
 
 
@@ -268,34 +268,36 @@ class Query:
             raise _wrong(name, "Use true or false.")
         return _BOOLEANS[value]
 
-    def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
-        """A whole number between `least` and `most`."""
+    def number(self, name: str, default: int, *, minimum: int, maximum: int | None = None) -> int:
+        """A whole number between `minimum` and `maximum`."""
         value = self._get(name)
         if value is None:
             return default
         number = int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else -1
-        if number < least or (most and number > most):
-            to = f" to {most}" if most else " on"
-            raise _wrong(name, f"Use a number from {least}{to}.")
+        if number < minimum or (maximum and number > maximum):
+            to = f" to {maximum}" if maximum else " on"
+            raise _wrong(name, f"Use a number from {minimum}{to}.")
         return number
 
-    def paging(self, order: Order = "desc", limit: int = Paging().limit, most: int = MOST_ON_PAGE) -> Paging:
+    def paging(
+        self, order: Order = "desc", limit: int = Paging().limit, maximum: int = MOST_ON_PAGE
+    ) -> Paging:
         """Which part of a list is wanted: `order` and `limit`, by default these, `after` and `before`."""
-        wanted = self._get("order") or order
-        if wanted not in ("asc", "desc"):
+        chosen = self._get("order") or order
+        if chosen not in ("asc", "desc"):
             raise _wrong("order", "Use asc or desc.")
-        limit = self.number("limit", limit, least=1, most=most)
-        return Paging(cast(Order, wanted), self.text("after"), self.text("before"), limit)
+        limit = self.number("limit", limit, minimum=1, maximum=maximum)
+        return Paging(cast(Order, chosen), self.text("after"), self.text("before"), limit)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """The parameters of the form `prefix[KEY]`, by key."""
-        found = {
+        values = {
             name: value
             for name, value in self._values.items()
             if name.startswith(f"{prefix}[") and name.endswith("]")
         }
-        self._names.update(found)
-        return {name[len(prefix) + 1 : -1]: value for name, value in found.items()}
+        self._names.update(values)
+        return {name[len(prefix) + 1 : -1]: value for name, value in values.items()}
 
 
 def _wrong(name: str, remedy: str) -> RequestError:

@@ -116,7 +116,7 @@ async def create(request: Request) -> Answer:
 async def retrieve(request: Request) -> Answer:
     """The response in its current state, or its events from `starting_after` on."""
     app, target, query = app_of(request), _target(request), query_of(request)
-    after = query.number("starting_after", -1, least=0)
+    after = query.number("starting_after", -1, minimum=0)
     if query.flag("stream"):
         driver = await stored.events(*target, after)
         return LogStream(driver, app.settings, _framing(query.flag("include_obfuscation")))

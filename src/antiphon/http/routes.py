@@ -15,7 +15,7 @@ from antiphon.http.request import app_of, owner_of, read_request, request_id_of
 from antiphon.run.drive import Driver
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-Answer = Callable[[App, Any, str, str | None], Awaitable[Driver]]
+UseCase = Callable[[App, Any, str, str | None], Awaitable[Driver]]
 """A use case that answers a request of an owner, who may have given it an id in a header."""
 
 
@@ -43,24 +43,24 @@ class ApiRoute(Route):
 
 
 def answers(
-    path: str, type_: type[Any], answer: Answer, body: type[Any] | None = None, api: Api = OPENAI
+    path: str, type_: type[Any], use_case: UseCase, body: type[Any] | None = None, api: Api = OPENAI
 ) -> ApiRoute:
-    """A row that takes requests of this type, by POST, and answers them: if they have `stream`, as one.
+    """A row: POST requests of this type are answered, as a stream if their `stream` says so.
 
-    A full answer has a `body` of that type.
+    `body` is the type of full answers.
     """
 
     async def handle(request: Request) -> EventStream | FullAnswer:
         app, wire = app_of(request), await read_request(request, type_, api=api)
-        driver = await answer(app, wire, owner_of(request), request_id_of(request))
+        driver = await use_case(app, wire, owner_of(request), request_id_of(request))
         return EventStream(driver, app.settings, api=api) if wire.stream else FullAnswer(driver, app.settings)
 
-    handle.__doc__ = answer.__doc__
+    handle.__doc__ = use_case.__doc__
     return ApiRoute(path, handle, api, ["POST"], AnswerTypes(type_, body))
 
 
 class ApiTable:
-    """The API of each path: that of the row with the longest beginning, before its first parameter."""
+    """The API of each path: of the rows whose path, up to its first parameter, begins it, the longest."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         rows = [route for route in routes if isinstance(route, ApiRoute) and route.api is not OPENAI]

@@ -185,14 +185,14 @@ class HttpServer(uvicorn.Server):
     @contextmanager
     def taking_signals(self) -> Iterator[None]:
         """Handle signals, before the socket listens: Python may lose exceptions of its own handler."""
-        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {key: signal.signal(key, self.handle_exit) for key in (signal.SIGINT, signal.SIGTERM)}
         # Until the loop runs, and can read the keys again: by itself a SIGHUP ends a process.
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for key, handler in before.items():
+                signal.signal(key, handler)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -262,15 +262,17 @@ class HttpServer(uvicorn.Server):
 
 def _connections(limits: Limits) -> int:
     """The largest number of connections: the limit, if the system allows that many files."""
-    wanted = limits.connections
+    configured = limits.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted + FILES:
-        soft = wanted + FILES if hard == resource.RLIM_INFINITY else min(wanted + FILES, hard)
+    if soft < configured + FILES:
+        soft = configured + FILES if hard == resource.RLIM_INFINITY else min(configured + FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    most = min(wanted, max(soft - FILES, soft // 2))
-    if most < wanted:
-        log.warning("the system allows for few open files: raise `ulimit -n`", connections=most, files=soft)
-    return most
+    possible = min(configured, max(soft - FILES, soft // 2))
+    if possible < configured:
+        log.warning(
+            "the system allows for few open files: raise `ulimit -n`", connections=possible, files=soft
+        )
+    return possible
 
 
 async def _trim() -> None:

@@ -164,8 +164,8 @@ class _Conversation:
             if message["type"] == "websocket.disconnect":
                 return
             if self._waiting.full():
-                most = self.limits.socket_messages
-                self.refusal = f"More than {most} messages wait, the limit 'socket_messages'."
+                limit = self.limits.socket_messages
+                self.refusal = f"More than {limit} messages wait, the limit 'socket_messages'."
                 return
             text = message.get("text")
             received = message["bytes"] if text is None else text.encode()
@@ -256,8 +256,8 @@ class _Conversation:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
         self._remembered[creation.id] = turn = [*creation.history, *new]
-        held, most = self._hold(sum(map(len, turn))), self.limits.socket_bytes // 2  # messages have room, too
-        while self._remembered and (held > most or len(self._remembered) > self.limits.socket_turns):
+        held, limit = self._hold(sum(map(len, turn))), self.limits.socket_bytes // 2  # messages need room
+        while self._remembered and (held > limit or len(self._remembered) > self.limits.socket_turns):
             held = self._drop(next(iter(self._remembered)))
 
     def _drop(self, turn_id: str) -> int:

@@ -107,7 +107,7 @@ class ServedModel:
         self._adapters = engine if isinstance(engine, Adapters) else None
         self._probe = None
         if isinstance(engine, Probed):
-            self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, most=HUNG_SECONDS)
+            self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, timeout=HUNG_SECONDS)
         self._settings = settings
         self._template = template
         self._render = render
@@ -159,7 +159,7 @@ class ServedModel:
     @property
     def tokens_now(self) -> int:
         """The tokens so far of its generations that are under way."""
-        return 0 if self.model is None else sum(each.tokens for each in self.model.writing)
+        return 0 if self.model is None else sum(generation.tokens for generation in self.model.writing)
 
     async def state(self) -> ModelState:
         """Whether it can answer, as its engine reports; an engine that may be unavailable is probed."""

@@ -107,7 +107,7 @@ class Models:
 
     def _check_names(self) -> None:
         seen: set[str] = set()
-        for name in (*self.names, *(each for served in self._served for each in served.patterns)):
+        for name in (*self.names, *(pattern for served in self._served for pattern in served.patterns)):
             if name in seen:
                 raise EngineError(f"Two models are called '{name}'. Rename one.")
             seen.add(name)
@@ -227,13 +227,13 @@ class Models:
 
     def _find(self, name: str) -> tuple[ServedModel, str | None]:
         """The model of that name, and the adapter if the name is that of one. Raises NotFoundError."""
-        known, found = name, self._lookup(name)
-        if found is None and self.default is not None:
-            known, found = self.default, self._lookup(self.default)
-        if found is None or not _may_use(known, found):
+        known, match = name, self._lookup(name)
+        if match is None and self.default is not None:
+            known, match = self.default, self._lookup(self.default)
+        if match is None or not _may_use(known, match):
             message = f"The model '{name}' does not exist. Use one of: {self._known_names()}."
             raise NotFoundError(message, param="model", code="model_not_found")
-        return found
+        return match
 
     def _lookup(self, name: str) -> tuple[ServedModel, str | None] | None:
         for served in self._served:
@@ -247,12 +247,12 @@ class Models:
         return None
 
     def _known_names(self) -> str:
-        patterns = (each for served in self._served for each in served.patterns)
+        patterns = (pattern for served in self._served for pattern in served.patterns)
         return ", ".join((*self._usable(), *filter(observed().account.may_use, patterns)))
 
     def _usable(self) -> Iterator[str]:
         """Those of the names that the key may use."""
-        return (name for name in self.names if (found := self._lookup(name)) and _may_use(name, found))
+        return (name for name in self.names if (match := self._lookup(name)) and _may_use(name, match))
 
     # Replicas
 
@@ -266,8 +266,8 @@ class Models:
 
         Raises NotFoundError if there is none.
         """
-        found = [served.drain(replica, drained=drained) for served in self._served]
-        if not any(found):
+        drains = [served.drain(replica, drained=drained) for served in self._served]
+        if not any(drains):
             names = ", ".join(dict.fromkeys(state.name for _, state in self.replicas)) or "none"
             message = f"There is no replica '{replica}'. There are: {names}."
             raise NotFoundError(message, param="replica")
@@ -285,14 +285,14 @@ class Models:
         if name in self.names and not (again and owner):
             message = f"There is a model '{name}' already. Use another name, or load_inplace for an adapter."
             raise RequestError(message, param="lora_name")
-        takes = [each for each in self._served if each.takes_adapters]
-        served = owner or next(iter((*takes, *self._served)))
+        with_adapters = [model for model in self._served if model.takes_adapters]
+        served = owner or next(iter((*with_adapters, *self._served)))
         if base is not None:
-            found = self._lookup(base)  # which is not answered by default
-            if found is None:
+            match = self._lookup(base)  # which is not answered by default
+            if match is None:
                 message = f"The model '{base}' does not exist. Use one of: {self._known_names()}."
                 raise NotFoundError(message, param="base_model_name", code="model_not_found")
-            served = found[0]
+            served = match[0]
         await served.load_adapter(name, path)
         log.info("adapter loaded", name=name, model=served.names[0])
 
@@ -375,10 +375,10 @@ class Models:
     async def _load(self, served: ServedModel) -> None:
         async with self._changing:  # in sequence: two would both find the same room
             while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
-                idle = [each for each in self._served if each.loaded and each.memory and not each.uses]
+                idle = [model for model in self._served if model.loaded and model.memory and not model.uses]
                 if idle:
                     self._check_may_free(served)
-                    await min(idle, key=lambda each: each.last_used).unload()
+                    await min(idle, key=lambda model: model.last_used).unload()
                 else:
                     self._freed.clear()
                     await self._freed.wait()
@@ -430,12 +430,12 @@ class _Hold:
         self._models.release(self._served)
 
 
-def _may_use(name: str, found: tuple[ServedModel, str | None]) -> bool:
+def _may_use(name: str, match: tuple[ServedModel, str | None]) -> bool:
     """Whether the key of the request is for a model, by this name or by its own."""
     account = observed().account
     if not account.permissions.models:
         return True
-    served, adapter = found
+    served, adapter = match
     canonical = served.names[0] if served.names and adapter is None else name
     return account.may_use(name, canonical)
 

@@ -1,7 +1,7 @@
 """A probe that all who ask share: it runs at most now and then, and nobody waits for it for long.
 
 Whoever asks gets the result of the last probe, after waiting a moment for one that runs. So a part that
-hangs is noticed after `most` seconds, one that fails at once, and one that is slow for a moment is not.
+hangs is noticed after `timeout` seconds, one that fails at once, and one that is slow for a moment is not.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 class SharedProbe:
     """Runs `check` when the last result is older than `fresh` seconds.
 
-    It fails by any exception, or if it takes `most` seconds.
+    It fails by any exception, or if it takes `timeout` seconds.
     """
 
-    def __init__(self, check: Callable[[], Awaitable[object]], *, fresh: float, most: float) -> None:
+    def __init__(self, check: Callable[[], Awaitable[object]], *, fresh: float, timeout: float) -> None:
         self._check = check
         self._fresh = fresh
-        self._most = most
+        self._timeout = timeout
         self._running: asyncio.Task[None] | None = None
         self._ended_at: float | None = None
         self._failure: Exception | None = None
@@ -33,7 +33,7 @@ class SharedProbe:
 
     async def _run(self) -> None:
         try:
-            async with asyncio.timeout(self._most):
+            async with asyncio.timeout(self._timeout):
                 await self._check()
         except Exception as error:
             self._failure = error

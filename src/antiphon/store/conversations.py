@@ -149,9 +149,9 @@ def _delete_item(
     return conversation, len(positions)
 
 
-def _blobs(transaction: Transaction, which: ColumnElement[bool]) -> set[str]:
+def _blobs(transaction: Transaction, condition: ColumnElement[bool]) -> set[str]:
     """The digests that these items refer to."""
-    named = select(item_table.c.blobs).where(which, item_table.c.blobs.is_not(None))
+    named = select(item_table.c.blobs).where(condition, item_table.c.blobs.is_not(None))
     return {digest for row in transaction.execute(named) for digest in row.blobs.split()}
 
 

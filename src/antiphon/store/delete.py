@@ -64,9 +64,9 @@ def delete_children(transaction: Transaction, table: Table, ids: Collection[str]
     return done
 
 
-async def delete_parent(database: Database, table: Table, which: ColumnElement[bool]) -> bool:
+async def delete_parent(database: Database, table: Table, condition: ColumnElement[bool]) -> bool:
     """Delete the parent; returns whether there was one."""
-    existed, done = await database.write(_delete_one, (table, which))
+    existed, done = await database.write(_delete_one, (table, condition))
     if not done:
         database.begin(clear)
     return existed
@@ -81,8 +81,8 @@ async def clear(database: Database) -> None:
 @one_by_one
 def _delete_one(transaction: Transaction, parent: tuple[Table, ColumnElement[bool]]) -> tuple[bool, bool]:
     """Whether there was such a parent, and whether all of it is deleted."""
-    table, which = parent
-    parent_id = transaction.execute(select(table.c.id).where(which).with_for_update()).scalar()
+    table, condition = parent
+    parent_id = transaction.execute(select(table.c.id).where(condition).with_for_update()).scalar()
     return parent_id is not None, parent_id is None or delete_parents(transaction, table, [parent_id])
 
 
@@ -172,10 +172,10 @@ def delete_container_files(transaction: Transaction, ids: Collection[str]) -> No
     release_blobs(transaction, blob_holders.c.holder.in_(ids))
 
 
-def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
+def detach_files(transaction: Transaction, files: ColumnElement[bool]) -> None:
     """Remove files from vector stores: they are not found any more, and the sweep deletes their chunks."""
     table = vector_store_files
-    condition = which & and_(ATTACHED)
+    condition = files & and_(ATTACHED)
     rows = transaction.execute(select(table).where(condition).order_by(table.c.id).with_for_update()).all()
     for row in rows:
         transaction.count(row.owner, -row.usage_bytes)
@@ -184,19 +184,19 @@ def detach_files(transaction: Transaction, which: ColumnElement[bool]) -> None:
     transaction.execute(update(table).where(condition).values(gone))
 
 
-def release_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
+def release_blobs(transaction: Transaction, condition: ColumnElement[bool]) -> None:
     """Delete holders of blobs. A blob without holders is marked as abandoned; the sweep deletes its bytes."""
-    held = set(transaction.execute(select(blob_holders.c.blob_id).where(which)).scalars())
+    held = set(transaction.execute(select(blob_holders.c.blob_id).where(condition)).scalars())
     if not held:
         return
     # Locks them first: another server that adds a holder at the same time comes before, or finds no blob.
     transaction.execute(select(blobs.c.id).where(blobs.c.id.in_(held)).order_by(blobs.c.id).with_for_update())
-    transaction.execute(delete(blob_holders).where(which))
+    transaction.execute(delete(blob_holders).where(condition))
     left = select(blob_holders.c.holder).where(blob_holders.c.blob_id == blobs.c.id).exists()
     abandon_blobs(transaction, blobs.c.id.in_(held) & ~left)
 
 
-def abandon_blobs(transaction: Transaction, which: ColumnElement[bool]) -> None:
+def abandon_blobs(transaction: Transaction, condition: ColumnElement[bool]) -> None:
     """Mark blobs as abandoned: they are not counted any more, and the next sweep deletes them."""
-    uncount(transaction, blobs, blobs.c.size, which)
-    transaction.execute(update(blobs).where(which).values(digest=None, size=0, expires_at=0.0))
+    uncount(transaction, blobs, blobs.c.size, condition)
+    transaction.execute(update(blobs).where(condition).values(digest=None, size=0, expires_at=0.0))

@@ -170,5 +170,5 @@ def _place(connection: Connection, listing: Listing, paging: Paging, param: str)
 
 
 def _beyond(keys: Sequence[ColumnElement[Any]], place: Sequence[Any], ascending: bool) -> ColumnElement[bool]:
-    here, there = tuple_(*keys), tuple_(*place)
-    return here > there if ascending else here < there
+    columns, values = tuple_(*keys), tuple_(*place)
+    return columns > values if ascending else columns < values

@@ -38,10 +38,10 @@ def stored_size(*columns: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def uncount(
-    transaction: Transaction, table: Table, size: ColumnElement[Any], which: ColumnElement[bool]
+    transaction: Transaction, table: Table, size: ColumnElement[Any], condition: ColumnElement[bool]
 ) -> None:
     """Uncount rows that are deleted next. It locks them: concurrent transactions find none."""
-    rows = select(table.c.owner, size.label("size")).where(which).order_by(table.c.id).with_for_update()
+    rows = select(table.c.owner, size.label("size")).where(condition).order_by(table.c.id).with_for_update()
     for row in transaction.execute(rows).all():
         transaction.count(row.owner, -row.size)
 

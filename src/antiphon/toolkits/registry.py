@@ -37,7 +37,7 @@ def find(name: str) -> Toolkit:
 
 
 class Toolkits:
-    """The toolkits of a server: one for each type of tool, the last.
+    """The toolkits of a server. Of several with one type, the last counts.
 
     Raises ValueError if two show items or blocks of one type, or store details of one tag.
     """

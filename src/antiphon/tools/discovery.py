@@ -50,7 +50,7 @@ REMEDIES: Mapping[str, str] = {
     "namespace": "The Responses API has them. Here give each function of it as a tool of its own.",
     "allowed_tools": "Give it as 'tool_choice'.",
 }
-"""Type → the remedy that makes the server run such tools, or the replacement: of all but toolkits."""
+"""Type without a toolkit → how a server gets such tools, or what replaces them."""
 
 
 class ToolRequester(Struct, frozen=True):
@@ -59,8 +59,8 @@ class ToolRequester(Struct, frozen=True):
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
     conversation, by label; `container` is the last one in which programs ran in it. `names` are those of the
     client's own functions. With `items` the API shows listings, and requests for approvals, as items.
-    `defaults` are the settings of tools that every request has. `remedies` are those of toolkits, by type of
-    their tool.
+    `defaults` are the settings of tools that every request has. `remedies` are those of toolkits, by type or
+    alias.
     """
 
     owner: str = ""

@@ -127,14 +127,14 @@ async def referenced_items(
     app: App, owner: str, given: str | list[Any] | None, param: str
 ) -> Mapping[str, bytes]:
     """The payloads of the stored items that items of a request refer to, by id. Raises RequestError."""
-    wanted, limits = references(given), app.limits
-    if not wanted:
+    ids, limits = references(given), app.limits
+    if not ids:
         return {}
-    limits.check("references", len(wanted), param)
-    found = await app.storage.store.responses.items(owner, {*wanted})
-    if (size := sum(len(found.get(id_, b"")) for id_ in wanted)) > limits.history_bytes:
+    limits.check("references", len(ids), param)
+    items = await app.storage.store.responses.items(owner, {*ids})
+    if (size := sum(len(items.get(id_, b"")) for id_ in ids)) > limits.history_bytes:
         limits.refuse("history_bytes", param, f"The items that '{param}' refers to have {size} bytes")
-    return found
+    return items
 
 
 async def count_input_tokens(app: App, request: CountTokens, owner: str) -> PromptSize:

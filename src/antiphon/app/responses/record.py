@@ -49,8 +49,8 @@ def recorded_listings(entries: Sequence[LogEntry]) -> Mapping[str, Listing]:
     """The listings of remote servers when a response was begun, by label, for servers that continue it."""
     lines = [line for entry in entries for line in logged_events(entry) if event_type(line) == ITEM_DONE]
     items = [msgspec.json.decode(line)["item"] for line in lines if b'"mcp_list_tools"' in line]
-    found = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
-    return {listing.label: listing for listing in found}
+    listings = [listing for item in items if (listing := listing_of(item, known=False)) is not None]
+    return {listing.label: listing for listing in listings}
 
 
 def _so_far(record: ResponseRecord, entries: Sequence[LogEntry]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import msgspec
 from antiphon.apis.lists import encode_objects, encode_stored
 from antiphon.apis.responses.errors import encode_stream_error
 from antiphon.apis.responses.resource import DeletedResponse, ListedResponse
-from antiphon.apis.responses.stored import StoredItem
 from antiphon.app.app import App
 from antiphon.app.attachments import shown_page
 from antiphon.app.log_source import LogProjection, LogSource
@@ -25,12 +24,12 @@ CANCEL_TIMEOUT = 10.0
 
 async def list_responses(app: App, owner: str, background: bool | None, paging: Paging) -> bytes:
     """A page of the responses of this owner, without their content; `background` is an optional filter."""
-    found = await app.storage.store.responses.summaries(owner, background, paging)
+    page = await app.storage.store.responses.summaries(owner, background, paging)
     entries = [
-        ListedResponse(each.id, int(each.created_at), each.status, each.model, each.background)
-        for each in found.data
+        ListedResponse(summary.id, int(summary.created_at), summary.status, summary.model, summary.background)
+        for summary in page.data
     ]
-    return encode_objects(entries, has_more=found.has_more)
+    return encode_objects(entries, has_more=page.has_more)
 
 
 async def retrieve(app: App, owner: str, response_id: str) -> bytes:
@@ -91,8 +90,7 @@ async def list_input_items(app: App, owner: str, response_id: str, paging: Pagin
 
 async def encode_items(app: App, page: Page[ItemRecord]) -> bytes:
     """The body of a list of items, which may be large."""
-    items = [StoredItem(item.id, item.type, item.payload) for item in page.data]
-    entries = [(item.id, item.payload) for item in items]
+    entries = [(item.id, item.payload) for item in page.data]
     return await app.large.run(lambda: encode_stored(entries, has_more=page.has_more))
 
 

@@ -17,6 +17,11 @@ ACTION = "python"
 MAX_PARSED = 2**14
 """The longest code in characters whose last expression is searched; parsing it takes some 25 ms."""
 
+SILENT = "[Nothing was printed.]"
+BUSY = "Too many programs are running. Try again later, or continue without running code."
+BROKEN = "Code cannot be run at the moment. Continue without it."
+"""What the model is told of a program that printed nothing, did not begin, or could not."""
+
 _SHOW = "\nif _ is not None: print(repr(_))"
 _NO_VALUE = "\nNone"
 _LINE_END = re.compile("\r\n?")

@@ -24,7 +24,7 @@ from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.toolkits.code_interpreter.cell import ACTION, as_cell, code_of
+from antiphon.toolkits.code_interpreter.cell import ACTION, BROKEN, BUSY, SILENT, as_cell, code_of
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
@@ -80,9 +80,6 @@ _ANEW = "Its variables are lost. The next call starts a new interpreter."
 _TIMEOUT = f"The code was stopped: it took too long. {_ANEW}"
 _MEMORY = f"The code was stopped: it took more than {MEMORY >> 20} MiB of memory. {_ANEW}"
 _CRASH = f"The interpreter crashed. {_ANEW}"
-_BUSY = "Too many programs are running. Try again later, or continue without running code."
-_BROKEN = "Code cannot be run at the moment. Continue without it."
-_SILENT = "[Nothing was printed.]"
 
 log = structlog.get_logger()
 
@@ -126,10 +123,10 @@ class CodeInterpreter:
             # There is nothing to wait for, so sleeping takes no time.
             return await pool.checkout(limits=limits, os_policy={"sleep": "zero"}).__aenter__()
         except TimeoutError as error:
-            raise ToolError(_BUSY) from error
+            raise ToolError(BUSY) from error
         except (RuntimeError, OSError) as error:
             log.exception("the code interpreter does not start")
-            raise ToolError(_BROKEN) from error
+            raise ToolError(BROKEN) from error
 
     async def _opened(self) -> AsyncMonty:
         async with self._opening:
@@ -168,7 +165,7 @@ class PythonSession:
             await self.close()
             printed.write_line(error.message)
             return ToolResult(str(printed), ProgramDetails(str(printed)), failed=True)
-        return ToolResult(str(printed) or _SILENT, ProgramDetails(str(printed)))
+        return ToolResult(str(printed) or SILENT, ProgramDetails(str(printed)))
 
     async def recall(self, action: str, arguments: Mapping[str, Any], result: ToolResult) -> None:
         """The code is run again, for the variables that it sets."""

@@ -24,7 +24,7 @@ from antiphon.core.hosts import unread
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.toolkits.code_interpreter.cell import ACTION, code_of
+from antiphon.toolkits.code_interpreter.cell import ACTION, BROKEN, BUSY, SILENT, code_of
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails, WrittenFile
 from antiphon.toolkits.code_interpreter.interpreter import (
     Content,
@@ -47,11 +47,8 @@ MOST_PICTURES = 8
 PICTURE_BYTES = 1024 * 1024
 """The most figures of a call that are shown, and the most bytes of each; others are files only."""
 
-_SILENT = "[Nothing was printed.]"
 _ANEW = "[The interpreter was restarted: variables are lost, files are kept.]"
 _NEXT = "Its variables and the files of this call are lost. The next call starts a new interpreter."
-_BUSY = "Too many programs are running. Try again later, or continue without running code."
-_BROKEN = "Code cannot be run at the moment. Continue without it."
 _EXPIRED = "The container has expired, and its files with it. Continue without it."
 
 log = structlog.get_logger()
@@ -211,14 +208,14 @@ class Interpreters:
         while len(self._workers) + self._starting >= self.limits.python_interpreters:
             idle = next((container for container in self._workers if container not in self._users), None)
             if idle is None:  # nobody waits for one: so it is no case for `core/permits.py`
-                raise ToolError(_BUSY)
+                raise ToolError(BUSY)
             await self._end(idle)
         self._starting += 1
         try:
             interpreter = await Interpreter.begin(self.sandbox.words)
         except OSError as error:
             log.exception("Python does not start")
-            raise ToolError(_BROKEN) from error
+            raise ToolError(BROKEN) from error
         finally:
             self._starting -= 1
         worker = self._workers[requested.id] = _Worker(name, interpreter, restarted)
@@ -346,7 +343,7 @@ class ContainerSession:
         logs = str(printed)
         details = ProgramDetails(logs, self._container.id, tuple(files.written))
         pictures = tuple(files.pictures[path] for path in ran.figures if path in files.pictures)
-        return ToolResult(_lines(logs, *self._file_notes(files, ran)) or _SILENT, details, media=pictures)
+        return ToolResult(_lines(logs, *self._file_notes(files, ran)) or SILENT, details, media=pictures)
 
     def _file_notes(self, files: "_WrittenFiles", ran: RunResult) -> list[str]:
         """Notes for the model on files, after the output."""
