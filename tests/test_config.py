@@ -4,8 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields, make_dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
@@ -421,6 +422,8 @@ def test_an_empty_variable_is_refused(
     ("toml", "says"),
     [
         ('reasoning_tags = ["a"]\n', "[reasoning_tags] provided by"),
+        ('engines = ["a"]\n', 'unknown option "engines" in'),
+        ("tools = {a = 1}\n", 'unknown option "tools" in'),
         ("prot = 1\n", '"prot" in'),
         ("prot = 1\n", "Did you mean port?"),
         ("version = 1\n", '"version"'),  # also the name of a command
@@ -599,6 +602,28 @@ def test_tools_that_make_no_sense_are_refused(
     refused: Callable[..., str], tokens: list[str], says: str
 ) -> None:
     assert says in refused(*tokens)
+
+
+def test_the_options_of_tools_with_similar_names_are_apart(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, option in {"a_b": "first", "a.b": "second", "a": "third"}.items():
+        options = make_dataclass("Options", [(option, str, "")], frozen=True)
+        options.__module__ = name  # it is `types`, whose fields are no options
+        module = ModuleType(name)
+        module.__path__ = []  # type: ignore[attr-defined]
+        module.__spec__ = ModuleSpec(name, None, is_package=True)
+        module.TOOLKIT = msgspec.structs.replace(  # type: ignore[attr-defined]
+            dice.TOOLKIT, type=option, options=options
+        )
+        monkeypatch.setitem(sys.modules, name, module)
+    names = ["--tool", "a", "--tool", "a.b", "--tool", "a_b"]
+    tools = serve(*names, "--first", "1", "--second", "2").tools
+    assert [vars(tools[name]) for name in ("a_b", "a.b", "a")] == [
+        {"first": "1"},
+        {"second": "2"},
+        {"third": ""},
+    ]
 
 
 @pytest.mark.parametrize("option", ["port", "tool", "model", "gpu_layers", "web_search"])

@@ -106,7 +106,12 @@ class ConfigFile:
 
 def _keys(arguments: ArgumentCollection) -> set[str]:
     """The names of all options in a file."""
-    return {name.removeprefix("--").replace("-", "_") for option in arguments for name in option.names}
+    return {
+        name.removeprefix("--").replace("-", "_")
+        for option in arguments
+        if option.parse
+        for name in option.names
+    }
 
 
 _ENVIRONMENT = Environment("ANTIPHON_", command=False)
@@ -186,7 +191,7 @@ def _table(name: str, table: type, **settings: Any) -> inspect.Parameter:
 
 
 def _keyword(toolkit: str) -> str:
-    return f"tool_{toolkit.replace('.', '_')}"
+    return f"tool_{toolkit.encode().hex()}"  # a name of Python, another one for each tool
 
 
 def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.http.api import client, prompt_of, text_of
 from tests.response_invariants import check, read_events, read_sse
 from tests.server import NO_TLS, Running, running
 from tests.server_process import START_SECONDS, serving
+from tests.toolkits import dice
 from tests.toolkits.dice import COLOUR, Dice, DicePresenter, Rolled
 
 MODULE = "tests.toolkits.dice"
@@ -352,6 +354,22 @@ def test_two_toolkits_that_store_details_of_one_tag_are_refused_at_start() -> No
                 ),
             ]
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (int, "The options of the tool tests.toolkits.dice are no dataclass."),
+        ("DiceOptions", "The options of the tool tests.toolkits.dice are no dataclass."),
+        (make_dataclass("Eyes", [("eyes", "Unknown", 6)]), "cannot be read: name 'Unknown' is not defined."),
+    ],
+)
+def test_options_that_no_command_can_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch, options: Any, why: str
+) -> None:
+    monkeypatch.setattr(dice, "TOOLKIT", replace(DICE, options=options))
+    with pytest.raises(ValueError, match=why):
+        find("tests.toolkits.dice")
 
 
 @pytest.mark.parametrize("name", ["nowhere", "tests.nowhere", "tests.toolkits.parts", "", ".", "json"])

@@ -17,7 +17,7 @@ from antiphon.store.records import StoreTuning
 from antiphon.store.store import Store
 
 DEFAULT_TUNING = StoreTuning()
-KNOWN = "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE."
+KNOWN = "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE, a module."
 """The error for any other URL, which is not shown: it may hold a password."""
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -55,7 +55,7 @@ async def open_store(url: str, limits: Limits = DEFAULTS, tuning: StoreTuning = 
     try:
         open_url: OpenUrl | None = find_part(_PACKAGE, _OTHER_NAMES.get(name, name), "open_url")
     except ImportError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"The store {name} cannot be opened: {error}") from error
     if open_url is None:
         raise ValueError(KNOWN)
     return await open_url(url, limits, tuning)

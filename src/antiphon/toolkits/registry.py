@@ -5,8 +5,10 @@ full. There is no list of toolkits.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from functools import cache
 from pkgutil import iter_modules
+from typing import get_type_hints
 
 from msgspec import Struct
 from msgspec.inspect import StructType, type_info
@@ -32,6 +34,12 @@ def find(name: str) -> Toolkit:
     except ImportError as error:
         raise ValueError(f"The tool {name} cannot be imported: {error}.") from error
     if isinstance(toolkit, Toolkit):
+        if not (isinstance(toolkit.options, type) and is_dataclass(toolkit.options)):
+            raise ValueError(f"The options of the tool {name} are no dataclass.")
+        try:
+            get_type_hints(toolkit.options)
+        except Exception as error:  # in annotations that are texts, there may be any expression
+            raise ValueError(f"The options of the tool {name} cannot be read: {error}.") from error
         return toolkit
     raise ValueError(f'There is no tool "{name}". Name the module of one, as in my_package.my_tool.')
 
