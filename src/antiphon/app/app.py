@@ -197,16 +197,16 @@ class App(Struct, frozen=True, dict=True):
         source: Source,
         projection: Projection,
         journal: Journal | None = None,
-        wanted: float | None = None,
+        seconds: float | None = None,
         requested_at: float | None = None,
     ) -> Driver:
-        """The driver of an answer, which may take `wanted` seconds since `requested_at`, or from now on.
+        """The driver of an answer, which may take so many `seconds` since `requested_at`, or from now on.
 
         The limit of the server also applies.
         """
         deadline = self.settings.deadline_seconds
-        if wanted is not None:
-            deadline = wanted if deadline is None else min(wanted, deadline)
+        if seconds is not None:
+            deadline = seconds if deadline is None else min(seconds, deadline)
         if deadline is not None and requested_at is not None:
             deadline -= time() - requested_at
         return Driver(source, projection, journal, deadline)

@@ -75,7 +75,7 @@ async def create_batch(app: App, request: BatchChatRequest, owner: str, header_i
     envelope = Envelope(answer, request.model, int(time()), system_fingerprint=fingerprint(request.model))
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     turns = [await app.attached(model, turn) for turn in accepted.turns]
-    return app.driver(AnswerSource(turns, model), projection, wanted=request.deadline_seconds)
+    return app.driver(AnswerSource(turns, model), projection, seconds=request.deadline_seconds)
 
 
 async def render(app: App, request: ChatRequest, owner: str) -> Rendered:

@@ -43,7 +43,7 @@ async def create(app: App, request: CompletionRequest, owner: str, header_id: st
         if request.stream
         else CompletionBuilder(envelope, layout, presentation)
     )
-    return app.driver(AnswerSource(accepted.turns, model), projection, wanted=request.deadline_seconds)
+    return app.driver(AnswerSource(accepted.turns, model), projection, seconds=request.deadline_seconds)
 
 
 def _echoed(accepted: AcceptedCompletion) -> int:
@@ -62,7 +62,7 @@ async def infill(app: App, request: InfillRequest, owner: str, header_id: str | 
     turn = replace(accepted.turns[0], parameters=INFILL_PARAMETERS)
     model = await app.models.model(request.model)
     projection = kind(envelope, request.response_fields)
-    return app.driver(AnswerSource([turn], model), projection, wanted=request.deadline_seconds)
+    return app.driver(AnswerSource([turn], model), projection, seconds=request.deadline_seconds)
 
 
 async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest, owner: str) -> Tokenized:

@@ -55,7 +55,7 @@ async def create(
     projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
     context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
     source = AnswerSource([await app.attached(model, accepted.turn, contents)], model, context)
-    return app.driver(source, projection, journal, wanted=request.deadline_seconds)
+    return app.driver(source, projection, journal, seconds=request.deadline_seconds)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:

@@ -87,15 +87,15 @@ def _answer(request: Request, path: str) -> Response:
 @cache
 def _files() -> Mapping[str, _File]:
     """All files by their paths: they are few, and small. Nothing else is served."""
-    found = {}
+    by_path = {}
     static = files("antiphon.http").joinpath("static")
     for prefix, folder in (("", static), ("vendor/", static.joinpath("vendor"))):
         for path in folder.iterdir():
             if (type_ := _TYPES.get(path.name.rpartition(".")[2])) is not None:
                 body = path.read_bytes()
                 own = {"content-type": f"{type_}; charset=utf-8", "etag": _tag(body)}
-                found[prefix + path.name] = _File(body, {**_HEADERS, **own})
-    return found
+                by_path[prefix + path.name] = _File(body, {**_HEADERS, **own})
+    return by_path
 
 
 def _tag(body: bytes) -> str:

@@ -82,12 +82,12 @@ async def transcribe(request: Request) -> Response:
             media_type = "application/octet-stream"
         fields = tuple((name, value) for name, value in given if name != "model")
         audio = TranscriptionRequest(data, name_of(upload), media_type, fields, translated)
-    wanted = converted(dict(given), TranscriptionForm)
-    check_model(wanted.model, app_of(request).limits)
-    if not wanted.model and app_of(request).models.default is None:
+    transcription = converted(dict(given), TranscriptionForm)
+    check_model(transcription.model, app_of(request).limits)
+    if not transcription.model and app_of(request).models.default is None:
         message = "Missing required parameter: 'model'."
         raise RequestError(message, param="model", code="missing_required_parameter")
-    reading = _Reading(vectors.transcribed(app_of(request), wanted.model, audio))
+    reading = _Reading(vectors.transcribed(app_of(request), transcription.model, audio))
     try:
         first = await _unless_disconnected(request, reading.next())
     except BaseException:
@@ -96,7 +96,7 @@ async def transcribe(request: Request) -> Response:
     if first is None:
         reading.stop()
         return Response(status_code=CLIENT_CLOSED)
-    answer = EVENTS if wanted.stream else _FORMS.get(wanted.response_format, "application/json")
+    answer = EVENTS if transcription.stream else _FORMS.get(transcription.response_format, "application/json")
     return _Transcript(reading, first, answer)
 
 

@@ -137,10 +137,12 @@ def _delete_item(
     same = condition & (item_table.c.id == item_id) & (item_table.c.owner == owner)
     query = select(item_table.c.position).where(same).order_by(item_table.c.position)
     positions = transaction.execute(query.limit(transaction.tuning.sweep)).scalars().all()
-    which = condition & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
-    held = _blobs(transaction, which)
-    size = int(transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(which)).scalar_one())
-    transaction.execute(delete_from(item_table).where(which))
+    entries = condition & item_table.c.output.is_(False) & item_table.c.position.in_(positions)
+    held = _blobs(transaction, entries)
+    size = int(
+        transaction.execute(select(func.coalesce(func.sum(items.SIZE), 0)).where(entries)).scalar_one()
+    )
+    transaction.execute(delete_from(item_table).where(entries))
     less = {"size": conversations.c.size - size}
     transaction.execute(update(conversations).where(conversations.c.id == conversation_id).values(less))
     transaction.count(owner, -size)

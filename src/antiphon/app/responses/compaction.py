@@ -158,4 +158,4 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     kept = [await with_media(app.storage.store, owner, payload) for payload in accepted.kept]
     accepted = replace(accepted, kept=tuple(kept))
     source = AnswerSource([turn], model)
-    return app.driver(source, CompactionProjection(make), wanted=request.deadline_seconds)
+    return app.driver(source, CompactionProjection(make), seconds=request.deadline_seconds)
