@@ -126,12 +126,7 @@ def _console(colors: bool) -> Processor:
         if not _RARE.isdisjoint(event):
             return renderer(logger, method, event)
         head = f"{event.pop('timestamp')} [{event.pop('level'):9}] {event.pop('event'):{_EVENT_WIDTH}} "
-        names = sorted(event)
-        pairs = " ".join([f"{name}={event[name]}" for name in names])
-        is_plain = pairs.count("=") == len(names) == pairs.count(" ") + 1 and pairs.isprintable()
-        if not is_plain or "'" in pairs or '"' in pairs:
-            pairs = " ".join([f"{name}={_shown(event[name])}" for name in names])
-        return (head + pairs).rstrip(" ")
+        return (head + " ".join([f"{name}={_shown(event[name])}" for name in sorted(event)])).rstrip(" ")
 
     return renderer if colors else plain
 

@@ -152,9 +152,7 @@ def read_by(read: Callable[[Sequence[str]], object], *, repeated: bool = True) -
     """How the value of an option is made of its texts, of which one that may be `repeated` has several."""
 
     def convert(_type: object, tokens: Sequence[Token]) -> object:
-        texts = [
-            token.value for token in tokens if token.implicit_value != []
-        ]  # an empty list of a TOML file
+        texts = [token.value for token in tokens]
         try:
             return read(texts)
         except ValueError as error:

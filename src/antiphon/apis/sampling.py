@@ -1,7 +1,6 @@
 """The parameters of a request for sampling, length and stop strings."""
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -64,7 +63,6 @@ def token_limit(limit: int | None) -> int | None:
 
 
 _SHARED_FIELDS = SampledFields.__struct_fields__
-_shared_values = attrgetter(*_SHARED_FIELDS)
 
 
 def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -72,8 +70,7 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
-    values = zip(_SHARED_FIELDS, _shared_values(request), strict=True)
-    given = {name: value for name, value in values if value is not None}
+    given = {name: value for name in _SHARED_FIELDS if (value := getattr(request, name)) is not None}
     for name in _READ.keys() & given.keys():
         given[name] = _READ[name](given[name])
     return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)

@@ -58,14 +58,13 @@ class PlainTokens:
 
     def take(self, chunks: Sequence[Chunk]) -> bool:
         """Write these chunks, if they are one plain token. Otherwise, have those counted that came before."""
-        write = self.write
-        if write is None:
+        if self.write is None:
             return False
         chunk = chunks[0]
-        text, tokens = chunk.text, chunk.tokens
-        if len(chunks) == len(tokens) == 1 and chunk.finish is None and self.texts[text]:
+        text = chunk.text
+        if len(chunks) == len(chunk.tokens) == 1 and chunk.finish is None and self.texts[text]:
             self._pieces.append(text)
-            write(text, tokens)
+            self.write(text, chunk.tokens)
             return True
         self.count()
         return False
@@ -254,8 +253,7 @@ class _TextWriter(_Writer):
         outlet.silent = False
         event = _encode(text).join(self._parts)
         size = len(event) - len(_CHUNK_END)
-        transport = outlet.transport
-        if transport is not None and size < COPIED:
-            transport.write(SIZE_LINES[size] + event)
+        if outlet.transport is not None and size < COPIED:
+            outlet.transport.write(SIZE_LINES[size] + event)
         else:
             outlet.write(event[:size])

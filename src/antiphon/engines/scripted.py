@@ -316,8 +316,6 @@ def _vector(ids: Iterable[int], dimensions: int) -> list[float]:
 class _Generation:
     """One generation: its remaining chunks, and its receiver."""
 
-    __slots__ = ("_chunks", "_engine", "_pause", "_receiver", "over", "permit")  # 4 % of a token of a chat
-
     def __init__(
         self, engine: ScriptedEngine, chunks: Iterator[Chunk], receiver: Receiver, pause: float
     ) -> None:
