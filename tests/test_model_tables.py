@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from antiphon import option_sources
 from antiphon.cli import main
 from antiphon.compose import compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
-from antiphon.engines import llama_cpp, registry, scripted, upstream
+from antiphon.engines import llama_cpp, registry, scripted, upstream, vllm
 from antiphon.engines.registry import engine_for
 from antiphon.model_tables import KeepLoaded, ModelSettings
 from tests.run.support import answered, fold, turn
@@ -200,6 +201,44 @@ def test_the_engine_of_a_folder_is_found_by_what_is_in_it(tmp_path: Path) -> Non
     assert engine_for(str(tmp_path)) == registry.SAFETENSORS
     (tmp_path / "model.safetensors").rename(tmp_path / "m.gguf")
     assert engine_for(str(tmp_path)) == registry.DEFAULT
+    assert engine_for(str(tmp_path), ["vllm"]) == registry.DEFAULT  # which then refuses the option
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "engine"),
+    [
+        (None, [], "llama_cpp"),
+        (None, ["parallel", "no_such_option"], "llama_cpp"),
+        (None, ["parallel", "vllm"], "vllm"),
+        ("config.json", [], "vllm"),
+        ("params.json", [], "vllm"),
+    ],
+)
+def test_a_folder_without_weights_is_vllms_if_it_or_an_option_says_so(
+    tmp_path: Path, file: str | None, options: list[str], engine: str
+) -> None:
+    if file is not None:
+        (tmp_path / file).touch()
+    assert engine_for(str(tmp_path), options) == engine
+
+
+@pytest.mark.parametrize("place", ["command", "file", "environment"])
+def test_an_option_of_vllms_says_whose_a_folder_is_wherever_it_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    words = ["serve", str(tmp_path / "model")]
+    if place == "command":
+        words += ["--vllm", "load_format=dummy"]
+    elif place == "file":
+        (tmp_path / "a.toml").write_text('vllm = ["load_format=dummy"]')
+        words += ["--config", str(tmp_path / "a.toml")]
+    else:
+        monkeypatch.setenv("ANTIPHON_VLLM", "load_format=dummy")
+    captured: list[Settings] = []
+    option_sources.command(words[1:], captured.append, None)(words[1:])
+    assert isinstance(captured[0].engine, vllm.Options)
+    assert captured[0].engine.vllm == ("load_format=dummy",)
 
 
 # What is found before a model is loaded

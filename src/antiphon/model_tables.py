@@ -326,7 +326,7 @@ class _Table:
         model = given.get("model")
         if isinstance(model, str):
             model = file_or_name(model, self._folder)
-        engine = name or engine_for(model if isinstance(model, str) else None)
+        engine = name or engine_for(model if isinstance(model, str) else None, given)
         try:
             options = options_of(engine)
         except ValueError as error:

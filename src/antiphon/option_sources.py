@@ -103,6 +103,11 @@ class ConfigFile:
         self.path = path
         self.tables = {key: self._values.pop(key) for key in (MODELS, MCP_SERVERS) if key in self._values}
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The names in the file."""
+        return self._values
+
 
 def _keys(arguments: ArgumentCollection) -> set[str]:
     """The names of all options in a file."""
@@ -221,12 +226,21 @@ def _chosen(tokens: Sequence[str], file: ConfigFile) -> tuple[str, Sequence[str]
     engine, model, tools, unused = _partly_parsed(tokens, file, ())
     if tools:  # then their options are known, too, which are not the model
         engine, model, tools, unused = _partly_parsed(tokens, file, tools)
-    name = engine or engine_for(model or _positional(unused))
+    name = engine or engine_for(model or _positional(unused), _set(unused, file))
     try:
         options_of(name)
     except ValueError as error:
         raise CycloptsError(msg=str(error)) from error
     return name, tools
+
+
+def _set(unused: Sequence[str], file: ConfigFile) -> set[str]:
+    """The names of options that are set: of engines on the command line, of all in the file and outside."""
+    words = (token.partition("=")[0].removeprefix("--") for token in unused if token.startswith("--"))
+    variables = (
+        name.removeprefix("ANTIPHON_").lower() for name in os.environ if name.startswith("ANTIPHON_")
+    )
+    return {name.replace("-", "_") for name in (*words, *file.names, *variables)}
 
 
 def _partly_parsed(

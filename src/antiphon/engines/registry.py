@@ -6,7 +6,7 @@ There is no list of engines.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import cast
@@ -46,19 +46,35 @@ UPSTREAM = "upstream"
 SAFETENSORS = "vllm"
 """The engine for folders and repositories with models that are no GGUF files."""
 
+_DESCRIPTIONS = ("config.json", "params.json")
+"""The files that describe a model whose weights are safetensors: Hugging Face's, and Mistral's."""
+
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def engine_for(model: str | None) -> str:
-    """The name of the engine that fits a model: a file, a folder, a name on the hub, or a URL."""
+def engine_for(model: str | None, options: Iterable[str] = ()) -> str:
+    """The name of the engine that fits a model: a file, a folder, a name on the hub, or a URL.
+
+    `options` are the names of those that are set: they tell for a folder that has no weights.
+    """
     if model is None or model.startswith("hf:"):
         return DEFAULT
     if model.startswith(("http://", "https://")):
         return UPSTREAM
     path = Path(model).expanduser()
     if os.path.exists(path):  # does not raise if the folder is not readable: the engine reports that
-        return SAFETENSORS if path.is_dir() and any(path.glob("*.safetensors")) else DEFAULT
+        return _engine_for_folder(path, options) if path.is_dir() else DEFAULT
     return SAFETENSORS if _REPOSITORY.fullmatch(model) and not model.endswith(".gguf") else DEFAULT
+
+
+def _engine_for_folder(folder: Path, options: Iterable[str]) -> str:
+    """Weights may also be elsewhere, or be made up (`load_format=dummy`)."""
+    if any(folder.glob("*.safetensors")):
+        return SAFETENSORS
+    if any(folder.glob("*.gguf")):
+        return DEFAULT
+    described = any((folder / name).is_file() for name in _DESCRIPTIONS)
+    return SAFETENSORS if described or any(owners_of(name) == [SAFETENSORS] for name in options) else DEFAULT
 
 
 def _options(name: str) -> type[EngineOptions] | None:
