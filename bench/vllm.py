@@ -39,7 +39,7 @@ from bench.scenario import MODEL
 from bench.vllm_floor import asked
 
 ROOT = Path(__file__).parent.parent
-BORROWED = ROOT / ".venv-vllm" / "model"
+BORROWED = ROOT / ".venv-vllm-0.32" / "model"
 START_SECONDS = 600
 ROUND_SECONDS = 600
 TOKENS = 512

@@ -215,6 +215,7 @@ ENGINE_SAMPLES = {
     "idle_seconds": ("upstream", "30", 30.0),
     "task": ("upstream", "embed", "embed"),
     "vllm": ("vllm", "tensor_parallel_size=2", ("tensor_parallel_size=2",)),
+    "vllm_untested": ("vllm", "true", True),
 }
 
 REQUIRED = {"upstream": ["http://127.0.0.1:1"], "vllm": ["org/model"]}

@@ -26,8 +26,9 @@ from antiphon.engines.engine import Capabilities, Engine, GenerationRequest, Loa
 from antiphon.engines.http_client import Exchange, HttpError, HttpResponse
 from antiphon.engines.scripted import TEMPLATE
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.vllm_stream import _BYTES as BYTES
 from antiphon.engines.vllm_stream import OutputReader, Vocabulary
+from antiphon.engines.vllm_tokenizers import _BYTES as BYTES
+from antiphon.engines.vllm_tokenizers import HuggingFaceCodec
 from antiphon.render.renderer import CHATML
 
 MARK = "assistant\n"
@@ -415,7 +416,7 @@ def _vocabulary() -> Vocabulary:
     fast = Tokenizer(BPE(words, []))
     fast.decoder = Bytes()
     fast.add_special_tokens([AddedToken(END_TEXT, special=True)])
-    return Vocabulary(_Tokenizer(fast))
+    return Vocabulary(HuggingFaceCodec(_Tokenizer(fast)))
 
 
 class _Tokenizer:

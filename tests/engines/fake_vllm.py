@@ -1,6 +1,6 @@
 """What the engine uses of vLLM, as far as it can be played: `install` puts it where vLLM would be.
 
-Names and shapes are those of vLLM 0.32: `engine/arg_utils.py`, `sampling_params.py`, `exceptions.py`,
+Names and shapes are those of vLLM 0.32 and 0.33: `engine/arg_utils.py`, `sampling_params.py`, `exceptions.py`,
 `v1/engine/__init__.py` (EngineCoreOutput), `v1/engine/async_llm.py`, `v1/engine/core_client.py`,
 `v1/outputs.py` (LogprobsLists, LogprobsTensors). The tokenizer is a real one, of bytes. In place of a model, each token is the one after
 the last, in the alphabet. What vLLM makes of its arguments, only the real one can say: `test_vllm_real.py`.
@@ -101,6 +101,8 @@ class PoolingParams(SimpleNamespace):
 class CrossEncoderIOProcessor:
     """A query and a document are one text, with a space between them. Models with types know them apart."""
 
+    model = None  # of those that need tokens after the pair
+
     def __init__(self, vllm_config: Any, renderer: "Renderer", templates: Any) -> None:
         self._renderer = renderer
         self._types = vllm_config.types
@@ -150,6 +152,7 @@ class EngineCoreOutput(SimpleNamespace):
     new_prompt_logprobs_tensors: LogprobsTensors | None = None
     prefill_stats: Any = None
     kv_transfer_params: dict[str, Any] | None = None
+    mm_cache_miss_hashes: list[str] | None = None
 
 
 def structured_outputs_config(value: str) -> SimpleNamespace:
@@ -172,6 +175,7 @@ class AsyncEngineArgs:
         parser.add_argument("--disable-log-stats", action="store_true")
         parser.add_argument("--enable-log-requests", action=argparse.BooleanOptionalAction, default=False)
         parser.add_argument("--allowed-media-domains", nargs="+")
+        parser.add_argument("--default-mm-loras", type=json.loads)
         parser.add_argument("--structured-outputs-config", type=structured_outputs_config)
         return parser
 
@@ -210,7 +214,9 @@ class AsyncLLM:
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=slots),
             kv_transfer_config=None,
-            lora_config=None,
+            lora_config=None
+            if args.default_mm_loras is None  # type: ignore[attr-defined]
+            else SimpleNamespace(default_mm_loras=args.default_mm_loras),  # type: ignore[attr-defined]
             types=args.model == "org/ranks",  # type: ignore[attr-defined]
         )
         self.input_processor = InputProcessor()
@@ -233,6 +239,11 @@ class Renderer:
     def __init__(self) -> None:
         self.tokenizer = FakeTokenizer()
         self.seen: list[Mapping[str, Any]] = []
+        self.forgotten: list[str] = []
+        self.mm_processor_cache = SimpleNamespace(invalidate=self.forgotten.append)
+
+    def queue_mm_cache_invalidations(self, hashes: list[str]) -> None:  # since 0.33
+        self.forgotten += hashes
 
     def get_mm_processor(self) -> SimpleNamespace:
         return SimpleNamespace(info=SimpleNamespace(allowed_mm_limits={"image": 9}))
@@ -519,10 +530,10 @@ class EngineCore:
         return output
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it imported for vLLM."""
+def install(monkeypatch: pytest.MonkeyPatch, version: str = "0.33.0") -> None:
+    """Have it imported for this version of vLLM."""
     modules: Mapping[str, Mapping[str, Any]] = {
-        "vllm": {},
+        "vllm": {"__version__": version},
         "vllm.engine": {},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": AsyncEngineArgs},
         "vllm.utils": {},

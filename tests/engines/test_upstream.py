@@ -647,7 +647,7 @@ async def test_a_tokenizer_that_is_given(folder):
 
 async def test_a_tokenizer_that_is_not_there(tmp_path):
     assert await refused(VLLM, tokenizer="./none") == (
-        "There is no folder ./none. Give one with tokenizer.json in it, or `org/repo`."
+        "There is no folder ./none. Give one with a tokenizer in it, or `org/repo`."
     )
     assert "no tokenizer that can be read in" in await refused(VLLM, tokenizer=str(tmp_path))
 

@@ -30,6 +30,7 @@ from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import SILENT_SECONDS, Options
 from antiphon.engines.vllm_core import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
+from antiphon.engines.vllm_tokenizers import HuggingFaceCodec
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -342,6 +343,26 @@ async def test_images_are_given_at_their_placeholders(engine):
     await with_images.stop()
 
 
+async def test_prompts_with_images_get_the_adapter_for_images():
+    paths = 'default_mm_loras={"image": "/eyes", "audio": "/ears"}'
+    engine = Options("org/images", vllm=(*PLAYED, paths), context=512).build()
+    await engine.start()
+    await engine.load_adapter("poet", "/poet")
+    media = (MediaPart(MediaKind.IMAGE, "cat", "image/png", b"cat"),)
+    seen = Prompt("a*b", tuple(await engine.tokenize(["a*b"])), media)
+    unseen = Prompt("ab", tuple(await engine.tokenize(["ab"])))
+    for prompt, adapter, path in (
+        (seen, None, "/eyes"),
+        (seen, "poet", "/poet"),
+        (unseen, None, None),
+        (unseen, "poet", "/poet"),
+    ):
+        await generated(engine, GenerationRequest(prompt, 1, Sampling(), adapter=adapter))
+        chosen = llm_of(engine).input_processor.seen[-1].lora_request
+        assert (chosen and chosen.lora_path) == path
+    await engine.stop()
+
+
 async def test_a_model_that_pools_makes_vectors(engine):
     assert engine.card.capabilities.tasks == {Task.GENERATE}
     pooling = Options("org/embeds", vllm=PLAYED, context=20, parallel=2).build()
@@ -506,7 +527,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     with pytest.raises(RequestError, match="enable_lora") as raised:
         await engine.load_adapter("poet", "/poet")
     assert (raised.value.param, engine.adapters) == ("lora_path", {})
-    llm_of(engine).vllm_config.lora_config = object()
+    llm_of(engine).vllm_config.lora_config = SimpleNamespace(default_mm_loras=None)
     await engine.load_adapter("poet", "/poet")
     assert engine.adapters == {"poet": "/poet"}
     await engine.load_adapter("poet", "/poet")  # once more: it may have changed
@@ -663,7 +684,7 @@ class Reading:
 
     def __init__(self, tokenizer=None, before="", **options):
         self.tokenizer = tokenizer or FakeTokenizer()
-        self.vocabulary = Vocabulary(self.tokenizer)
+        self.vocabulary = Vocabulary(HuggingFaceCodec(self.tokenizer))
         ids = tuple(self.vocabulary.encode(before))
         self.reader = OutputReader(self.vocabulary, GenerationRequest(Prompt(before, ids), 9, **options))
 
@@ -730,7 +751,7 @@ def llama_decoder():
 def test_one_by_one_tokens_write_what_they_write_together(decoder, names):
     tokenizer = WritingTokenizer(decoder())
     first, *ids = tokenizer.ids(["x", *names])
-    reader = OutputReader(Vocabulary(tokenizer), GenerationRequest(Prompt("", (first,)), 9))
+    reader = OutputReader(Vocabulary(HuggingFaceCodec(tokenizer)), GenerationRequest(Prompt("", (first,)), 9))
     chunks = [chunk for token in ids if (chunk := reader.read(output(token)))]
     whole, before = (tokenizer.decode(each, skip_special_tokens=False) for each in ([first, *ids], [first]))
     assert before + text_of(chunks) == whole

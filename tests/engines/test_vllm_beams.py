@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.engines.vllm_beams import BeamParameters, search
+from antiphon.engines.vllm_versions import v0_32, v0_33
 
 TOKENS = 3
 END = TOKENS - 1
@@ -51,14 +52,16 @@ tables = st.lists(
     max_size=TOKENS,
 )
 
+lengths = st.sampled_from([v0_32.beam_length, v0_33.beam_length])
 
-@given(tables, st.integers(1, 4), st.integers(0, 5), st.sampled_from([0.0, 1.0, 2.0]))
-async def test_a_search_that_is_wide_enough_finds_the_best_of_all(table, most, prompt, penalty):
-    wanted = BeamParameters(TOKENS**most, most, prompt, {END}, penalty=penalty)
+
+@given(tables, st.integers(1, 4), st.integers(0, 5), st.sampled_from([0.0, 1.0, 2.0]), lengths)
+async def test_a_search_that_is_wide_enough_finds_the_best_of_all(table, most, prompt, penalty, length):
+    wanted = BeamParameters(TOKENS**most, most, prompt, length, {END}, penalty=penalty)
     found = await search(wanted, rows_of(table))
 
     def score(ids):
-        return likelihood(table, ids) / max(prompt + len(ids) - (ids[-1] == END), 1) ** penalty
+        return likelihood(table, ids) / max(length(prompt, len(ids), ended=ids[-1] == END), 1) ** penalty
 
     assert len({beam.ids for beam in found}) == len(found) == len([*answers(most)])
     assert isclose(score(found[0].ids), max(map(score, answers(most))))
@@ -72,7 +75,7 @@ async def test_a_search_that_is_wide_enough_finds_the_best_of_all(table, most, p
 
 @given(tables, st.integers(1, 5))
 async def test_one_beam_takes_the_likeliest_that_goes_on(table, most):
-    [beam] = await search(BeamParameters(1, most, 0, ()), rows_of(table))
+    [beam] = await search(BeamParameters(1, most, 0, v0_33.beam_length, ()), rows_of(table))
     before = 0
     for token in beam.ids:
         assert table[before][token] == max(table[before])
@@ -83,5 +86,5 @@ async def test_one_beam_takes_the_likeliest_that_goes_on(table, most):
 @pytest.mark.parametrize(("stops", "stop"), [((), None), ((END,), END)])
 async def test_an_answer_that_ends_says_whose_end_it_was(stops, stop):
     table = [[-inf, -9.0, -0.1]] * TOKENS
-    [beam] = await search(BeamParameters(1, 5, 0, {END}, stops), rows_of(table))
+    [beam] = await search(BeamParameters(1, 5, 0, v0_33.beam_length, {END}, stops), rows_of(table))
     assert (beam.ids, beam.finish) == ((END,), Finish(FinishReason.STOP, stop))

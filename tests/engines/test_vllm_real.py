@@ -18,7 +18,7 @@ from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options, VllmEngine
-from antiphon.engines.vllm_core import workers_of
+from antiphon.engines.vllm_core import engine_args, workers_of
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -76,6 +76,22 @@ async def one() -> AsyncIterator[One]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def engine(one):
     return await one.running()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("enable_lora=true", True),
+        ("enable_lora=false", False),
+        ("disable_custom_all_reduce=true", True),
+        ("disable_custom_all_reduce=false", False),
+        ("disable-sliding-window", True),
+        ("enable_prefix_caching=false", False),
+    ],
+)
+async def test_switches_are_turned_on_and_off(argument, value):
+    args = engine_args(VLLM_MODEL, (argument,), {})
+    assert getattr(args, argument.partition("=")[0].replace("-", "_")) is value
 
 
 class TestContract(EngineContract):

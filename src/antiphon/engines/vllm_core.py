@@ -2,8 +2,8 @@
 
 `AsyncLLM` is made as vLLM's own server makes it: for the configuration, the processes that compute, the
 tokenizer, and the checks of requests. Its frontend is not used: the outputs of the core are read here, once
-per step for all requests, see decision 13. These interfaces may change with any version of vLLM, so the
-extra pins the version that this was written for.
+per step for all requests, see decision 13. These interfaces may change with any version of vLLM: what did is
+in `vllm_versions`, and the extra pins the versions that are known.
 
 Importing vLLM takes seconds, and may fail; nothing is imported before the first engine is made.
 """
@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import signal
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -32,6 +33,8 @@ from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm_beams import BeamParameters
 from antiphon.engines.vllm_stream import Vocabulary
+from antiphon.engines.vllm_tokenizers import codec_of
+from antiphon.engines.vllm_versions.version import VllmVersion, version_for
 
 log = structlog.get_logger()
 
@@ -140,6 +143,11 @@ def imported(name: str) -> Any:
         raise EngineError(f"vLLM cannot be imported: {error}.") from error
 
 
+def installed_version(*, untested: bool) -> VllmVersion:
+    """The differences of the vLLM that is installed. Raises EngineError for an unknown one, or for none."""
+    return version_for(imported("vllm").__version__, untested=untested)
+
+
 def engine_args(model: str, assignments: Sequence[str], options: Mapping[str, int | None]) -> Any:
     """The `AsyncEngineArgs` for a model, of arguments that are written KEY=VALUE, and of our own `options`.
 
@@ -197,15 +205,24 @@ def _check_key(key: str, actions: Mapping[str, Any]) -> None:
 
 def _words(action: Any, value: str) -> list[str]:
     """An argument as on vLLM's command line."""
-    option = max(action.option_strings, key=len)
-    flag = next(name for name in action.option_strings if name.startswith("--") and name[2:5] != "no-")
-    if action.nargs == 0:  # a switch
+    if action.nargs == 0:
         if value.lower() not in ("", "true", "false"):
             raise EngineError(f"--vllm {action.dest} is true or false, not '{value}'.")
-        return [option if value.lower() == "false" and option != flag else flag]
+        return _switch(action, on=value.lower() != "false")
+    flag = next(name for name in action.option_strings if name.startswith("--"))
     if action.nargs in ("+", "*"):
         return [flag, *(json.loads(value) if value.startswith("[") else value.split(","))]
     return [f"{flag}={value}"]
+
+
+def _switch(action: Any, *, on: bool) -> list[str]:
+    """The word that turns a switch on or off; none for off if it has none, because it is off without it."""
+    for option in action.option_strings:
+        namespace = Namespace()
+        action(None, namespace, [], option)
+        if getattr(namespace, action.dest) is on:
+            return [option]
+    return []
 
 
 def _unloadable(model: str, error: Exception) -> EngineError:
@@ -387,7 +404,8 @@ class VllmCore:
     Raises EngineError if that fails.
     """
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: Any, version: VllmVersion) -> None:
+        self._version = version
         try:
             self._llm = imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args)
         except (RuntimeError, ValueError, OSError) as error:
@@ -403,7 +421,7 @@ class VllmCore:
         self._params = imported("vllm.sampling_params")
         self._refusal = imported("vllm.exceptions").VLLMClientError
         self._config = self._llm.model_config
-        self.vocabulary = Vocabulary(self._llm.renderer.tokenizer)
+        self.vocabulary = Vocabulary(codec_of(self.tokenizer))
         model_defaults: Mapping[str, Any] = self._config.get_diff_sampling_param()
         self.defaults = {
             name: value for name, value in {**_NEUTRAL, **model_defaults}.items() if name in _SAME
@@ -435,7 +453,7 @@ class VllmCore:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer as vLLM has loaded it: `chat_template`, `bos_token`, `eos_token`."""
+        """The tokenizer as vLLM has loaded it."""
         return self._llm.renderer.tokenizer
 
     @property
@@ -452,10 +470,24 @@ class VllmCore:
     @property
     def media(self) -> frozenset[MediaKind]:
         """The media that the model takes and that are supported here: images."""
-        if not self._config.is_multimodal_model:
+        if not self._config.is_multimodal_model or self.media_remedy:
             return frozenset()
         limits: Mapping[str, int] = self._llm.renderer.get_mm_processor().info.allowed_mm_limits
         return frozenset({MediaKind.IMAGE} if limits.get("image") else ())
+
+    @property
+    def media_remedy(self) -> str:
+        """How the model would take images, if vLLM does not take them with the tokens of a prompt."""
+        if not self._config.is_multimodal_model or self.vocabulary.codec.conversation_template is None:
+            return ""
+        return "Images need the tokenizer of Hugging Face's: --vllm tokenizer_mode=hf."
+
+    @property
+    def image_adapter(self) -> str | None:
+        """The path of the adapter for prompts with images, `default_mm_loras`; None if there is none."""
+        lora = self._llm.vllm_config.lora_config
+        paths: Mapping[str, str] = (lora and lora.default_mm_loras) or {}
+        return paths.get(MediaKind.IMAGE.value) if self.media else None
 
     async def rendered(self, prompt: Prompt) -> Any:
         """A prompt with images as the core takes it: with the tokens that they take. Raises RequestError.
@@ -497,7 +529,7 @@ class VllmCore:
 
     def ranking(self, query: str, document: str, around: RequestExtras) -> Any:
         """The request for how well a document answers a query. Raises RequestError."""
-        _, prompt = self._pairs.get_score_prompt(query, document, {})
+        prompt = self._version.pair(self._pairs, query, document)
         ids = prompt["prompt_token_ids"]
         if len(ids) > self.context:
             message = (
@@ -584,6 +616,7 @@ class VllmCore:
             sampling.beam_width or 1,
             request.max_tokens,
             len(request.prompt.ids),
+            self._version.beam_length,
             {*sampling.stop_token_ids, *(() if sampling.ignore_eos else own)},
             sampling.stop_token_ids,
             1.0 if sampling.length_penalty is None else sampling.length_penalty,
@@ -680,6 +713,13 @@ class VllmCore:
     async def abort(self, request_ids: list[str]) -> None:
         """Make the core end requests, within a step. It returns no further outputs for them."""
         await self._llm.engine_core.abort_requests_async(request_ids)
+
+    def forget_media(self, output: Any) -> bool:
+        """Whether an output says that the core has dropped media of the request: it can be sent again."""
+        if not output.mm_cache_miss_hashes:
+            return False
+        self._version.forget_media(self._llm.renderer, output.mm_cache_miss_hashes)
+        return True
 
     async def read(self, take: Callable[[Sequence[Any]], None]) -> None:
         """Pass on the outputs of the core: for each step, those of all requests.

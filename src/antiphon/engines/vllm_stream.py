@@ -6,11 +6,9 @@ before it: some write a space only after other text. Special tokens are not deco
 hidden, independent of its neighbours. A token that only begins a character waits for the rest.
 """
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import structs
 
@@ -18,8 +16,9 @@ from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, PromptT
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest
-from antiphon.engines.token_cache import TokenCache, added_tokens
+from antiphon.engines.token_cache import TokenCache
 from antiphon.engines.vllm_beams import Beam, Row
+from antiphon.engines.vllm_tokenizers import BROKEN, Codec, Stream
 
 PRIMING = 5
 """Tokens of the prompt that are decoded before the first text, as in vLLM itself."""
@@ -30,20 +29,7 @@ MOST_OF_A_CHARACTER = 8
 A character has four bytes at most: more never become one.
 """
 
-_APART = frozenset({"ByteLevel", "ByteFallback", "Metaspace", "Replace"})
-"""The decoders of Hugging Face's tokenizers that write a complete character the same after any other text."""
-
-_BROKEN = "\ufffd"
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _FINISHES = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-
-
-class Stream(Protocol):
-    """Makes text from tokens, one after the other."""
-
-    def step(self, token: int) -> str | None:
-        """The text that this token completes."""
-        ...
 
 
 class _Texts(dict[int, str]):
@@ -73,8 +59,8 @@ class _Chunks(dict[int, Chunk | None]):
         self._apart = apart
 
     def __missing__(self, token: int) -> Chunk | None:
-        text = self._texts[token] if self._apart else _BROKEN
-        self[token] = chunk = None if _BROKEN in text else _chunk(token, text)
+        text = self._texts[token] if self._apart else BROKEN
+        self[token] = chunk = None if BROKEN in text else _chunk(token, text)
         return chunk
 
 
@@ -93,32 +79,20 @@ def _chunk(token: int, text: str) -> Chunk:
 
 
 class Vocabulary:
-    """The tokens of a model, and their texts. `tokenizer` is the one that vLLM has loaded.
+    """The tokens of a model, and their texts, by the codec of its tokenizer."""
 
-    Nearly all are Hugging Face's, written in Rust; others have at least `encode` and `decode`.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._fast = getattr(tokenizer, "_tokenizer", None)
-        self.size = len(tokenizer)
-        self.special = _special_tokens(tokenizer)
-        cache = TokenCache(self._encode, {} if self._fast is None else added_tokens(self._fast))
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.size = codec.size
+        self.special = codec.special
+        cache = TokenCache(codec.encode, codec.added)
         self.encode, self.tokenize = cache.encode, cache.tokenize
         anchor = self.encode("a")
-        self._anchor = anchor, self._decode(anchor)
+        self._anchor = anchor, codec.decode(anchor)
         self._texts = _Texts(self._text, self.size)
-        self._apart = self._fast is not None and _writes_apart(self._fast)
         self.text: Callable[[int], str] = self._texts.__getitem__
         self.shown = lru_cache(8)(self._shown)
         self.chunks = lru_cache(8)(self._chunks)
-
-    def _encode(self, text: str) -> list[int]:
-        if self._fast is None:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        else:
-            ids = self._fast.encode(text, add_special_tokens=False).ids
-        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Their text, special ones included. Raises RequestError for an unknown id."""
@@ -126,28 +100,16 @@ class Vocabulary:
             if not 0 <= token < self.size:
                 message = f"There is no token {token}: the ids of this model are 0 to {self.size - 1}."
                 raise RequestError(message, param="tokens")
-        return self._decode(ids)
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        text: str = (self._fast or self._tokenizer).decode([*ids], skip_special_tokens=False)
-        return text
+        return self.codec.decode(ids)
 
     def _text(self, token: int) -> str:
         """The text of a token between others; an incomplete character is `\ufffd`."""
         ids, before = self._anchor
-        return self._decode((*ids, token))[len(before) :]
+        return self.codec.decode((*ids, token))[len(before) :]
 
     def raw(self, token: int) -> bytes | None:
         """Its bytes, if its text does not represent them all; None if it does, or they are unknown."""
-        if _BROKEN not in self.text(token):
-            return None
-        name: str | None = self._tokenizer.convert_ids_to_tokens([token])[0]
-        if name is None:
-            return None
-        if match := _BYTE.fullmatch(name):
-            return bytes.fromhex(match[1])
-        values = [_BYTES.get(letter) for letter in name]
-        return None if None in values else bytes(value for value in values if value is not None)
+        return self.codec.raw(token) if BROKEN in self.text(token) else None
 
     def candidates(self, ids: Sequence[int], logprobs: Sequence[float]) -> tuple[Candidate, ...]:
         """Tokens with their log probabilities."""
@@ -171,51 +133,14 @@ class Vocabulary:
 
     def _chunks(self, preserve: frozenset[str] | None) -> Mapping[int, Chunk | None]:
         """The chunk of each token, if only these special ones are shown. None: use a stream."""
-        return _Chunks(self.shown(preserve), self._texts, apart=self._apart)
+        return _Chunks(self.shown(preserve), self._texts, apart=self.codec.apart)
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """Makes text of the tokens that follow these."""
         primer = [*before[-PRIMING:]]
-        if self._decode(primer).endswith(_BROKEN):  # it would be read as the beginning of the text
+        if self.codec.decode(primer).endswith(BROKEN):  # it would be read as the beginning of the text
             primer = []
-        if self._fast is None:
-            return PlainStream(self._decode, primer)
-        return FastStream(self._fast, primer)
-
-
-class FastStream:
-    """The stream of Hugging Face's tokenizers."""
-
-    def __init__(self, tokenizer: Any, primer: list[int]) -> None:
-        from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - an optional extra
-
-        self._tokenizer = tokenizer
-        self._step = DecodeStream(ids=primer, skip_special_tokens=False).step
-
-    def step(self, token: int) -> str | None:
-        text: str | None = self._step(self._tokenizer, token)
-        return text
-
-
-class PlainStream:
-    """Works with any tokenizer: the last tokens are decoded with and without the new one."""
-
-    def __init__(self, decode: Any, primer: list[int]) -> None:
-        self._decode = decode
-        self._ids = primer
-        self._read = len(primer)
-        self._before = decode(primer)
-
-    def step(self, token: int) -> str | None:
-        self._ids.append(token)
-        text: str = self._decode(self._ids)
-        if len(text) <= len(self._before) or text.endswith(_BROKEN):
-            return None
-        new = text[len(self._before) :]
-        self._ids = self._ids[self._read :]
-        self._read = len(self._ids)
-        self._before = self._decode(self._ids)
-        return new
+        return self.codec.stream(primer)
 
 
 class OutputReader:
@@ -342,7 +267,8 @@ class OutputReader:
     def _finish(self, output: Any) -> Finish:
         reason = _FINISHES.get(str(output.finish_reason))
         if reason is None:
-            raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason}")
+            why = getattr(output, "error", None)
+            raise EngineError from RuntimeError(f"vLLM: finish_reason {output.finish_reason} {why or ''}")
         stop = output.stop_reason if output.stop_reason in self._stops else None
         return Finish(reason, stop, kv_transfer_params=output.kv_transfer_params)
 
@@ -377,44 +303,3 @@ def prompt_tokens(vocabulary: Vocabulary, ids: Sequence[int], output: Any) -> tu
         top = vocabulary.candidates(candidate_ids[1:], logprobs[1:])
         tokens[place] = structs.replace(tokens[place], logprob=logprobs[0], top=top, rank=rank)
     return tuple(tokens)
-
-
-def _writes_apart(tokenizer: Any) -> bool:
-    """Whether a tokenizer of Hugging Face's writes each complete character the same after any other text."""
-    if tokenizer.decoder is None:  # it writes a space between any two tokens
-        return False
-    decoder = json.loads(tokenizer.decoder.__getstate__())
-    kinds = [part["type"] for part in decoder.get("decoders", (decoder,)) if not _strips_start(part)]
-    if "Fuse" in kinds[-1:]:  # it would need the whole text
-        kinds.pop()
-    return bool(kinds) and {*kinds} <= _APART
-
-
-def _strips_start(decoder: Mapping[str, Any]) -> bool:
-    """Whether all it does is to strip the beginning of the whole text."""
-    return decoder["type"] == "Strip" and not decoder["stop"]
-
-
-def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
-    """The texts of the special tokens by their ids."""
-    ids, texts = tokenizer.all_special_ids, tokenizer.all_special_tokens
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return dict(zip(ids, texts, strict=True)) | {
-        token: added_token.content for token, added_token in added.items() if added_token.special
-    }
-
-
-def _byte_letters() -> Mapping[str, int]:
-    """The letters that tokenizers of bytes (GPT-2's and most since) have for each byte."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
-    }
-
-
-_BYTES = _byte_letters()

@@ -1,8 +1,8 @@
 """Renders a `Turn` to the prompt text.
 
 `Renderer` is the interface. `ChatTemplateRenderer` uses the model's Jinja chat
-template: it is compiled and probed once (see `probe`), and each conversation is
-converted to the form that it supports (see `messages`, `tool_prompt`).
+template, or what takes its place: it is compiled and probed once (see `probe`), and each
+conversation is converted to the form that it supports (see `messages`, `tool_prompt`).
 """
 
 import secrets
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message, Role, TextPart, text_in
 from antiphon.core.turn import CallMode, Function, PromptEnding, Turn, role_parameter
@@ -74,7 +75,7 @@ class Renderer(Protocol):
 
 
 class ChatTemplateRenderer:
-    """Renders with a Jinja chat template.
+    """Renders with a Jinja chat template, or with a library in its place.
 
     `source` is the template. `bos` and `eos` are the texts of the tokens that begin
     and end a sequence. `tool_prompt` describes tools where the template does not.
@@ -89,7 +90,7 @@ class ChatTemplateRenderer:
 
     def __init__(  # noqa: PLR0913 - what is known of a model
         self,
-        source: str,
+        source: str | ConversationTemplate,
         *,
         bos: str,
         eos: str,
@@ -98,7 +99,7 @@ class ChatTemplateRenderer:
         special_tokens: frozenset[str] = frozenset(),
         tags: frozenset[str] = frozenset(),
     ) -> None:
-        self._template = Template(source)
+        self._template = Template(source) if isinstance(source, str) else source
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._has_tool_prompt = tool_prompt is not None
         self._escaper = SpecialTokenEscaper(bos, eos)

@@ -264,7 +264,7 @@ class ServedModel:
                 dialect,
                 reasons=settings.dialect is not None
                 or settings.reasoning_tags is not None
-                or _reasons(dialect, template),
+                or _reasons(dialect, template or _spelled(card)),
                 exclude_tools_when_tool_choice_none=self._settings.exclude_tools_when_tool_choice_none,
                 tools=self.tools,
                 limits=self._limits,
@@ -275,7 +275,7 @@ class ServedModel:
 
     def _renderer(self, dialect: Dialect, card: ModelCard) -> Renderer:
         """The family's own renderer, unless the template is a user's, or that of another maker."""
-        template = self._template or card.chat_template
+        template = self._template or card.chat_template or card.conversation_template
         native = dialect.renderer and dialect.renderer(self._settings.date)
         if template is None:
             if native is None:
@@ -314,6 +314,11 @@ def _reasons(dialect: Dialect, template: str | None) -> bool:
     """The template contains the tags of reasoning; if the grammar of calls has them, it always does."""
     tags = dialect.reasoning and (*dialect.reasoning.opens, *dialect.reasoning.closes)
     return not tags or any(tag.strip() in (template or "") for tag in tags)
+
+
+def _spelled(card: ModelCard) -> str | None:
+    """The special tokens of a model without a template that could be searched for them."""
+    return " ".join(card.special_tokens) if card.conversation_template is not None else None
 
 
 def _differs(template: Renderer, native: Renderer) -> bool:

@@ -48,8 +48,8 @@ from antiphon.engines.upstreams.kind import (
 from antiphon.engines.upstreams.tokenizers import (
     SPARE,
     EstimatedTokens,
-    LocalTokenizer,
     Tokenizer,
+    local_tokenizer,
     model_metadata,
 )
 
@@ -610,7 +610,7 @@ async def read_model(
     limits = model.get("parameters") or {}
     folder = await asyncio.to_thread(tokenizer_folder, settings.tokenizer) if settings.tokenizer else None
     if folder is not None:
-        tokenizer = await asyncio.to_thread(LocalTokenizer, folder / "tokenizer.json")
+        tokenizer = await asyncio.to_thread(local_tokenizer, folder)
     metadata = await asyncio.to_thread(model_metadata, answers, reversed(names), folder)
     # Text gets the token that it has to begin with from the server: a template must not write it, too.
     opening = await tokenizer.opening() if flavour.tokens else None
@@ -622,10 +622,11 @@ async def read_model(
         or limits.get("max_seq_len")
         or DEFAULT_CONTEXT,
         chat_template=metadata.chat_template,
+        conversation_template=tokenizer.conversation_template,
         bos=bos if flavour.tokens else "",
-        eos=metadata.eos,
+        eos=metadata.eos or tokenizer.eos,
         created=int(time.time()),
-        known_as=names,
+        known_as=names if tokenizer.conversation_template is None else (*names, "mistral"),
         response_template=metadata.response_template,
         opening=opening,
         special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},

@@ -17,7 +17,7 @@ from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.upstreams.kind import EVENT, MEDIA_REMEDY, Answers, UpstreamSettings, ask, refusal
-from antiphon.engines.upstreams.tokenizers import EstimatedTokens, LocalTokenizer, Tokenizer, model_metadata
+from antiphon.engines.upstreams.tokenizers import EstimatedTokens, Tokenizer, local_tokenizer, model_metadata
 
 NAME = "ollama"
 
@@ -127,13 +127,14 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
     facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}
     family = str(facts.get("general.architecture", ""))
     folder = await asyncio.to_thread(tokenizer_folder, settings.tokenizer) if settings.tokenizer else None
-    tokenizer = EstimatedTokens() if folder is None else LocalTokenizer(folder / "tokenizer.json")
+    tokenizer = EstimatedTokens() if folder is None else local_tokenizer(folder)
     metadata = await asyncio.to_thread(model_metadata, {}, (), folder)
     card = ModelCard(
         name=name,
         context=settings.context
         or min(facts.get(f"{family}.context_length", DEFAULT_CONTEXT), DEFAULT_CONTEXT),
         chat_template=metadata.chat_template,
+        conversation_template=tokenizer.conversation_template,
         eos=metadata.eos,
         created=int(time.time()),
         known_as=(name, family),

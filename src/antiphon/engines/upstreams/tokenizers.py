@@ -1,7 +1,7 @@
-"""Tokenizers for prompts, for models on other servers: three implementations of one protocol.
+"""Tokenizers for prompts, for models on other servers: implementations of one protocol.
 
-They use the server's own endpoints, the model's tokenizer in this process, or, if neither is available, an
-estimate.
+They use the server's own endpoints, the model's tokenizer in this process (Hugging Face's or Mistral's), or,
+if neither is available, an estimate.
 """
 
 import json
@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.engines.http_client import HttpClient
+from antiphon.engines.mistral_tokenizer import MistralTokenizer, mistral_file
 from antiphon.engines.models import response_template, tokenizer_folder
 from antiphon.engines.token_cache import TokenCache, added_tokens
 from antiphon.engines.upstreams.kind import Answers, ask
@@ -36,11 +38,19 @@ USUAL = frozenset({"<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", 
 class Tokenizer(Protocol):
     """The tokenizer's part of the protocol `Engine`.
 
-    `special` are the texts of special tokens, as far as it knows them.
+    `special` are the texts of special tokens, as far as it knows them. `conversation_template` writes
+    conversations, if the tokenizer's library does that: see `ModelCard`; `eos` is then the text of the token
+    that ends an answer.
     """
 
     @property
     def special(self) -> frozenset[str]: ...
+
+    @property
+    def conversation_template(self) -> ConversationTemplate | None: ...
+
+    @property
+    def eos(self) -> str: ...
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]: ...
 
@@ -56,7 +66,14 @@ def opening_of(bare: Sequence[int], full: Sequence[int]) -> int | None:
     return full[0] if bare and full[1 : 1 + len(bare)] == bare else None
 
 
-class ServerTokenizer:
+class WithoutTemplate:
+    """What most tokenizers have in common: they do not write conversations."""
+
+    conversation_template: ConversationTemplate | None = None
+    eos: str = ""
+
+
+class ServerTokenizer(WithoutTemplate):
     """vLLM's `/tokenize` and `/detokenize`, and servers that differ in some fields."""
 
     special: frozenset[str] = frozenset()
@@ -95,7 +112,19 @@ class ServerTokenizer:
         return opening_of(bare, await self._tokens("a", special=True))
 
 
-class LocalTokenizer:
+def local_tokenizer(folder: Path) -> "LocalTokenizer | LocalMistralTokenizer":
+    """The tokenizer in a folder. Raises EngineError if there is none that can be read.
+
+    Mistral's own is used where Hugging Face's is not there, or not its chat template.
+    """
+    path = folder / "tokenizer.json"
+    own = mistral_file(folder)
+    if own is not None and not (path.is_file() and _in_folder(folder).chat_template):
+        return LocalMistralTokenizer(own)
+    return LocalTokenizer(path)
+
+
+class LocalTokenizer(WithoutTemplate):
     """The model's own, from its tokenizer.json. Raises EngineError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
@@ -127,7 +156,27 @@ class LocalTokenizer:
         return opening_of(self._encode("a"), self._tokenizer.encode("a").ids)
 
 
-class EstimatedTokens:
+class LocalMistralTokenizer:
+    """Mistral's own, which also writes conversations. Raises EngineError if it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._tokenizer = MistralTokenizer.from_file(path)
+        self.tokenize = TokenCache(self._tokenizer.encode, self._tokenizer.added).tokenize
+        self.special = frozenset(self._tokenizer.added)
+        self.conversation_template: ConversationTemplate | None = self._tokenizer
+        self.eos = self._tokenizer.eos
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        for token in ids:
+            if not 0 <= token < self._tokenizer.size:
+                raise _no_token(token)
+        return self._tokenizer.decode(ids)
+
+    async def opening(self) -> int | None:
+        return self._tokenizer.added[self._tokenizer.bos]
+
+
+class EstimatedTokens(WithoutTemplate):
     """Counts every few bytes of text as a token. The ids hold these bytes, so that they can be decoded."""
 
     special = USUAL

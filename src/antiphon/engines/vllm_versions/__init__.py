@@ -1,0 +1,1 @@
+"""The differences between the versions of vLLM: one module for each, behind one protocol, see `version`."""
