@@ -1,6 +1,6 @@
 """The tokenizers that vLLM loads, behind one protocol: Hugging Face's, Mistral's, and others.
 
-`Codec` is the protocol. vLLM chooses a tokenizer by the files of the model, or by its argument tokenizer_mode.
+`Codec` is the protocol. vLLM chooses a tokenizer by the files of a model, or by its argument tokenizer_mode.
 """
 
 import json
