@@ -32,8 +32,10 @@ from dockerfile_parse import DockerfileParser
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.config import Settings
+from antiphon.engines.figures import AdapterFigures, CacheFigures
 from antiphon.engines.models import resolve
 from antiphon.engines.registry import names, options_of
+from antiphon.engines.scripted import ScriptedEngine
 from antiphon.option_sources import option_names
 from antiphon.run.models import Health
 from tests.server import NO_TLS, Running, running
@@ -129,8 +131,9 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
         {"output": "one two three", "fail_after": 1},
     ]
     labels: dict[str, set[str]] = {"up": set()}
+    figures = CacheFigures(0.5, 16, 100, 10, 5, adapters=AdapterFigures())
     async with (
-        running(script, tools=[Dice()]) as server,
+        running(ScriptedEngine(script, figures=figures), tools=[Dice()]) as server,
         httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
     ):
         for text in ("Throw", "Fail"):

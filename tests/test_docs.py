@@ -16,7 +16,7 @@ from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, HINTS, REFUSED
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.responses.schema import CreateResponse
-from antiphon.app.metrics import Metrics
+from antiphon.app.metrics import Metrics, ServerState
 from antiphon.config import Settings
 from antiphon.constrain.budget import WorkBudget
 from antiphon.constrain.json_schema import compile_schema
@@ -321,7 +321,7 @@ def test_each_attack_is_stopped_by_limits_that_there_are(monkeypatch: pytest.Mon
 
 def test_every_metric_is_in_the_docs() -> None:
     """Those of the libraries are not: `python_…` and `process_…`."""
-    text, _ = Metrics().text("text/plain", {}, {}, 0)
+    text, _ = Metrics().text("text/plain", ServerState())
     families = [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE ")]
     lines = section("observability.md", "Metrics").splitlines()
     cells = " ".join(line.split(" | ")[0] for line in lines if line.startswith("| `"))

@@ -30,6 +30,7 @@ from antiphon.engines.engine import (
     PromptScorer,
     Work,
 )
+from antiphon.engines.figures import Measured
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import Demands, plan_of
 from antiphon.run.replay import request_after, split_unfinished
@@ -339,6 +340,27 @@ class EngineContract:
         await until(lambda: engine.load.idle)
         assert queued.calls == 0
         await asyncio.gather(*(chunks_of(engine, self.prompt, 1) for _ in range(self.slots)))
+
+    async def test_the_figures_of_the_cache_are_those_of_what_runs(self, engine: Engine) -> None:
+        if not isinstance(engine, Measured):
+            pytest.skip("this engine knows nothing of its cache")
+        before = await engine.cache_figures()
+        request = await request_of(engine, self.prompt, LONG)
+        async with running(engine, request):
+            during = await engine.cache_figures()
+        for figures in (before, during):
+            assert figures.usage is None or 0 <= figures.usage <= 1
+            assert figures.block_size is None or figures.block_size > 0
+            assert figures.blocks is None or figures.blocks > 0
+            assert (figures.queries is None) is (figures.hits is None)
+            assert figures.adapters is None or figures.adapters.maximum >= len(figures.adapters.running)
+        if before.queries is not None:
+            await until(lambda: engine.load.idle)
+            after = await engine.cache_figures()
+            assert after.queries is not None
+            assert after.hits is not None
+            assert before.queries <= after.queries
+            assert after.hits <= after.queries
 
     async def test_many_at_once_do_not_mix(self, engine: Engine) -> None:
         alone = [text_of(await chunks_of(engine, prompt, 6)) for prompt in self.others]

@@ -34,6 +34,7 @@ from tests.contracts.engine import (
     finish_of,
     generated,
     request_of,
+    running,
     text_of,
     tokens_of,
     until,
@@ -557,3 +558,40 @@ async def test_the_last_line_of_a_process_that_died_says_why(monkeypatch, tmp_pa
     monkeypatch.setattr(llama_process, "__file__", str(program))
     with pytest.raises(LoadError, match="no memory is left"):
         await LlamaProcess.start({}, lambda stage, seconds: None)
+
+
+async def test_tokens_in_slots_are_counted_while_they_are_used(engine):
+    cells = SLOTS * CONTEXT
+    before = await engine.cache_figures()
+    request = await request_of(engine, "Once upon a time there was a fox, number 4712. " * 8, 200)
+    size = len(request.prompt.ids)
+    async with running(engine, request) as (_, collected):
+        await until(lambda: len(collected.chunks) > 5)
+        during = await engine.cache_figures()
+    await until(lambda: engine.load.idle)
+    after = await engine.cache_figures()
+    async with running(engine, request):
+        again = await engine.cache_figures()
+    assert (before.block_size, before.blocks, before.adapters) == (1, cells, None)
+    assert before.usage == after.usage == 0
+    assert size + 5 < round(during.usage * cells) <= size + 200
+    assert during.queries - before.queries == again.queries - during.queries == size
+    assert again.hits - during.hits == size - 1  # the last token is always computed
+
+
+async def test_adapters_of_generations_are_known(tmp_path):
+    paths = {name: str(write_lora(tmp_path / f"{name}.gguf", seed)) for seed, name in enumerate("ab", 1)}
+    engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=1, threads=1))
+    for name, path in paths.items():
+        await engine.load_adapter(name, path)
+    await engine.start()
+    try:
+        idle = await engine.cache_figures()
+        async with running(engine, await request_of(engine, "Hi", 200, adapter="b")):
+            engine.generate(await request_of(engine, "Hi", 1, adapter="a"), waiting := Collected())
+            busy = await engine.cache_figures()
+        await waiting.whole()
+    finally:
+        await engine.stop()
+    assert (idle.adapters.running, idle.adapters.waiting, idle.adapters.maximum) == (set(), set(), 2)
+    assert (busy.adapters.running, busy.adapters.waiting) == ({"b"}, {"a"})

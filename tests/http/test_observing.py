@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
@@ -12,22 +13,30 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 
-from antiphon.app.metrics import LoopDelay, Metrics
+from antiphon.app.metrics import LoopDelay, Metrics, ServerState
 from antiphon.app.tracing import OpenTelemetryTracing
-from antiphon.core.observation import NoTracing, Observation
+from antiphon.core.chunks import FinishReason
+from antiphon.core.events import Finished, Usage
+from antiphon.core.observation import NoTracing, Observation, ObservedGeneration
+from antiphon.engines.figures import AdapterFigures, CacheFigures
+from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
 from antiphon.http.routes import ApiTable
 from antiphon.log import configure, with_request
+from antiphon.run.models import Models
 from tests.acting import TakingTurns
-from tests.server import NO_TLS, Running, running
+from tests.server import NO_TLS, Running, running, served_model
 from tests.toolkits.dice import Dice
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -306,7 +315,7 @@ async def test_how_long_the_event_loop_was_held_is_known_for_a_while() -> None:
     metrics.delay.watch(loop)  # type: ignore[arg-type]
     for late in (0.001, 0.25, 0.002):
         loop.go_on(late)
-    text, _ = metrics.text("text/plain", {}, {}, 0)
+    text, _ = metrics.text("text/plain", ServerState())
     shown = float(text.partition(b"\nantiphon:loop_delay_seconds ")[2].split()[0])
     assert shown == metrics.delay.seconds == pytest.approx(0.25)
     for _ in range(round(2 * LoopDelay.WINDOW / LoopDelay.STEP) + 2):
@@ -333,11 +342,165 @@ async def test_metrics_come_as_openmetrics_to_who_wants_them(http: httpx.AsyncCl
     assert response.text.endswith("# EOF\n")
 
 
+ACCEPTED = (
+    "text/plain",
+    "text/plain;version=1.0.0;escaping=underscores",
+    *(
+        f"application/openmetrics-text;version=1.0.0;escaping={how}"
+        for how in ("values", "dots", "allow-utf-8")
+    ),
+    # Prometheus 2 and 3
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain",
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3",
+)
+
+
+@pytest.mark.parametrize("accept", ACCEPTED)
+async def test_names_are_the_same_in_every_format(http: httpx.AsyncClient, accept: str) -> None:
+    text = (await http.get("/metrics", headers={"accept": accept})).text
+    names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line[0] != "#"}
+    assert names >= {"vllm:num_requests_running", "antiphon:tasks", "vllm:generation_tokens_total"}
+    assert not {name for name in names if name.startswith(("vllm_", "antiphon_", "U__"))}
+
+
 async def test_what_clients_make_up_is_no_label(http: httpx.AsyncClient) -> None:
     await http.get("/made/up")
     await http.request("MADEUP", "/v1/models")
     await http.post(CHAT, json=chat("Hi") | {"model": "made-up"})
     assert "made" not in (await http.get("/metrics")).text.lower()
+
+
+# What schedulers read
+
+
+class Picked(Struct):
+    """What an endpoint picker knows of a server."""
+
+    waiting: int
+    running: int
+    usage: float | None
+    block_size: int | None = None
+    blocks: int | None = None
+    active: set[str] | None = None
+    queued: set[str] | None = None
+    most: int | None = None
+
+
+def picked(text: str) -> Picked:
+    """What the Gateway API Inference Extension takes of metrics, with its default names for vLLM.
+
+    Of each family it takes the first series, as none has a time of its own; of labels, those that it knows. It
+    reads numbers of labels as Go's `strconv.Atoi` does.
+    """
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+
+    def first(name: str) -> Any:
+        return next(iter(families.get(name, ())), None)
+
+    def number(label: str) -> int | None:
+        return int(label) if label else None
+
+    usage, cache, adapters = map(
+        first, ("vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info")
+    )
+    taken = Picked(
+        int(first("vllm:num_requests_waiting").value),
+        int(first("vllm:num_requests_running").value),
+        None if usage is None else usage.value,
+    )
+    if cache is not None:
+        taken.block_size = number(cache.labels.get("block_size", ""))
+        taken.blocks = number(cache.labels.get("num_gpu_blocks", ""))
+    if adapters is not None:
+        assert adapters.labels.keys() == {"max_lora", "waiting_lora_adapters", "running_lora_adapters"}
+        assert adapters.value == pytest.approx(time.time(), abs=60)
+        taken.active, taken.queued = (
+            {name for name in adapters.labels[f"{which}_lora_adapters"].split(",") if name}
+            for which in ("running", "waiting")
+        )
+        taken.most = number(adapters.labels["max_lora"])
+    return taken
+
+
+KNOWN = CacheFigures(
+    *(0.25, 16, 1000, 1500, 1408),
+    config={"cache_dtype": "auto", "num_gpu_blocks_override": "None"},
+    adapters=AdapterFigures(frozenset({"a", "b"}), frozenset({"c"}), 4),
+)
+FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "all": {},
+    "none": dict.fromkeys(("usage", "block_size", "blocks", "queries", "hits", "adapters")) | {"config": {}},
+    "no usage": {"usage": None},
+    "no blocks": {"block_size": None, "blocks": None},
+    "no counters": {"queries": None, "hits": None},
+    "no adapters": {"adapters": None},
+    "idle adapters": {"adapters": AdapterFigures(maximum=4)},
+    "an empty cache": {"usage": 0.0, "queries": 0, "hits": 0},
+}
+
+
+@pytest.mark.parametrize("known", FIELDS)
+async def test_schedulers_read_what_the_engine_knows_and_nothing_else(known: str) -> None:
+    figures = replace(KNOWN, **FIELDS[known])
+    engine = ScriptedEngine(SCRIPT, figures=figures)
+    async with (
+        running(engine) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        await http.post(CHAT, json=chat("Hi"))
+        text = (await http.get("/metrics")).text
+        values = await scraped(http)
+    adapters = figures.adapters
+    assert picked(text) == Picked(
+        *(0, 0, figures.usage, figures.block_size, figures.blocks),
+        *((None, None, None) if adapters is None else (adapters.running, adapters.waiting, adapters.maximum)),
+    )
+    for name, value in (("queries", figures.queries), ("hits", figures.hits)):
+        assert values.get((f"vllm:prefix_cache_{name}_total", "scripted")) == value
+    if figures.config:
+        assert 'cache_dtype="auto"' in text
+
+
+async def test_each_model_has_its_cache_and_the_server_one_list_of_adapters() -> None:
+    other = replace(KNOWN, usage=0.5, adapters=AdapterFigures(frozenset({"d"}), frozenset(), 1))
+    models = [
+        served_model(ScriptedEngine(SCRIPT, name=name, figures=figures))
+        for name, figures in (("one", KNOWN), ("two", other), ("three", CacheFigures()))
+    ]
+    async with (
+        running(models[0]._engine, models=Models(models)) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
+    ):
+        for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+            response = await http.get("/metrics", headers={"accept": accept})
+            parse = openmetrics if "openmetrics" in accept else text_string_to_metric_families
+            series = {
+                (sample.name, sample.labels.get("model_name")): sample
+                for family in parse(response.text)
+                for sample in family.samples
+            }
+            shares = [series.get(("vllm:kv_cache_usage_perc", name)) for name in ("one", "two", "three")]
+            assert [share and share.value for share in shares] == [0.25, 0.5, None]
+            adapters = series["vllm:lora_requests_info", None].labels
+            assert adapters["running_lora_adapters"] == "a,b,d"
+            assert (adapters["waiting_lora_adapters"], adapters["max_lora"]) == ("c", "5")
+            assert {("vllm:cache_config_info", name) in series for name in ("one", "two")} == {True}
+            assert ("vllm:cache_config_info", "three") not in series
+
+
+async def test_an_engine_without_counters_has_those_of_its_answers_if_they_report_any() -> None:
+    metrics = Metrics()
+    for cached in (0, 0, 7):
+        text, _ = metrics.text("text/plain", ServerState())
+        assert b"vllm:prefix_cache_hits_total{" not in text
+        end = Finished(FinishReason.STOP, Usage(cached_tokens=cached))
+        generation = ObservedGeneration("m", 0.0, 1.0, None, prompt_tokens=10, end=end)
+        observation = Observation("r")
+        observation.generations.append(generation)
+        metrics.answer(observation)
+    text, _ = metrics.text("text/plain", ServerState())
+    assert b'vllm:prefix_cache_queries_total{engine="0",model_name="m"} 30.0' in text
+    assert b'vllm:prefix_cache_hits_total{engine="0",model_name="m"} 7.0' in text
 
 
 # Traces

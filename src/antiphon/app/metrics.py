@@ -18,6 +18,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 from prometheus_client import (
@@ -32,11 +33,13 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from antiphon.core.observation import Observation, ObservedGeneration
 from antiphon.core.permits import Permits
 from antiphon.engines.engine import Load
+from antiphon.engines.figures import CacheFigures, combined_adapters
 
 _FIRST = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
@@ -110,13 +113,18 @@ _KINDS = (
 _COUNTED = {
     "vllm:prompt_tokens": ("prompt_tokens", "Tokens of prompts."),
     "vllm:prompt_tokens_cached": ("cached_tokens", "Tokens of prompts that were cached."),
-    "vllm:prefix_cache_queries": ("looked_up", "Tokens of prompts that were looked up in the prefix cache."),
-    "vllm:prefix_cache_hits": ("cached_tokens", "Tokens of prompts that were found in the prefix cache."),
     "vllm:generation_tokens": ("generated_tokens", "Tokens that were generated."),
     "antiphon:reasoning_tokens": ("reasoning_tokens", "Tokens that were generated as reasoning."),
     "antiphon:malformed": ("malformed", "Places of broken markup in what models wrote."),
 }
 """Counters of a model: their names in `_ModelCounts`, and their descriptions."""
+
+
+_PREFIXES = {
+    "vllm:prefix_cache_queries": ("queries", "Tokens of prompts that were looked up in the prefix cache."),
+    "vllm:prefix_cache_hits": ("hits", "Tokens of prompts that were found in the prefix cache."),
+}
+"""Counters of the caches of prefixes: their names in `CacheFigures`, and their descriptions."""
 
 
 _PERMITS = {
@@ -232,6 +240,19 @@ class LoopDelay:
         return max(self._own, self._own_before)
 
 
+class ServerState(Struct, frozen=True):
+    """What is so now, and is not counted.
+
+    `loads` and `caches` are those of the engines, by model, and `permits` the loads of other work. `tasks` is
+    the number of tasks on the event loop.
+    """
+
+    loads: Mapping[str, Load] = {}
+    caches: Mapping[str, CacheFigures] = {}
+    permits: Mapping[str, Load] = {}
+    tasks: int = 0
+
+
 class Metrics:
     """The counts of one server."""
 
@@ -309,34 +330,36 @@ class Metrics:
         counts = self._models.get(model)
         return (0, 0) if counts is None else (counts.prompt_tokens, counts.generated_tokens)
 
-    def text(
-        self, accept: str, loads: Mapping[str, Load], permits: Mapping[str, Load], tasks: int
-    ) -> tuple[bytes, str]:
+    def text(self, accept: str, now: ServerState) -> tuple[bytes, str]:
         """All metrics, and their media type, in the format of Prometheus that `accept` selects.
 
-        `loads` are those of the engines, by model, and `permits` those of other work; `tasks` is the number
-        of tasks on the event loop. This takes milliseconds: call it in a thread.
+        This takes milliseconds: call it in a thread.
         """
-        encode, media_type = choose_encoder(accept)
-        families = (*self._gauges(loads, permits, tasks), *self._families(), *self._registry.collect())
+        encode, media_type = _encoder(accept)
+        families = (
+            *self._gauges(now),
+            *_cache_gauges(now.caches),
+            *self._families(now.caches),
+            *self._registry.collect(),
+        )
         return encode(_Snapshot(families)), media_type
 
-    def _gauges(self, loads: Mapping[str, Load], permits: Mapping[str, Load], tasks: int) -> Iterator[Metric]:
+    def _gauges(self, now: ServerState) -> Iterator[Metric]:
         running = GaugeMetricFamily("vllm:num_requests_running", "Generations under way.", labels=_MODEL)
         waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Generations that wait.", labels=_MODEL)
-        for model, load in loads.items():
+        for model, load in now.loads.items():
             running.add_metric((model, _ENGINE), load.running)
             waiting.add_metric((model, _ENGINE), load.waiting)
         yield from (running, waiting)
         for field, help_ in _PERMITS.items():
             gauge = GaugeMetricFamily(f"antiphon:permits_{field}", help_, labels=("work",))
-            for work, load in permits.items():
+            for work, load in now.permits.items():
                 gauge.add_metric((work,), getattr(load, field))
             yield gauge
         yield GaugeMetricFamily(
             "antiphon:background_running", "Background responses under way.", self.background
         )
-        yield GaugeMetricFamily("antiphon:tasks", "Tasks of the event loop.", tasks)
+        yield GaugeMetricFamily("antiphon:tasks", "Tasks of the event loop.", now.tasks)
         yield GaugeMetricFamily(
             "antiphon:loop_delay_seconds",
             "Longest time that the event loop was held in the last one to two minutes.",
@@ -348,7 +371,7 @@ class Metrics:
             self.delay.own,
         )
 
-    def _families(self) -> Iterator[Metric]:
+    def _families(self, caches: Mapping[str, CacheFigures]) -> Iterator[Metric]:
         # Copies, because the event loop continues to count.
         models = self._models.copy()
         for name, (field, help_) in _COUNTED.items():
@@ -356,6 +379,7 @@ class Metrics:
             for model, counts in models.items():
                 counter.add_metric((model, _ENGINE), getattr(counts, field))
             yield counter
+        yield from _prefix_counters(caches, models)
         success = CounterMetricFamily(
             "vllm:request_success", "Generations by how they ended.", labels=(*_MODEL, "finished_reason")
         )
@@ -382,6 +406,63 @@ class Metrics:
 _MODEL = ("model_name", "engine")
 _ENGINE = "0"
 """vLLM numbers the engines of a model. Here each has one."""
+
+
+def _cache_gauges(caches: Mapping[str, CacheFigures]) -> Iterator[Metric]:
+    """What schedulers read of the caches, with the labels of vLLM. Nothing is written of what is unknown."""
+    usage = GaugeMetricFamily(
+        "vllm:kv_cache_usage_perc", "Share of the KV cache that generations use, from 0 to 1.", labels=_MODEL
+    )
+    config = GaugeMetricFamily("vllm:cache_config_info", "The settings of the KV cache, as labels.")
+    for model, figures in caches.items():
+        if figures.usage is not None:
+            usage.add_metric((model, _ENGINE), figures.usage)
+        sizes = {"block_size": figures.block_size, "num_gpu_blocks": figures.blocks}
+        known = {name: str(size) for name, size in sizes.items() if size is not None}
+        if known or figures.config:
+            # Several models may have the same settings: only their names make series of them.
+            labels = {**figures.config, **known, **dict(zip(_MODEL, (model, _ENGINE), strict=True))}
+            config.add_sample(config.name, labels, 1)
+    yield from (usage, config)
+    # vLLM writes no model here; the names of adapters are those of one model each.
+    adapters = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "The adapters of generations, as labels; the value is the time.",
+        labels=("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
+    )
+    if (used := combined_adapters(figures.adapters for figures in caches.values())) is not None:
+        names = (",".join(sorted(used.waiting)), ",".join(sorted(used.running)))
+        adapters.add_metric((str(used.maximum), *names), used.updated)
+    yield adapters
+
+
+def _prefix_counters(
+    caches: Mapping[str, CacheFigures], models: Mapping[str, _ModelCounts]
+) -> Iterator[Metric]:
+    """The counters of the engines or, of an engine without, what the answers have reported, if they do."""
+    of_answers = {
+        model: CacheFigures(queries=counts.looked_up, hits=counts.cached_tokens)
+        for model, counts in models.items()
+        if counts.cached_tokens
+    }
+    of_engines = {model: figures for model, figures in caches.items() if figures.queries is not None}
+    for name, (field, help_) in _PREFIXES.items():
+        counter = CounterMetricFamily(name, help_, labels=_MODEL)
+        for model, figures in (of_answers | of_engines).items():
+            if (count := getattr(figures, field)) is not None:
+                counter.add_metric((model, _ENGINE), count)
+        yield counter
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """The encoder for the format that `accept` selects, and its media type.
+
+    All names here are valid in each format. `prometheus_client` escapes them nevertheless: in OpenMetrics, as
+    Prometheus 2 asks for it, samples of `vllm:…` would be called `vllm_…`.
+    """
+    encode, media_type = choose_encoder(accept)
+    unescaped = partial(encode, escaping=ALLOWUTF8) if isinstance(encode, partial) else encode
+    return unescaped, media_type
 
 
 class _Snapshot(Collector):

@@ -115,15 +115,19 @@ class Exchange:
 class _FullExchange(Exchange):
     """A response that is returned as a whole."""
 
-    def __init__(self, request: bytes, limits: Limits) -> None:
+    def __init__(self, request: bytes, limits: Limits, max_bytes: int | None = None) -> None:
         super().__init__(request)
         self._limits = limits
+        self._max_bytes = max_bytes
         self.response: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
         self._body = bytearray()
 
     def on_body(self, data: bytes) -> None:
         self._body += data
-        if len(self._body) > self._limits.upstream_bytes:
+        if self._max_bytes is not None and len(self._body) > self._max_bytes:
+            self.abort()
+            self.on_end(HttpError(f"the answer is longer than {self._max_bytes} bytes"))
+        elif len(self._body) > self._limits.upstream_bytes:
             self.abort()
             self.on_end(_too_long("the answer", "upstream_bytes", self._limits))
 
@@ -235,10 +239,15 @@ class HttpClient:
             path = self.version + path.removeprefix("/v1")
         return f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}{more}\r\n".encode() + (body or b"")
 
-    async def request(self, method: str, path: str, body: Any = None) -> HttpResponse:
-        """The response, read whole. `body` is sent as JSON. Raises HttpError."""
+    async def request(
+        self, method: str, path: str, body: Any = None, *, max_bytes: int | None = None
+    ) -> HttpResponse:
+        """The response, read whole. `body` is sent as JSON. Raises HttpError.
+
+        A response of more than `max_bytes`, or of more than the limit `upstream_bytes`, is an error.
+        """
         encoded = None if body is None else msgspec.json.encode(body)
-        whole = _FullExchange(self.encode(method, path, encoded), self.limits)
+        whole = _FullExchange(self.encode(method, path, encoded), self.limits, max_bytes)
         self.send(whole)
         try:
             return await whole.response

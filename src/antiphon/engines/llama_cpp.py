@@ -35,6 +35,7 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
+from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.models import find_encoder, generation_config, resolve, response_template
@@ -180,6 +181,16 @@ class LlamaCppEngine:
     def load(self) -> Load:
         """The generations that hold a slot of llama.cpp, and those that wait for one."""
         return self._running.client.load if self._running is not None else Load()
+
+    async def cache_figures(self) -> CacheFigures:
+        """The figures of its slots, counted here: llama.cpp itself is not asked."""
+        running = self._running
+        if running is None:
+            return UNKNOWN
+        figures = running.client.slot_figures
+        if not running.adapters:
+            return figures
+        return replace(figures, adapters=running.client.adapter_figures([*running.adapters]))
 
     @property
     def up(self) -> bool:

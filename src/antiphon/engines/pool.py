@@ -46,6 +46,7 @@ from antiphon.engines.engine import (
     TranscriptionRequest,
     Work,
 )
+from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, combined
 
 PROBE_SECONDS = 5.0
 """Seconds between probes of a replica, and the time limit of a probe."""
@@ -119,6 +120,13 @@ class Replica:
             self.name, ReplicaStatus.DRAINED if self.drained else status, load.running, load.waiting
         )
 
+    async def cache_figures(self) -> CacheFigures:
+        """The figures of its engine; if it gets no requests, only its counters."""
+        if not isinstance(self.engine, Measured):
+            return UNKNOWN
+        figures = await self.engine.cache_figures()
+        return figures if self.usable else CacheFigures(queries=figures.queries, hits=figures.hits)
+
     def mark_overloaded(self) -> None:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
@@ -180,6 +188,14 @@ class PoolEngine:
         """The sum of the loads of all replicas."""
         loads = [replica.engine.load for replica in self._replicas if replica.started]
         return Load(*(sum(getattr(load, field) for load in loads) for field in Load.__struct_fields__))
+
+    async def cache_figures(self) -> CacheFigures:
+        """Those of all replicas as one; room that gets no requests, and its usage, are left out.
+
+        What replicas have counted stays, because counters do not decrease.
+        """
+        measured = [replica for replica in self._replicas if replica.started]
+        return combined(await asyncio.gather(*(replica.cache_figures() for replica in measured)))
 
     @property
     def memory(self) -> int:

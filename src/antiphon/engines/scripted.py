@@ -40,6 +40,7 @@ from antiphon.engines.engine import (
     TranscriptionRequest,
     Work,
 )
+from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.script import (
     Line,
     ScriptedAnswer,
@@ -148,8 +149,8 @@ class ScriptedEngine:
 
     `capabilities` are those that it claims; features that it does not really have do not change the answer.
     `steps` is the number of chunks pushed in all, `seen` are the last generation requests, `playing` those
-    that run or wait. `memory` is the number of bytes that it claims to need. Raises EngineError at once if
-    the script is malformed.
+    that run or wait. `memory` is the number of bytes that it claims to need, and `figures` are those of the
+    cache that it claims to have. Raises EngineError at once if the script is malformed.
     """
 
     def __init__(  # noqa: PLR0913 - settings of tests
@@ -160,6 +161,7 @@ class ScriptedEngine:
         context: int = 32768,
         parallel: int = 256,
         memory: int = 0,
+        figures: CacheFigures = UNKNOWN,
         capabilities: Capabilities = CAPABILITIES,
         limits: Limits = DEFAULTS,
     ) -> None:
@@ -174,6 +176,7 @@ class ScriptedEngine:
             name=name, context=context, chat_template=TEMPLATE, eos="<|im_end|>", capabilities=capabilities
         )
         self.memory = memory
+        self.figures = figures
         self.steps = 0
         self.seen: deque[GenerationRequest] = deque(maxlen=REMEMBERED_REQUESTS)
 
@@ -181,6 +184,10 @@ class ScriptedEngine:
     def load(self) -> Load:
         """How many generations play, and how many wait for a slot."""
         return self._admission.load
+
+    async def cache_figures(self) -> CacheFigures:
+        """The claimed ones."""
+        return self.figures
 
     async def start(self) -> None:
         """Begin to accept generations."""

@@ -24,6 +24,11 @@ class TokenLimit:
         self._texts = 0
         self._characters = 0
 
+    @property
+    def tokens(self) -> int:
+        """The tokens so far; of an answer without them, the texts."""
+        return self._tokens or self._texts
+
     def cut(self, chunk: Chunk) -> Chunk:
         """The chunk, or as much of it as the answer may have, with the end."""
         if chunk.tokens:

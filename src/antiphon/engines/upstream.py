@@ -37,6 +37,7 @@ from antiphon.engines.engine import (
     Work,
     failure_of,
 )
+from antiphon.engines.figures import UNKNOWN, AdapterFigures, CacheFigures, completed
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.redact import know, redacted, without_known
@@ -63,6 +64,7 @@ from antiphon.engines.upstreams.kind import (
     PromptScoringServer,
     PromptSharingServer,
     Recognise,
+    SlotServer,
     UpstreamServer,
     UpstreamSettings,
     ask,
@@ -70,6 +72,7 @@ from antiphon.engines.upstreams.kind import (
     refusal,
     unreachable,
 )
+from antiphon.engines.upstreams.metrics import NAMES, MetricsReader
 from antiphon.engines.upstreams.vectors import vector_api
 
 log = structlog.get_logger()
@@ -192,6 +195,8 @@ class UpstreamEngine:
         self._admission = Admission(1, limits)
         self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
+        self._lookups = _Lookups()
+        self._metrics: MetricsReader | None = None
         self._loading: asyncio.Future[UpstreamServer] | None = None
         self._server: UpstreamServer | None = None
         self._card: ModelCard | None = None
@@ -226,6 +231,8 @@ class UpstreamEngine:
         self._server, self._card = server, card_of(server, self._options.task)
         self._admission = Admission(server.slots, self._limits)
         self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
+        if (names := NAMES.get(server.kind)) is not None:
+            self._metrics = MetricsReader(self._client, names, server.card.known_as[0], self._options.model)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready.
@@ -250,7 +257,46 @@ class UpstreamEngine:
                 loading.result()
         for generation in [*self._generations]:
             generation.fail(reason())
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            await metrics.close()
         self._client.close()
+
+    async def cache_figures(self) -> CacheFigures:
+        """What the server says of its cache; what it does not say, of the slots that it works in for us."""
+        own = self.slot_figures
+        return own if self._metrics is None else completed(await self._metrics.figures(), own)
+
+    @property
+    def slot_figures(self) -> CacheFigures:
+        """The figures of the slots of the server; unknown, if it has none.
+
+        The tokens in use are counted here, because a server answers to such questions only after a batch of a
+        prompt. Those of a prompt count from the start of its generation, before they are computed.
+        """
+        server = self._server
+        if not isinstance(server, SlotServer) or Task.GENERATE not in self.card.capabilities.tasks:
+            return UNKNOWN
+        used = sum(generation.tokens for generation in self._generations if generation.sent)
+        return CacheFigures(
+            usage=min(1.0, used / server.cells),
+            block_size=1,
+            blocks=server.cells,
+            queries=self._lookups.queries,
+            hits=self._lookups.hits,
+        )
+
+    def adapter_figures(self, names: Sequence[str]) -> AdapterFigures:
+        """The adapters in use, of which requests have the indexes in `names`."""
+
+        def of(*, sent: bool) -> frozenset[str]:
+            return frozenset(
+                names[int(generation.adapter)]
+                for generation in self._generations
+                if generation.adapter is not None and generation.sent is sent
+            )
+
+        return AdapterFigures(of(sent=True), of(sent=False), len(names))
 
     async def drain(self) -> None:
         """Wait until no request runs."""
@@ -358,6 +404,8 @@ class UpstreamEngine:
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
+        generation.prompt_tokens, generation.adapter = len(request.prompt.ids), request.adapter
+        generation.lookups = self._lookups
         self._generations[generation] = None
         enter = partial(self._enter, generation, request.sampling.priority or 0)
         if self._prompts is None:
@@ -379,11 +427,21 @@ class UpstreamEngine:
         self._client.send(generation)
 
 
+class _Lookups:
+    """Tokens of prompts that a server has looked up in its cache, and those that it found there."""
+
+    queries = hits = 0
+
+
 class _Generation(Exchange):
     """One generation: the server's response on one side, the receiver on the other."""
 
     permit: Permit | None = None
     prompt: PromptTicket | None = None
+    prompt_tokens = 0
+    adapter: str | None = None
+    sent = False
+    lookups: _Lookups
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a generation
         self,
@@ -408,8 +466,14 @@ class _Generation(Exchange):
         self._answered = False
         self._late = 0  # lines after the end of the answer
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of its prompt, and of its answer so far."""
+        return self.prompt_tokens + self._limit.tokens
+
     def mark_sent(self) -> None:
         """It is sent now."""
+        self.sent = True
         if self.prompt is not None:
             self.prompt.mark_in_slot()
 
@@ -545,13 +609,20 @@ class _Generation(Exchange):
     def _push(self, chunks: list[Chunk]) -> None:
         if not self._answered:
             self._answered = True
-            if self.prompt is not None:
-                self.prompt.mark_computed()
+            self._count_prompt(chunks[0])
         if chunks[-1].finish is not None:
             self._release_slot()  # the slot must be free before the receiver gets the end
             if not self._reader.complete:
                 self.abort()
         self._receiver.push(chunks)
+
+    def _count_prompt(self, first: Chunk) -> None:
+        """The prompt is computed."""
+        if self.prompt is not None:
+            self.prompt.mark_computed()
+        self.prompt_tokens += first.media_tokens
+        self.lookups.queries += self.prompt_tokens
+        self.lookups.hits += first.cached_tokens
 
     async def _ask(self, missing: NotFetched) -> None:
         """Look up what is missing, and continue to read."""

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
 from antiphon.app.ids import random_id
-from antiphon.app.metrics import CLIENT_CLOSED
+from antiphon.app.metrics import CLIENT_CLOSED, ServerState
 from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
@@ -140,6 +140,7 @@ async def metrics(request: Request) -> Response:
     """GET /metrics."""
     app = app_of(request)
     accept = request.headers.get("accept", "")
-    tasks = len(asyncio.all_tasks())
-    text, media_type = await asyncio.to_thread(app.metrics.text, accept, app.models.loads, app.permits, tasks)
+    caches = await app.models.cache_figures()
+    now = ServerState(app.models.loads, caches, app.permits, len(asyncio.all_tasks()))
+    text, media_type = await asyncio.to_thread(app.metrics.text, accept, now)
     return Response(text, headers={"content-type": media_type})

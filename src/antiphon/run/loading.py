@@ -23,6 +23,7 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
 from antiphon.dialects.tool_description import tool_prompt_of
 from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
+from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured
 from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.model_tables import ContentFormat, ModelSettings
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
@@ -105,6 +106,7 @@ class ServedModel:
         self._engine = engine
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
+        self._measured = engine if isinstance(engine, Measured) else None
         self._probe = None
         if isinstance(engine, Probed):
             self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, timeout=HUNG_SECONDS)
@@ -155,6 +157,10 @@ class ServedModel:
     def load_now(self) -> Load:
         """Its current load."""
         return self._engine.load
+
+    async def cache_figures(self) -> CacheFigures:
+        """How full the cache of its engine is."""
+        return await self._measured.cache_figures() if self._measured is not None else UNKNOWN
 
     @property
     def tokens_now(self) -> int:

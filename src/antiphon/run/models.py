@@ -30,6 +30,7 @@ from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
+from antiphon.engines.figures import CacheFigures
 from antiphon.engines.pool import ReplicaState
 from antiphon.model_tables import KEEP_ALL, KeepLoaded
 from antiphon.run.loading import ModelState, ServedModel
@@ -174,6 +175,12 @@ class Models:
     def loads(self) -> dict[str, Load]:
         """How busy the engines are, by the canonical names of the models that are loaded."""
         return {served.names[0]: served.load_now for served in self._served if served.loaded}
+
+    async def cache_figures(self) -> dict[str, CacheFigures]:
+        """How full the caches are, by the canonical names of the models that are loaded."""
+        loaded = [served for served in self._served if served.loaded]
+        all_figures = await asyncio.gather(*(served.cache_figures() for served in loaded))
+        return {served.names[0]: figures for served, figures in zip(loaded, all_figures, strict=True)}
 
     @property
     def served(self) -> Sequence[ServedModel]:

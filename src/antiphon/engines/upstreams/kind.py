@@ -239,6 +239,16 @@ class PromptSharingServer(Protocol):
     prompts: SharedPrompts
 
 
+@runtime_checkable
+class SlotServer(Protocol):
+    """A server that keeps each generation in a slot of its own, all together with `cells` tokens.
+
+    It does not report how many of them are in use, but how many tokens of each prompt were cached.
+    """
+
+    cells: int
+
+
 class ChatServer:
     """The common methods of servers that take conversations only.
 

@@ -47,10 +47,11 @@ class LlamaServer:
     kind = NAME
     path = "/completion"
 
-    def __init__(
-        self, client: HttpClient, card: ModelCard, slots: int, vocabulary: int, marker: str = ""
+    def __init__(  # noqa: PLR0913, PLR0917 - what it reports
+        self, client: HttpClient, card: ModelCard, slots: int, cells: int, vocabulary: int, marker: str = ""
     ) -> None:
         self.card = card
+        self.cells = cells
         self._marker = marker
         self.slots = slots
         self.prompts = SharedPrompts(slots)
@@ -181,7 +182,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )
     slots = min(props["total_slots"], settings.parallel or 2**31)
-    return LlamaServer(client, card, slots, model["meta"]["n_vocab"], props.get("media_marker", ""))
+    cells = slots * props["default_generation_settings"]["n_ctx"]
+    return LlamaServer(client, card, slots, cells, model["meta"]["n_vocab"], props.get("media_marker", ""))
 
 
 def _media_of(props: Mapping[str, Any]) -> frozenset[MediaKind]:
