@@ -117,6 +117,10 @@ class CrossEncoderIOProcessor:
         return "".join(texts), prompt | ({"token_type_ids": types} if self._types else {})
 
 
+def compress_token_type_ids(types: Sequence[int]) -> tuple[int, int]:  # a number in 0.32
+    return (types.index(1) if 1 in types else len(types)), len(types)
+
+
 class LoRARequest(NamedTuple):
     lora_name: str
     lora_int_id: int
@@ -218,12 +222,18 @@ class AsyncLLM:
             if args.default_mm_loras is None  # type: ignore[attr-defined]
             else SimpleNamespace(default_mm_loras=args.default_mm_loras),  # type: ignore[attr-defined]
             types=args.model == "org/ranks",  # type: ignore[attr-defined]
+            cache_config=SimpleNamespace(
+                block_size=16,
+                num_gpu_blocks=100,
+                metrics_info=lambda: {"block_size": "16", "num_gpu_blocks": "100", "_private": "1"},
+            ),
         )
         self.input_processor = InputProcessor()
         self.engine_core = EngineCore(self.renderer.tokenizer)
 
     @classmethod
-    def from_engine_args(cls, args: AsyncEngineArgs) -> "AsyncLLM":
+    def from_engine_args(cls, args: AsyncEngineArgs, stat_loggers: Sequence[Any]) -> "AsyncLLM":
+        assert stat_loggers, "the schedulers count nothing"
         return cls(args)
 
     def shutdown(self) -> None:
@@ -471,7 +481,17 @@ class EngineCore:
             await asyncio.sleep(0.001 if self.held or not self.requests else 0)
             if self.requests and not self.held:
                 outputs = [self._output(each) for each in [*self.requests]]
-                socket.arrive(SimpleNamespace(outputs=outputs, utility_output=None))
+                socket.arrive(
+                    SimpleNamespace(
+                        outputs=outputs,
+                        utility_output=None,
+                        engine_index=0,
+                        scheduler_stats=SimpleNamespace(
+                            kv_cache_usage=len(self.requests) / 16,
+                            prefix_cache_stats=SimpleNamespace(queries=10, hits=4),
+                        ),
+                    )
+                )
         socket.arrive(EngineDeadError())
 
     async def _read(self) -> None:
@@ -491,7 +511,7 @@ class EngineCore:
         if (
             isinstance(params, PoolingParams) and params.task == "classify"
         ):  # what of the document is in the query
-            start = (params.extra_kwargs or {}).get("compressed_token_type_ids", 1)
+            start, _ = (params.extra_kwargs or {}).get("compressed_token_type_ids", (1, 1))
             query, document = ids[:start], ids[start:]
             share = sum(token in query for token in document) / len(document)
             output = EngineCoreOutput(
@@ -547,6 +567,7 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "0.33.0") -> None:
         "vllm.entrypoints.pooling": {},
         "vllm.entrypoints.pooling.scoring": {},
         "vllm.entrypoints.pooling.scoring.io_processor": {"CrossEncoderIOProcessor": CrossEncoderIOProcessor},
+        "vllm.entrypoints.pooling.scoring.utils": {"compress_token_type_ids": compress_token_type_ids},
         "vllm.renderers": {},
         "vllm.renderers.chat_utils": {"ChatTemplateConfig": SimpleNamespace},
         "vllm.pooling_params": {"PoolingParams": PoolingParams},

@@ -527,7 +527,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     with pytest.raises(RequestError, match="enable_lora") as raised:
         await engine.load_adapter("poet", "/poet")
     assert (raised.value.param, engine.adapters) == ("lora_path", {})
-    llm_of(engine).vllm_config.lora_config = SimpleNamespace(default_mm_loras=None)
+    llm_of(engine).vllm_config.lora_config = SimpleNamespace(default_mm_loras=None, max_loras=4)
     await engine.load_adapter("poet", "/poet")
     assert engine.adapters == {"poet": "/poet"}
     await engine.load_adapter("poet", "/poet")  # once more: it may have changed
@@ -541,6 +541,36 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     assert (engine.adapters, llm_of(engine).engine_core.adapters) == ({}, {})
     with pytest.raises(EngineError, match="no adapter 'poet'"):
         await asked(engine, adapter="poet")
+
+
+async def test_the_figures_of_the_cache_are_those_of_the_schedulers(engine):
+    core = llm_of(engine).engine_core
+    assert (await engine.cache_figures()).usage == 0.0
+    core.held = True
+    llm_of(engine).vllm_config.lora_config = SimpleNamespace(default_mm_loras=None, max_loras=4)
+    await engine.load_adapter("poet", "/poet")
+    works = [
+        engine.generate(await request_of(engine, "a", 400, adapter=adapter), Collected())
+        for adapter in ("poet", None, None, "poet")  # the last waits
+    ]
+    core.held = False
+    await until(lambda: len(core.requests) == 3)
+    await asyncio.sleep(0.02)
+    core.held = True
+    figures = await engine.cache_figures()
+    assert figures.usage == 3 / 16
+    assert (figures.block_size, figures.blocks) == (16, 100)
+    assert figures.config == {"block_size": "16", "num_gpu_blocks": "100"}
+    assert figures.hits / figures.queries == 0.4
+    assert figures.adapters is not None
+    assert (figures.adapters.running, figures.adapters.waiting) == ({"poet"}, {"poet"})
+    assert figures.adapters.maximum == 4
+    for work in works:
+        work.cancel()
+    assert (await engine.cache_figures()).usage == 0.0
+    core.held = False
+    await engine.stop()
+    assert (await engine.cache_figures()).usage is None
 
 
 async def test_adapters_may_be_loaded_before_it_starts(monkeypatch):
@@ -574,7 +604,9 @@ async def test_a_message_of_several_parts_is_one_message(engine):
     [request_id] = core.requests
     ids = await engine.tokenize(["a"])
     output = EngineCoreOutput(request_id=request_id, new_token_ids=ids, finish_reason="length")
-    core.resources.output_socket.arrive(SimpleNamespace(outputs=[output], utility_output=None), more=2)
+    core.resources.output_socket.arrive(
+        SimpleNamespace(outputs=[output], utility_output=None, scheduler_stats=None), more=2
+    )
     assert text_of(await receiver.whole()) == "a"
 
 

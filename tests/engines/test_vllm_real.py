@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.errors import EngineError, EngineNotReadyError, RequestError
+from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options, VllmEngine
@@ -313,7 +313,7 @@ async def test_a_dead_vllm_ends_what_runs_and_refuses_what_comes(engine, one, wh
         for process in ids:
             os.kill(process, signal.SIGKILL)
         for receiver in (collected, *waiting):
-            with pytest.raises(EngineError, match="failed"):
+            with pytest.raises(EngineDiedError, match="ended in the middle"):
                 await receiver.whole()
         seen = time.monotonic()
         print(

@@ -42,6 +42,7 @@ from antiphon.engines.engine import (
     check_size,
     failure_of,
 )
+from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.models import response_template
 from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_beams import Beam, Row, search
@@ -121,6 +122,16 @@ class VllmEngine:
     def load(self) -> Load:
         """How many generations vLLM works on, and how many wait here."""
         return self._admission.load
+
+    async def cache_figures(self) -> CacheFigures:
+        """Those of its schedulers, as of the last step."""
+        if self._core is None:
+            return UNKNOWN
+        return self._core.cache_figures(
+            idle=not self._running,
+            running={work.adapter for work in self._running.values() if work.adapter is not None},
+            waiting={generation.adapter for generation in self._waiting if generation.adapter is not None},
+        )
 
     @property
     def up(self) -> bool:
@@ -222,7 +233,8 @@ class VllmEngine:
             core = self._running_core()
             if request.max_tokens < 1:  # vLLM would refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            generation = _Generation(self, receiver, OutputReader(core.vocabulary, request))
+            reader = OutputReader(core.vocabulary, request)
+            generation = _Generation(self, receiver, reader, request.adapter)
             trace = observed().trace
             generation.start = partial(self._start, core, generation, request, trace)
             generation.permit = self._admission.enter(
@@ -419,10 +431,14 @@ class VllmEngine:
 class _Generation:
     """One generation: vLLM's outputs on one side, the receiver on the other.
 
-    `over`: the receiver is not called any more. `ended`: vLLM knows that.
+    `over`: the receiver is not called any more. `ended`: vLLM knows that. `adapter` is the name of that of
+    its request.
     """
 
-    def __init__(self, engine: VllmEngine, receiver: Receiver, reader: OutputReader) -> None:
+    def __init__(
+        self, engine: VllmEngine, receiver: Receiver, reader: OutputReader, adapter: str | None
+    ) -> None:
+        self.adapter = adapter
         self._engine = engine
         self._receiver = receiver
         self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
@@ -480,6 +496,8 @@ class _Generation:
 
 class _SingleOutput:
     """A request for one token: its only output is awaited, None if there will be none."""
+
+    adapter: str | None = None
 
     def __init__(self, request_id: str) -> None:
         self.id = request_id

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -31,6 +31,7 @@ from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
+from antiphon.engines.figures import AdapterFigures, CacheFigures
 from antiphon.engines.vllm_beams import BeamParameters
 from antiphon.engines.vllm_stream import Vocabulary
 from antiphon.engines.vllm_tokenizers import codec_of
@@ -273,19 +274,55 @@ def _check_text(request: GenerationRequest, param: str) -> None:
         raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
 
 
+class _Statistics:
+    """What the schedulers of the core count; there is one for each rank of data parallelism.
+
+    `usage` is the share of its cache that each has in use, as of its last step. `queries` and `hits` are
+    tokens of prompts, since the start.
+    """
+
+    def __init__(self) -> None:
+        self.usage: dict[int, float] = {}
+        self.queries = self.hits = 0
+
+    def add(self, outputs: Any) -> None:
+        """Add those in the outputs of a step."""
+        statistics = outputs.scheduler_stats
+        if statistics is not None:
+            self.usage[outputs.engine_index] = statistics.kv_cache_usage
+            self.queries += statistics.prefix_cache_stats.queries
+            self.hits += statistics.prefix_cache_stats.hits
+
+
+class _NoLogger:
+    """A logger of vLLM's that does nothing: without one the schedulers count nothing."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        pass
+
+    def record(self, *arguments: Any, **more: Any) -> None:
+        """The figures are read with the outputs."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing is logged."""
+
+    def log(self) -> None:
+        """The same."""
+
+
 class _Steps(asyncio.Queue[Exception]):
     """The queue of outputs for vLLM's client: it passes on at once those that the client has read.
 
     It keeps failures. With a real queue another task would have to wake up for each step.
     """
 
-    take: Callable[[Sequence[Any]], None]
+    take: Callable[[Any], None]
 
     def put_nowait(self, item: Any) -> None:
         if isinstance(item, Exception):
             super().put_nowait(item)
         else:
-            self.take(item.outputs)
+            self.take(item)
 
 
 class _Messages:
@@ -296,7 +333,7 @@ class _Messages:
     parallelism).
     """
 
-    take: Callable[[Sequence[Any]], None]
+    take: Callable[[Any], None]
 
     def __init__(self, client: Any) -> None:
         self._zmq = imported("zmq")
@@ -346,7 +383,7 @@ class _Messages:
                 log.debug("a message of vLLM's is not outputs", exc_info=True)
             else:
                 if outputs.utility_output is None:
-                    self.take(outputs.outputs)
+                    self.take(outputs)
                     return
         self._others.put_nowait(frames)
 
@@ -407,9 +444,11 @@ class VllmCore:
     def __init__(self, args: Any, version: VllmVersion) -> None:
         self._version = version
         try:
-            self._llm = imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args)
+            llm = imported("vllm.v1.engine.async_llm").AsyncLLM
+            self._llm = llm.from_engine_args(args, stat_loggers=[_NoLogger])
         except (RuntimeError, ValueError, OSError) as error:
             raise _unloadable(args.model, error) from error
+        self._statistics = _Statistics()
         client = self._llm.engine_core
         self._steps = client.outputs_queue = _Steps()
         self._messages = _Messages(client)
@@ -538,12 +577,9 @@ class VllmCore:
             )
             raise RequestError(message, param="documents", code="context_length_exceeded")
         types = prompt.get("token_type_ids")
-        # vLLM only needs to know where the document begins.
-        extra = (
-            None
-            if types is None
-            else {"compressed_token_type_ids": types.index(1) if 1 in types else len(types)}
-        )
+        # Where the document is, in vLLM's short form.
+        compress = imported("vllm.entrypoints.pooling.scoring.utils").compress_token_type_ids
+        extra = None if types is None else {"compressed_token_type_ids": compress([*types])}
         params = partial(imported("vllm.pooling_params").PoolingParams, task="classify", extra_kwargs=extra)
         return self._accepted({"type": "token", "prompt_token_ids": [*ids]}, params, "classify", around)
 
@@ -689,6 +725,28 @@ class VllmCore:
             raise RequestError("`ignore_eos` cannot be combined with structured output.", param="ignore_eos")
         return self._params.StructuredOutputsParams(structural_tag=tag.text)
 
+    def cache_figures(
+        self, *, idle: bool, running: Collection[str], waiting: Collection[str]
+    ) -> CacheFigures:
+        """The figures of the cache; `idle`: nothing runs, so that nothing of it is in use.
+
+        `running` and `waiting` are the names of the adapters of requests.
+        """
+        cache, lora = self._llm.vllm_config.cache_config, self._llm.vllm_config.lora_config
+        usage = self._statistics.usage.values()
+        adapters = None
+        if lora is not None:
+            adapters = AdapterFigures(frozenset(running), frozenset(waiting), lora.max_loras)
+        return CacheFigures(
+            usage=0.0 if idle or not usage else sum(usage) / len(usage),
+            block_size=cache.block_size,
+            blocks=cache.num_gpu_blocks,
+            queries=self._statistics.queries,
+            hits=self._statistics.hits,
+            config={name: value for name, value in cache.metrics_info().items() if name[0] != "_"},
+            adapters=adapters,
+        )
+
     async def load_adapter(self, name: str, number: int, path: str) -> Any:
         """Load a LoRA adapter; returns the `lora_request` of requests for it. Raises RequestError."""
         if self._llm.vllm_config.lora_config is None:
@@ -726,7 +784,12 @@ class VllmCore:
 
         Raises when the core has died. `take` must not raise.
         """
-        self._steps.take = self._messages.take = take
+
+        def take_step(outputs: Any) -> None:
+            self._statistics.add(outputs)
+            take(outputs.outputs)
+
+        self._steps.take = self._messages.take = take_step
         await self._llm.engine_core.get_output_async()
 
     @property
