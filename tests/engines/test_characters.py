@@ -85,3 +85,23 @@ async def test_nothing_is_looked_up_for_prompts_that_end_with_a_character():
     # but where it may have to be continued, of three tokens the last is
     assert text_of(await generated(engine, replace(request, resumable=True))) == "Hello the"
     assert server.asked.count("/detokenize") == 2
+
+
+class SpellingVllm(Vllm):
+    """Begins a text with a token that it reads as text where it is spelled, as with Mistral's own tokenizer."""
+
+    def answer(self, path, body):
+        match path:
+            case "/tokenize":
+                return {"tokens": [*([1] if body["add_special_tokens"] else []), *body["prompt"].encode()]}
+            case "/detokenize":
+                return {"prompt": bytes(body["tokens"]).decode().replace("\1", "<s>")}
+        return super().answer(path, body)
+
+
+async def test_a_server_whose_tokenizer_reads_special_tokens_as_text_is_refused():
+    """The prompt would be other tokens than the model knows."""
+    engine = upstream(SpellingVllm(ByteModel([])))
+    with pytest.raises(EngineError, match="reads the special token <s> as text") as refused:
+        await engine.start()
+    assert "--tokenizer FOLDER" in refused.value.message

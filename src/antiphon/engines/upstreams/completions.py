@@ -614,7 +614,13 @@ async def read_model(
     metadata = await asyncio.to_thread(model_metadata, answers, reversed(names), folder)
     # Text gets the token that it has to begin with from the server: a template must not write it, too.
     opening = await tokenizer.opening() if flavour.tokens else None
-    bos = metadata.bos or ("" if opening is None else await tokenizer.detokenize((opening,)))
+    spelled = "" if opening is None else await tokenizer.detokenize((opening,))
+    if opening is not None and await tokenizer.tokenize([spelled]) != [opening]:
+        raise EngineError(
+            f"The tokenizer of this server reads the special token {spelled} as text, as Mistral's own does. "
+            "Give the folder of the model's tokenizer: --tokenizer FOLDER."
+        )
+    bos = metadata.bos or spelled
     card = ModelCard(
         name=model["id"],
         context=settings.context
