@@ -5,7 +5,7 @@ import os
 from hypothesis import settings
 
 CI = bool(os.environ.get("CI"))
-EXAMPLES_IN_CI = 30
+EXAMPLES_IN_CI = 20
 
 settings.register_profile("search", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=EXAMPLES_IN_CI)
