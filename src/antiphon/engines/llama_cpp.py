@@ -39,6 +39,7 @@ from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
 from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.models import find_encoder, generation_config, resolve, response_template
+from antiphon.engines.threads import Threads, free_threads
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.engines.upstreams import llama_server
 
@@ -88,7 +89,8 @@ class Options:
     """How many answers are generated at the same time; further requests wait."""
 
     threads: PositiveInt | None = None
-    """How many threads compute. Without it, one for each core that the server may use."""
+    """How many threads compute. Without it, one for each core that is free when the server starts:
+    of those that it may use, less what other processes keep busy."""
 
     gpu_layers: NonNegativeInt | None = None
     """How many of the model's layers are computed on GPUs; 0 for none. Without it, as many as fit."""
@@ -253,14 +255,22 @@ class LlamaCppEngine:
     async def _instance(self, adapters: Mapping[str, str]) -> _Instance:
         """A process with the model and these adapters."""
         facts = await asyncio.to_thread(read_metadata, self._path)
+        threads = await self._threads()
         context, started_at = self._context(facts), time.monotonic()
-        log.info("loading", model=self._path.name, context=context, slots=self._options.parallel)
+        log.info(
+            "loading",
+            model=self._path.name,
+            context=context,
+            slots=self._options.parallel,
+            threads=threads.count,
+            threads_why=threads.why,
+        )
 
         def report(stage: str, seconds: float) -> None:
             log.info("still loading", model=self._path.name, seconds=round(seconds), now=stage)
 
         try:
-            settings = self._settings(context, adapters, self._task(facts)[1])
+            settings = self._settings(context, adapters, self._task(facts)[1], threads.count)
             process = await LlamaProcess.start(settings, report)
         except LoadError as error:
             files = " with ".join(path.name for path in (self._path, self._draft, self._encoder) if path)
@@ -298,7 +308,14 @@ class LlamaCppEngine:
         )
         return instance
 
-    def _settings(self, context: int, adapters: Mapping[str, str], pooling: str | None) -> Mapping[str, Any]:
+    async def _threads(self) -> Threads:
+        if self._options.threads is not None:
+            return Threads(self._options.threads, "--threads")
+        return await asyncio.to_thread(free_threads)
+
+    def _settings(
+        self, context: int, adapters: Mapping[str, str], pooling: str | None, threads: int
+    ) -> Mapping[str, Any]:
         options = self._options
         settings: dict[str, Any] = {
             "model.path": str(self._path),
@@ -307,7 +324,7 @@ class LlamaCppEngine:
             "n_parallel": options.parallel,
             "n_batch": PROMPT_BATCH,
             "n_ubatch": PROMPT_BATCH,
-            "cpuparams.n_threads": options.threads or _threads(),
+            "cpuparams.n_threads": threads,
             "n_gpu_layers": -1 if options.gpu_layers is None else options.gpu_layers,
             "cache_type_k": options.kv_type,
             "cache_type_v": options.kv_type,
@@ -337,6 +354,7 @@ class LlamaCppEngine:
             settings["speculative.types"] = ["DRAFT_SIMPLE"]
             settings["speculative.draft.mparams.path"] = str(self._draft)
             settings["speculative.draft.n_gpu_layers"] = settings["n_gpu_layers"]
+            settings["speculative.draft.cpuparams.n_threads"] = threads
             if options.draft_tokens:
                 settings["speculative.draft.n_max"] = options.draft_tokens
         return settings
@@ -468,14 +486,3 @@ async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[
             before, behind, between = await engine.token_texts([int(token_id or 0) for token_id in ids])
             return before, behind, between
     return None
-
-
-def _threads() -> int:
-    """One thread for each core that this process may use; -1 (llama.cpp's default) if it may use all.
-
-    llama.cpp's default is the number of physical cores.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return -1
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if allowed != os.cpu_count() else -1
