@@ -11,7 +11,7 @@ them.
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,9 +36,17 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
 from antiphon.engines.figures import UNKNOWN, CacheFigures
-from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
-from antiphon.engines.llama_process import LlamaProcess, LoadError
-from antiphon.engines.models import find_encoder, generation_config, resolve, response_template
+from antiphon.engines.gguf import (
+    Value,
+    check_whole,
+    names,
+    parts_size,
+    read_metadata,
+    sampling_of,
+    task_of,
+)
+from antiphon.engines.llama_process import LlamaProcess, LoadError, total_memory
+from antiphon.engines.models import find_encoder, generation_config, parts, resolve, response_template
 from antiphon.engines.threads import Threads, free_threads
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.engines.upstreams import llama_server
@@ -210,6 +218,30 @@ class LlamaCppEngine:
         facts = read_metadata(self._path)
         encoder = self._encoder.stat().st_size if self._encoder is not None else 0
         return parts_size(self._path) + encoder + self._kv_bytes(facts)
+
+    def file_state(self) -> Hashable:
+        return tuple((file, *_state(file)) for file in self._files())
+
+    async def check_files(self) -> None:
+        """Check the files, and the memory for keys and values. Weights are mapped, and may be larger."""
+        for file in self._files():
+            await asyncio.to_thread(check_whole, file)
+        needed = self._kv_bytes(await asyncio.to_thread(read_metadata, self._path))
+        if needed <= _main_memory():
+            return
+        available = await total_memory()
+        if available is not None and needed > available:
+            raise EngineError(
+                f"The context of {self._path.name} takes {needed / 1024**3:.1f} GiB, and this machine has "
+                f"{available / 1024**3:.1f} GiB of memory in all. Use a smaller --context or --parallel, or "
+                "--kv-type q8_0."
+            )
+
+    def _files(self) -> list[Path]:
+        """All files that are loaded: parts of the model, the draft, the encoder, adapters."""
+        own = [self._path.parent / part for part in parts(self._path.name)]
+        others = (self._draft, self._encoder, *map(Path, self._adapters.values()))
+        return [*own, *(file for file in others if file is not None)]
 
     def _kv_bytes(self, facts: Mapping[str, Value]) -> int:
         """The memory of keys and values, if all layers are of the usual kind."""
@@ -476,6 +508,23 @@ class LlamaCppEngine:
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         return await self._client().score(pairs)
+
+
+def _main_memory() -> int:
+    """The bytes of main memory of this machine; 0 if that is unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """The state of a file, which changes when it is replaced; nothing, if it cannot be reached."""
+    try:
+        state = file.stat()
+    except OSError:
+        return ()
+    return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[str, str, str] | None:
