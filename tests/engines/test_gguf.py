@@ -1,7 +1,9 @@
+from random import Random
+
 import pytest
 
 from antiphon.core.errors import EngineError
-from antiphon.engines.gguf import parts_size, read_metadata, sampling_of
+from antiphon.engines.gguf import check_whole, parts_size, read_metadata, sampling_of
 from antiphon.engines.models import resolve
 
 
@@ -25,6 +27,29 @@ def test_a_broken_file_says_what_to_do(tmp_path, size):
         path.write_bytes(whole.read(size))
     with pytest.raises(EngineError, match="not a complete GGUF file"):
         read_metadata(path)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_a_file_that_is_cut_off_is_not_whole(tmp_path, share):
+    whole = resolve(None)
+    check_whole(whole)
+    path = tmp_path / "cut.gguf"
+    with whole.open("rb") as file:
+        path.write_bytes(file.read(int(whole.stat().st_size * share)))
+    with pytest.raises(EngineError, match="not a complete GGUF file"):
+        check_whole(path)
+
+
+def test_broken_files_are_told_by_their_own_error(tmp_path, shallow_model):
+    path, rng = tmp_path / "broken.gguf", Random(7)
+    head = shallow_model.read_bytes()[:4000]
+    for _ in range(300):
+        damaged = bytearray(head)
+        for _ in range(rng.randint(1, 8)):
+            damaged[rng.randrange(400)] = rng.choice((0, 9, 255, rng.randrange(256)))
+        path.write_bytes(damaged)
+        with pytest.raises(EngineError):
+            check_whole(path)
 
 
 def test_the_sampling_that_the_makers_recommend():

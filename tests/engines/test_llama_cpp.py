@@ -595,3 +595,31 @@ async def test_adapters_of_generations_are_known(tmp_path):
         await engine.stop()
     assert (idle.adapters.running, idle.adapters.waiting, idle.adapters.maximum) == (set(), set(), 2)
     assert (busy.adapters.running, busy.adapters.waiting) == ({"b"}, {"a"})
+
+
+@pytest.mark.parametrize("how", ["missing", "cut off", "no file of a model", "no draft", "too large"])
+async def test_what_cannot_be_loaded_is_found_without_loading(tmp_path, shallow_model, how):
+    path, options = tmp_path / "model.gguf", Options(context=64, parallel=1, threads=1)
+    data, draft = shallow_model.read_bytes(), None
+    match how:
+        case "cut off":
+            path.write_bytes(data[: len(data) // 2])
+        case "no file of a model":
+            path.write_bytes(b"<html>Not found</html>")
+        case "no draft":
+            path.write_bytes(data)
+            draft = tmp_path / "draft.gguf"
+        case "too large":
+            path.write_bytes(data)
+            options = Options(context=2**40, parallel=1, threads=1)
+    engine = LlamaCppEngine(path, options, draft=draft)
+    before = engine.file_state()
+    with pytest.raises(EngineError, match=r"cannot be read|not a complete GGUF file|GiB of memory in all"):
+        await engine.check_files()
+    assert engine.file_state() == before
+    path.write_bytes(data)
+    assert engine.file_state() != before or how in ("no draft", "too large")
+
+
+async def test_what_can_be_loaded_passes_the_check(shallow_model):
+    await LlamaCppEngine(shallow_model, Options(context=64, parallel=1)).check_files()

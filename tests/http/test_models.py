@@ -11,14 +11,14 @@ from sqlalchemy import text
 
 from antiphon import __version__
 from antiphon.app import storage
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import EngineError, StoreError
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run import loading
 from antiphon.run.models import Health, KeepLoaded, Models
 from tests.apis.messages.support import ANTHROPIC
 from tests.openai_schema import validate
-from tests.run.adapted import Adapted
+from tests.run.adapted import Adapted, Engine
 from tests.server import NO_TLS, running, served_model
 
 
@@ -488,3 +488,54 @@ async def test_errors_of_shared_paths_have_the_shape_of_the_clients_api(path: st
             assert (response.status_code, response.json().keys()) == (404, names)
             if headers:
                 assert response.json()["error"]["type"] == "not_found_error"
+
+
+SAID = [{"role": "user", "content": "x"}]
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": SAID},
+    "/v1/chat/completions/render": {"messages": SAID},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/responses": {"input": "x"},
+    "/v1/responses/input_tokens": {"input": "x"},
+    "/v1/messages": {"messages": SAID, "max_tokens": 5},
+    "/v1/messages/count_tokens": {"messages": SAID},
+    "/v1/embeddings": {"input": "x"},
+    "/v1/rerank": {"query": "x", "documents": ["y"]},
+    "/tokenize": {"prompt": "x"},
+}
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+
+
+async def test_requests_for_a_model_that_cannot_be_loaded_cost_no_other_its_place() -> None:
+    """In every API, streamed or not, however often: they get the same error, and when to try again."""
+    works, broken = Engine("Hi"), Engine("never")
+    broken.failure = EngineError("/secret/path is broken.")
+    models = Models(
+        [served_model(engine, model_name=(name,)) for name, engine in (("works", works), ("broken", broken))],
+        keep=KeepLoaded(models=1),
+    )
+    requests = [*ASKED.items()]
+    requests += [(path, ASKED[path] | {"stream": True}) for path in STREAMED]
+    requests.append(("/v1/responses", ASKED["/v1/responses"] | {"background": True}))
+    async with (
+        running(works, models=models) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
+    ):
+
+        async def usable() -> bool:
+            answer = await client.post("/v1/completions", json={"model": "works", "prompt": "x"})
+            return bool(answer.json()["choices"][0]["text"] == "Hi")
+
+        for path, body in requests:
+            response = await client.post(path, json={"model": "broken", **body})
+            error = response.json()["error"]
+            assert response.status_code == 503, (path, response.text)
+            assert "'broken' could not be loaded" in error["message"]
+            assert "secret" not in response.text
+            assert error.get("code", "model_not_loaded") == "model_not_loaded"
+            assert 0 < int(response.headers["retry-after"]) <= 30
+            assert await usable()
+    assert (works.starts, works.stops) == (
+        2,
+        2,
+    )  # it was unloaded for the first of the requests, and in the end

@@ -8,7 +8,13 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from antiphon.core.errors import EngineError, EngineNotReadyError, NotFoundError, RequestError
+from antiphon.core.errors import (
+    EngineError,
+    EngineNotReadyError,
+    ModelNotLoadedError,
+    NotFoundError,
+    RequestError,
+)
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
 from antiphon.engines.scripted import ScriptedEngine
@@ -179,6 +185,83 @@ async def test_a_model_that_could_not_be_loaded_frees_no_other_again_at_once() -
         await said(models, "b")
 
     assert (first.stops, await said(models, "a")) == (stops, "first")
+    await models.stop()
+
+
+class OfFile(Engine):
+    """An engine whose file may be missing; `state` is that of the file. `checks` counts."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__(output)
+        self.state = 0
+        self.checks = 0
+        self.missing: EngineError | None = None
+
+    def file_state(self) -> int:
+        return self.state
+
+    async def check_files(self) -> None:
+        self.checks += 1
+        if self.missing is not None:
+            raise self.missing
+
+
+async def test_a_model_whose_file_is_missing_unloads_no_other_however_often_it_is_wanted() -> None:
+    first, second = Engine("first"), OfFile("second")
+    models = await started(first, second, keep=ONE)
+    second.missing = EngineError("There is no /secret/path.")
+
+    with capture_logs() as logs:
+        for _ in range(5):
+            with pytest.raises(ModelNotLoadedError, match="'b' could not be loaded") as raised:
+                await said(models, "b")
+            assert "secret" not in raised.value.message
+            assert 0 < (raised.value.retry_after or 0) <= 30
+    assert (first.stops, second.starts, second.checks) == (0, 0, 1)
+    assert [entry["why"] for entry in logs if entry["log_level"] == "error"] == ["There is no /secret/path."]
+    second.missing = None
+    second.state = 1  # it is there now
+    assert await said(models, "b") == "second"
+    assert first.stops == 1
+    await models.stop()
+
+
+async def test_a_model_is_checked_while_others_are_in_use() -> None:
+    first, second = Engine("first", delay_ms=1, tokens=100_000), OfFile("second")
+    models = await started(first, second, keep=ONE)
+    second.missing = EngineError("It is gone.")
+    running = asyncio.create_task(said(models, "a"))
+    await until(lambda: first.steps > 2)
+    with pytest.raises(ModelNotLoadedError):
+        await said(models, "b")  # not after the other has ended
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await models.stop()
+
+
+async def test_a_load_that_fails_at_last_is_not_tried_again_at_once_also_if_there_is_room() -> None:
+    first, second = Engine("first"), OfFile("second")
+    models = await started(first, second, keep=ONE)
+    second.failure = EngineError("It does not fit.")
+    with pytest.raises(ModelNotLoadedError):
+        await said(models, "b")
+    assert first.stops == 1  # that is known only now
+    for _ in range(3):
+        with pytest.raises(ModelNotLoadedError):
+            await said(models, "b")  # nothing is loaded: there would be room
+    assert (second.checks, second.starts) == (1, 0)
+    assert await said(models, "a") == "first"
+    await models.stop()
+
+
+async def test_a_model_without_a_usable_template_does_not_stay_in_memory() -> None:
+    first, second = Engine("first"), Engine("second")
+    second.card = replace(second.card, chat_template="{{ nothing.at.all }}")
+    models = await started(first, second, keep=ONE)
+    with pytest.raises(ModelNotLoadedError):
+        await said(models, "b")
+    assert (second.starts, second.stops) == (1, 1)
+    assert await said(models, "a") == "first"
     await models.stop()
 
 

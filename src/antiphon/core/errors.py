@@ -12,6 +12,7 @@
     │   └── RateLimitError          the key has used up what it may           429
     ├── EngineError             the model could not answer                    500
     │   ├── EngineNotReadyError     still loading, or shutting down           503
+    │   ├── ModelNotLoadedError     the model could not be loaded             503
     │   ├── EngineBusyError         too many requests wait already            429
     │   └── EngineDiedError         it ended in the middle of an answer       500
     ├── StoreError              stored data cannot be reached                 503
@@ -182,6 +183,13 @@ class EngineNotReadyError(EngineError):
 
     status = 503
     code = "engine_not_ready"
+
+
+class ModelNotLoadedError(EngineError):
+    """The model could not be loaded. The log of the server says why. Use another, or try again later."""
+
+    status = 503
+    code = "model_not_loaded"
 
 
 class EngineBusyError(EngineError):

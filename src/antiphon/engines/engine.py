@@ -38,7 +38,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   served first.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -315,6 +315,22 @@ class Adapters(Protocol):
 
     async def unload_adapter(self, name: str) -> None:
         """Unload it. Requests for it fail with an EngineError from now on."""
+        ...
+
+
+@runtime_checkable
+class FromFiles(Protocol):
+    """An engine whose model is in files that can be checked before others are unloaded for it."""
+
+    def file_state(self) -> Hashable:
+        """A value that changes when a file is replaced, deleted or created. It is quick, and never raises."""
+        ...
+
+    async def check_files(self) -> None:
+        """Raise EngineError if the model cannot be loaded for a reason that shows without loading it.
+
+        A file is missing, broken or cut off, or the machine does not have the memory.
+        """
         ...
 
 

@@ -7,7 +7,8 @@ are skipped. The layout is that of https://github.com/ggml-org/ggml/blob/master/
 
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from antiphon.core.errors import EngineError
@@ -31,6 +32,8 @@ _SCALARS = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
+_ALIGNMENT = 32
+"""That of the data of tensors, unless the file says another."""
 _UINT32, _UINT64 = _SCALARS[4], _SCALARS[10]
 
 
@@ -39,18 +42,34 @@ def read_metadata(path: Path) -> Mapping[str, Value]:
 
     Raises EngineError if there is no such file, or if its header is not valid GGUF.
     """
+    with _opened(path) as data:
+        return _Header(data).pairs()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[mmap.mmap]:
+    """The bytes of a file. Raises EngineError if it cannot be read, or if the block cannot read them."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Header(data).pairs()
+            yield data
     except OSError as error:
         raise EngineError(
             f"The model file {path} cannot be read ({error.strerror}). "
             "Give the path of a GGUF file, or `hf:org/repo` to fetch one."
         ) from error
-    except (ValueError, KeyError, IndexError, struct.error) as error:
+    except (ValueError, KeyError, IndexError, OverflowError, struct.error) as error:
         raise EngineError(
             f"{path} is not a complete GGUF file. Download it again, or give the path of another."
         ) from error
+
+
+def check_whole(path: Path) -> None:
+    """Raise EngineError if the file cannot be read, is no GGUF, or ends before its last tensor begins."""
+    with _opened(path) as data:
+        header = _Header(data)
+        header.pairs()
+        if header.tensors and header.last_tensor() >= len(data):
+            raise ValueError("the file ends before its last tensor")
 
 
 def names(facts: Mapping[str, Value], path: Path) -> tuple[str, ...]:
@@ -96,11 +115,12 @@ def parts_size(path: Path) -> int:
 
 
 class _Header:
-    """A cursor over the header's bytes."""
+    """A cursor over the header's bytes. `tensors` is the number of tensors, after `pairs`."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._at = 0
+        self.tensors = 0
 
     def pairs(self) -> dict[str, Value]:
         if self._take(4) != _MAGIC:
@@ -108,7 +128,7 @@ class _Header:
         version = self._scalar(_UINT32)
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version}")
-        self._scalar(_UINT64)  # the number of tensors
+        self.tensors = int(self._scalar(_UINT64))
         pairs: dict[str, Value] = {}
         for _ in range(int(self._scalar(_UINT64))):
             key = self._string()
@@ -117,7 +137,18 @@ class _Header:
                 self._skip_array()
             else:
                 pairs[key] = self._string() if kind == _STRING else self._scalar(_SCALARS[kind])
+        self._alignment = int(pairs.get("general.alignment", _ALIGNMENT)) or _ALIGNMENT
         return pairs
+
+    def last_tensor(self) -> int:
+        """Where the data of the last tensor begin; their descriptions follow the pairs."""
+        last = 0
+        for _ in range(self.tensors):
+            self._string()
+            dimensions = int(self._scalar(_UINT32))
+            self._at += dimensions * _UINT64.size + _UINT32.size  # the sizes, and the type
+            last = max(last, int(self._scalar(_UINT64)))
+        return self._at + -self._at % self._alignment + last
 
     def _take(self, size: int) -> bytes:
         piece = self._data[self._at : self._at + size]

@@ -11,7 +11,7 @@ them.
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,9 +36,18 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
 from antiphon.engines.figures import UNKNOWN, CacheFigures
-from antiphon.engines.gguf import Value, names, parts_size, read_metadata, sampling_of, task_of
-from antiphon.engines.llama_process import LlamaProcess, LoadError
-from antiphon.engines.models import find_encoder, generation_config, resolve, response_template
+from antiphon.engines.gguf import (
+    Value,
+    check_whole,
+    names,
+    parts_size,
+    read_metadata,
+    sampling_of,
+    task_of,
+)
+from antiphon.engines.llama_process import LlamaProcess, LoadError, total_memory
+from antiphon.engines.models import find_encoder, generation_config, parts, resolve, response_template
+from antiphon.engines.threads import Threads, free_threads
 from antiphon.engines.upstream import UpstreamEngine
 from antiphon.engines.upstreams import llama_server
 
@@ -88,7 +97,8 @@ class Options:
     """How many answers are generated at the same time; further requests wait."""
 
     threads: PositiveInt | None = None
-    """How many threads compute. Without it, one for each core that the server may use."""
+    """How many threads compute. Without it, one for each core that is free when the server starts:
+    of those that it may use, less what other processes keep busy."""
 
     gpu_layers: NonNegativeInt | None = None
     """How many of the model's layers are computed on GPUs; 0 for none. Without it, as many as fit."""
@@ -209,6 +219,30 @@ class LlamaCppEngine:
         encoder = self._encoder.stat().st_size if self._encoder is not None else 0
         return parts_size(self._path) + encoder + self._kv_bytes(facts)
 
+    def file_state(self) -> Hashable:
+        return tuple((file, *_state(file)) for file in self._files())
+
+    async def check_files(self) -> None:
+        """Check the files, and the memory for keys and values. Weights are mapped, and may be larger."""
+        for file in self._files():
+            await asyncio.to_thread(check_whole, file)
+        needed = self._kv_bytes(await asyncio.to_thread(read_metadata, self._path))
+        if needed <= _main_memory():
+            return
+        available = await total_memory()
+        if available is not None and needed > available:
+            raise EngineError(
+                f"The context of {self._path.name} takes {needed / 1024**3:.1f} GiB, and this machine has "
+                f"{available / 1024**3:.1f} GiB of memory in all. Use a smaller --context or --parallel, or "
+                "--kv-type q8_0."
+            )
+
+    def _files(self) -> list[Path]:
+        """All files that are loaded: parts of the model, the draft, the encoder, adapters."""
+        own = [self._path.parent / part for part in parts(self._path.name)]
+        others = (self._draft, self._encoder, *map(Path, self._adapters.values()))
+        return [*own, *(file for file in others if file is not None)]
+
     def _kv_bytes(self, facts: Mapping[str, Value]) -> int:
         """The memory of keys and values, if all layers are of the usual kind."""
         architecture = facts.get("general.architecture")
@@ -253,14 +287,22 @@ class LlamaCppEngine:
     async def _instance(self, adapters: Mapping[str, str]) -> _Instance:
         """A process with the model and these adapters."""
         facts = await asyncio.to_thread(read_metadata, self._path)
+        threads = await self._threads()
         context, started_at = self._context(facts), time.monotonic()
-        log.info("loading", model=self._path.name, context=context, slots=self._options.parallel)
+        log.info(
+            "loading",
+            model=self._path.name,
+            context=context,
+            slots=self._options.parallel,
+            threads=threads.count,
+            threads_why=threads.why,
+        )
 
         def report(stage: str, seconds: float) -> None:
             log.info("still loading", model=self._path.name, seconds=round(seconds), now=stage)
 
         try:
-            settings = self._settings(context, adapters, self._task(facts)[1])
+            settings = self._settings(context, adapters, self._task(facts)[1], threads.count)
             process = await LlamaProcess.start(settings, report)
         except LoadError as error:
             files = " with ".join(path.name for path in (self._path, self._draft, self._encoder) if path)
@@ -298,7 +340,14 @@ class LlamaCppEngine:
         )
         return instance
 
-    def _settings(self, context: int, adapters: Mapping[str, str], pooling: str | None) -> Mapping[str, Any]:
+    async def _threads(self) -> Threads:
+        if self._options.threads is not None:
+            return Threads(self._options.threads, "--threads")
+        return await asyncio.to_thread(free_threads)
+
+    def _settings(
+        self, context: int, adapters: Mapping[str, str], pooling: str | None, threads: int
+    ) -> Mapping[str, Any]:
         options = self._options
         settings: dict[str, Any] = {
             "model.path": str(self._path),
@@ -307,7 +356,7 @@ class LlamaCppEngine:
             "n_parallel": options.parallel,
             "n_batch": PROMPT_BATCH,
             "n_ubatch": PROMPT_BATCH,
-            "cpuparams.n_threads": options.threads or _threads(),
+            "cpuparams.n_threads": threads,
             "n_gpu_layers": -1 if options.gpu_layers is None else options.gpu_layers,
             "cache_type_k": options.kv_type,
             "cache_type_v": options.kv_type,
@@ -337,6 +386,7 @@ class LlamaCppEngine:
             settings["speculative.types"] = ["DRAFT_SIMPLE"]
             settings["speculative.draft.mparams.path"] = str(self._draft)
             settings["speculative.draft.n_gpu_layers"] = settings["n_gpu_layers"]
+            settings["speculative.draft.cpuparams.n_threads"] = threads
             if options.draft_tokens:
                 settings["speculative.draft.n_max"] = options.draft_tokens
         return settings
@@ -460,6 +510,23 @@ class LlamaCppEngine:
         return await self._client().score(pairs)
 
 
+def _main_memory() -> int:
+    """The bytes of main memory of this machine; 0 if that is unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """The state of a file, which changes when it is replaced; nothing, if it cannot be reached."""
+    try:
+        state = file.stat()
+    except OSError:
+        return ()
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
 async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[str, str, str] | None:
     """The texts of the tokens that the file names for filling in, under either of their names."""
     for spelling in _FILL_IN:
@@ -468,14 +535,3 @@ async def _fill_in(engine: UpstreamEngine, facts: Mapping[str, Value]) -> tuple[
             before, behind, between = await engine.token_texts([int(token_id or 0) for token_id in ids])
             return before, behind, between
     return None
-
-
-def _threads() -> int:
-    """One thread for each core that this process may use; -1 (llama.cpp's default) if it may use all.
-
-    llama.cpp's default is the number of physical cores.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return -1
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if allowed != os.cpu_count() else -1

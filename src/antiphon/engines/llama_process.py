@@ -24,6 +24,12 @@ LOADING_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 """How long the process may take to end before it is killed."""
 
+MEMORY = "memory"
+"""The argument of a process that only says how much memory there is."""
+
+MEMORY_SECONDS = 20.0
+"""How long it may take to say that."""
+
 VERBOSITY = 4
 """The log level at which llama.cpp reports how much memory it takes. It writes nothing per token."""
 
@@ -137,10 +143,32 @@ class LlamaProcess:
             self.stage = next((stage for words, stage in _STAGES.items() if words in line), self.stage)
 
 
+async def total_memory() -> int | None:
+    """The bytes of main and graphics memory that llama.cpp could use at most; None if that is unknown."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", __file__, MEMORY),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(MEMORY_SECONDS):
+            answer, _ = await process.communicate()
+        return int(answer)
+    except (TimeoutError, ValueError):
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 def main() -> None:
     """The main function of the process."""
     import xllamacpp  # noqa: PLC0415 - an optional extra
 
+    if MEMORY in sys.argv:
+        print(sum(device["memory_total"] for device in xllamacpp.get_device_info()))
+        return
     params = xllamacpp.CommonParams()
     params.verbosity = VERBOSITY
     for path, value in json.loads(sys.stdin.readline()).items():

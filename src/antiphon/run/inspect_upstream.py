@@ -11,6 +11,7 @@ from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
 from antiphon.engines.upstream import Options, card_of, client_of, recognised_server
 from antiphon.engines.upstreams.kind import ChatServer, UpstreamServer
+from antiphon.engines.upstreams.tasks import tasks_of
 from antiphon.run.constraints import WIRE_NAMES
 from antiphon.run.inspect import table
 from antiphon.run.loading import evidence_of
@@ -35,6 +36,9 @@ class UpstreamReport(Struct, frozen=True):
     context: int
     slots: int
     tasks: tuple[str, ...]
+    """Those that it does: with `--task`, only this one."""
+    possible_tasks: tuple[str, ...]
+    """Those that servers of its kind may do, and of which it does not say whether it does."""
     chat_template: bool
     dialect: str
     reason: str
@@ -51,6 +55,7 @@ async def _inspect(options: Options) -> UpstreamReport:
     client = client_of(options)
     try:
         server = await recognised_server(options, client)
+        found = await tasks_of(client, server)
     finally:
         client.close()
     card = card_of(server, options.task)
@@ -62,7 +67,8 @@ async def _inspect(options: Options) -> UpstreamReport:
         model=card.name,
         context=card.context,
         slots=server.slots,
-        tasks=(*sorted(card.capabilities.tasks),),
+        tasks=tuple(sorted(task for task in card.capabilities.tasks if found[task])),
+        possible_tasks=tuple(sorted(task for task in card.capabilities.tasks if found[task] is None)),
         chat_template=card.chat_template is not None,
         dialect=dialect,
         reason=reason,
@@ -156,7 +162,7 @@ def lines(report: UpstreamReport) -> Iterator[str]:
         "model": report.model,
         "context": f"{report.context} tokens" if report.context else "unknown",
         "parallel": f"{report.slots} answers at a time",
-        "tasks": ", ".join(report.tasks),
+        "tasks": ", ".join((*report.tasks, *(f"perhaps {task}" for task in report.possible_tasks))) or "none",
         "dialect": report.dialect,
         "reason": report.reason,
         "override": report.override,

@@ -6,7 +6,7 @@ that takes conversations needs neither, and one that embeds or ranks has no answ
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, ch
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
 from antiphon.dialects.tool_description import tool_prompt_of
-from antiphon.engines.engine import Adapters, Engine, Load, ModelCard, Monitored, Probed, Task
+from antiphon.engines.engine import Adapters, Engine, FromFiles, Load, ModelCard, Monitored, Probed, Task
 from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured
 from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.model_tables import ContentFormat, ModelSettings
@@ -107,6 +107,7 @@ class ServedModel:
         # Cached: each request needs them, and `isinstance` with a protocol is slow.
         self._adapters = engine if isinstance(engine, Adapters) else None
         self._measured = engine if isinstance(engine, Measured) else None
+        self._files = engine if isinstance(engine, FromFiles) else None
         self._probe = None
         if isinstance(engine, Probed):
             self._probe = SharedProbe(engine.probe, fresh=FRESH_SECONDS, timeout=HUNG_SECONDS)
@@ -126,17 +127,21 @@ class ServedModel:
                 await self._require_adapters("adapters").load_adapter(name, path)
         await self._engine.start()
         if self.model is None:
-            card = self._engine.card
-            self.names = self.names or (card.name,)
-            self.sampling = self._sampling(card)
-            if Task.GENERATE not in card.capabilities.tasks:
-                self.model = EngineModel(self._engine, limits=self._limits)
-            elif card.capabilities.chat:
-                self.model = self._chat_model()
-            else:
-                self.model = await self._token_model(self._engine)
+            try:
+                self.model = await self._first_model(self._engine.card)
+            except BaseException:
+                await self._engine.stop()  # nobody else would: it is not loaded
+                raise
         self.loaded = True
         return self.model
+
+    async def _first_model(self, card: ModelCard) -> Model:
+        """The model of an engine that was started for the first time. Raises AntiphonError."""
+        self.names = self.names or (card.name,)
+        self.sampling = self._sampling(card)
+        if Task.GENERATE not in card.capabilities.tasks:
+            return EngineModel(self._engine, limits=self._limits)
+        return self._chat_model() if card.capabilities.chat else await self._token_model(self._engine)
 
     async def unload(self) -> None:
         """Free its memory. It can be loaded again."""
@@ -187,6 +192,16 @@ class ServedModel:
         Raises EngineError if its file cannot be read.
         """
         return self._engine.memory
+
+    @property
+    def file_state(self) -> Hashable:
+        """A value that changes when a file of the model is replaced; None if its engine knows of none."""
+        return self._files.file_state() if self._files is not None else None
+
+    async def check_files(self) -> None:
+        """Raise EngineError if it shows already that the model cannot be loaded."""
+        if self._files is not None:
+            await self._files.check_files()
 
     # Replicas
 

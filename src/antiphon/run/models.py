@@ -33,15 +33,13 @@ from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionReques
 from antiphon.engines.figures import CacheFigures
 from antiphon.engines.pool import ReplicaState
 from antiphon.model_tables import KEEP_ALL, KeepLoaded
+from antiphon.run.failed_loads import RETRY_SECONDS, FailedLoads
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
 from antiphon.tools.tool import Checkable, ServerTool
 
 LOAD_SECONDS = 600.0
 """How long a request waits for its model to be loaded, and for room to load it."""
-RETRY_SECONDS = 30.0
-"""Seconds after a model could not be loaded in which no other is unloaded for it."""
-
 GRACE_SECONDS = 5.0
 """How long a model stays that was loaded for a request which does not use it yet."""
 
@@ -95,8 +93,7 @@ class Models:
         self._keep = keep
         self._limits = limits
         self._load_seconds = load_seconds
-        self._retry_seconds = retry_seconds
-        self._failed: dict[ServedModel, float] = {}  # when a model could not be loaded, by the loop's clock
+        self._failed = FailedLoads(retry_seconds)
         self._changing = asyncio.Lock()
         self._load_tasks: dict[ServedModel, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
@@ -380,40 +377,32 @@ class Models:
             task.exception()  # the waiting requests get it, if there are any
 
     async def _load(self, served: ServedModel) -> None:
-        async with self._changing:  # in sequence: two would both find the same room
-            while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
-                idle = [model for model in self._served if model.loaded and model.memory and not model.uses]
-                if idle:
-                    self._check_may_free(served)
-                    await min(idle, key=lambda model: model.last_used).unload()
-                else:
-                    self._freed.clear()
-                    await self._freed.wait()
-            if served.uses:  # waiting requests may have left
-                await self._load_now(served)
-
-    def _check_may_free(self, served: ServedModel) -> None:
-        """Raise EngineError if the model failed to load recently: then no other is unloaded for it."""
-        failed = self._failed.get(served)
-        if failed is not None and asyncio.get_running_loop().time() - failed < self._retry_seconds:
-            raise _not_loaded(served)
-
-    async def _load_now(self, served: ServedModel) -> None:
+        name, files = served.names[0], served.file_state
+        self._failed.check(name, files)
         try:
-            await served.load()
+            await served.check_files()  # before others wait, or are unloaded
+            async with self._changing:  # in sequence: two would both find the same room
+                await self._make_room(served)
+                if served.uses:  # waiting requests may have left
+                    await served.load()
+                    self._failed.forget(name)
         except AntiphonError as error:
-            log.error("a model could not be loaded", model=served.names[0], why=error.message)  # noqa: TRY400
-            self._failed[served] = asyncio.get_running_loop().time()
-            raise _not_loaded(served) from error
-        self._failed.pop(served, None)
+            log.error("a model could not be loaded", model=name, why=error.message)  # noqa: TRY400
+            raise self._failed.add(name, files) from error
+
+    async def _make_room(self, served: ServedModel) -> None:
+        """Unload other models, as soon as they are not in use, until this one may be loaded."""
+        while served.uses and not self._keep.allows([*self._sizes(), served.memory]):
+            idle = [model for model in self._served if model.loaded and model.memory and not model.uses]
+            if idle:
+                await min(idle, key=lambda model: model.last_used).unload()
+            else:
+                self._freed.clear()
+                await self._freed.wait()
 
     def _sizes(self) -> Iterator[int]:
         """The sizes of the models that are loaded on this machine."""
         return (served.memory for served in self._served if served.loaded and served.memory)
-
-
-def _not_loaded(served: ServedModel) -> EngineError:
-    return EngineError(f"The model '{served.names[0]}' could not be loaded. The log of the server says why.")
 
 
 class _Hold:
