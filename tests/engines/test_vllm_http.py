@@ -1,5 +1,6 @@
 """vLLM's own server as an upstream, on a loopback port: `make test-vllm`."""
 
+import asyncio
 import json
 import re
 
@@ -10,7 +11,17 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.turn import Sampling
 from antiphon.engines.upstream import Options, UpstreamEngine
-from tests.contracts.engine import EngineContract, chunks_of, finish_of, request_of, text_of, tokens_of
+from antiphon.engines.upstreams import metrics
+from antiphon.run.inspect_upstream import inspect_upstream
+from tests.contracts.engine import (
+    EngineContract,
+    chunks_of,
+    finish_of,
+    request_of,
+    running,
+    text_of,
+    tokens_of,
+)
 from tests.engines import kv_connector
 from tests.real_engine import VLLM_MODEL, vllm_server
 
@@ -96,3 +107,24 @@ async def test_it_tells_what_another_vllm_needs(engine):
     assert len(tokens_of(chunks)) == 1
     told = finish_of(chunks).kv_transfer_params
     assert told["do_remote_prefill"] is True
+
+
+async def test_its_cache_is_read_from_its_metrics(engine):
+    before = await engine.cache_figures()
+    request = await request_of(engine, chat("Tell a very long story about a wolf. " * 40), 200)
+    async with running(engine, request):
+        await asyncio.sleep(metrics.READ_SECONDS)
+        during = await engine.cache_figures()
+    await asyncio.sleep(metrics.READ_SECONDS)
+    after = await engine.cache_figures()
+    assert before.block_size > 0
+    assert before.blocks > 0
+    assert before.config["cache_dtype"]
+    assert before.usage == 0 < during.usage < 1
+    assert after.queries - before.queries >= len(request.prompt.ids)  # and those of tests before
+    assert 0 <= after.hits <= after.queries
+
+
+async def test_its_tasks_are_those_of_its_model(url):
+    report = await asyncio.to_thread(inspect_upstream, Options(url))
+    assert (report.tasks, report.possible_tasks) == (("generate",), ())
