@@ -4,7 +4,6 @@ import importlib
 import re
 import runpy
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,11 +24,19 @@ from antiphon.core.grammar import AcceptedNames
 from antiphon.core.limits import DEFAULTS
 from antiphon.core.turn import Sampling
 from antiphon.dialects.registry import BY_NAME
-from antiphon.engines import llama_cpp, llama_request, scripted, upstream, vllm, vllm_core
-from antiphon.engines.upstreams import anthropic, chat, completions, llama_server, ollama, sglang
+from antiphon.engines import llama_cpp, llama_request, samplers, scripted, upstream, vllm
+from antiphon.engines.upstreams import (
+    anthropic,
+    chat,
+    completions,
+    llama_server,
+    ollama,
+    sglang,
+    tabbyapi,
+    tgi,
+)
 from antiphon.http.app import ROUTES
 from antiphon.option_sources import option_names
-from antiphon.run.constraints import WIRE_NAMES
 from antiphon.toolkits import registry as toolkits
 from tests.rows import every_row
 
@@ -96,10 +103,13 @@ def section(name: str, heading: str) -> str:
 
 
 def rows(name: str, heading: str) -> list[list[str]]:
-    """The cells of the rows of the table under a heading; the first without its code marks."""
+    """The cells of the rows of the table under a heading; the first without its code marks.
+
+    A row of two parameters is there twice.
+    """
     lines = [line for line in section(name, heading).splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [[first.strip("`"), *rest] for first, *rest in cells]
+    return [[first.strip("`"), *rest] for firsts, *rest in cells for first in firsts.split(", ")]
 
 
 def named(text: str) -> list[str]:
@@ -252,23 +262,20 @@ def test_what_engines_honour_is_in_the_docs() -> None:
     assert (ROOT / "docs" / "parameters.md").read_text() == written, "Run scripts/parameter_table."
 
 
-@pytest.mark.parametrize("engine", [llama_request, vllm_core, scripted])
-def test_what_an_engine_does_not_honour_has_a_reason(engine: ModuleType) -> None:
-    unsupported = {*Sampling.__struct_fields__} - engine.SUPPORTED
-    every_row(engine.REFUSED, unsupported, f"REFUSED in {engine.__file__}")
+@pytest.mark.parametrize("name", samplers.COLUMNS)
+def test_every_engine_takes_each_field_or_has_a_reason(name: str) -> None:
+    every_row(
+        samplers.COLUMNS[name], Sampling.__struct_fields__, f"the column '{name}' of engines/samplers.py"
+    )
 
 
 def test_what_upstreams_honour_is_in_the_docs() -> None:
-    flavours = (*completions.FLAVOURS, sglang.SGLANG)
-    kinds = {
-        flavour.name: {WIRE_NAMES.get(each, each) for each in flavour.sampling | {"priority"}}
-        for flavour in flavours
-    }
-    kinds[ollama.NAME] = ollama.SUPPORTED
-    documented = {kind: set(named(cell)) for kind, cell in rows("engines.md", "Which upstream does what")}
-    assert documented.pop(llama_server.NAME) == {"llama_cpp"}
-    every_row(documented, kinds, "the table of 'Which upstream does what' in docs/engines.md")
-    assert documented == kinds
+    flavours = (*completions.FLAVOURS, sglang.SGLANG, tabbyapi.EXLLAMAV3, tabbyapi.EXLLAMAV2, tgi.FLAVOUR)
+    columns = {flavour.name: flavour.column for flavour in flavours}
+    columns |= {llama_server.NAME: llama_request.COLUMN, ollama.NAME: ollama.COLUMN}
+    head = section("parameters.md", "Which engine does what").partition("| parameter |")[2].partition("\n")[0]
+    assert {*columns.values()} <= {*samplers.COLUMNS}
+    every_row({*named(head)} & {*columns}, columns, "ENGINES of scripts/parameter_table")
     providers = {provider.name: {*provider.sampling, "priority"} for provider in chat.PROVIDERS}
     providers[anthropic.NAME] = {*anthropic.SAMPLING, "priority"}
     of_providers = {
@@ -276,7 +283,7 @@ def test_what_upstreams_honour_is_in_the_docs() -> None:
     }
     every_row(of_providers, providers, "the table of 'Conversations only' in docs/engines.md")
     assert of_providers == providers
-    every_row({llama_server.NAME, *kinds, *providers}, upstream.KINDS, "the tables of docs/engines.md")
+    every_row({*columns, *providers}, upstream.KINDS, "the tables of docs/engines.md")
 
 
 # docs/structured-output.md

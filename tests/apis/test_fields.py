@@ -204,7 +204,8 @@ def test_errors_blame_what_was_sent() -> None:
     assert "'rep_pen'" in refused(ChatRequest, rep_pen=0).message
     assert refused(CreateResponse, options={"num_predict": "x"}).param == "options.num_predict"
     assert refused(ChatRequest, reasoning={"effort": "huge"}).param == "reasoning.effort"
-    assert refused(ChatRequest, options={"tfs_z": 0.5}).param == "options.tfs_z"
+    assert refused(ChatRequest, options={"tfs_z": "x"}).param == "options.tfs_z"
+    assert refused(ChatRequest, options={"smoothing_curve": 2.5}).param == "options.smoothing_curve"
     assert refused(CompletionRequest, enable_thinking=True).param == "enable_thinking"
     assert refused(CreateResponse, text="x", verbosity="low").param == "text"
 

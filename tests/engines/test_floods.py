@@ -80,8 +80,8 @@ KINDS = {
     ),
     "tgi": Kind(
         {"/info": [answer(200, {"model_id": "m", "max_total_tokens": 2048, "max_input_tokens": 1024})]},
-        "/v1/completions",
-        COMPLETION,
+        "/generate_stream",
+        {"token": {"text": WORD}},
     ),
     "tabbyapi": Kind(models("tabbyAPI"), "/v1/completions", COMPLETION, "tabbyapi"),
     "vllm": Kind(models("vllm"), "/v1/completions", {"choices": [{"text": WORD, "token_ids": [3]}]}),
@@ -153,7 +153,7 @@ STOPS: dict[str, Any] = {
     "chat": {"choices": [{"delta": {}, "finish_reason": "stop"}]},
     "anthropic": {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
     "completions": {"choices": [{"text": "", "finish_reason": "stop"}]},
-    "tgi": {"choices": [{"text": "", "finish_reason": "stop"}]},
+    "tgi": {"token": {"text": ""}, "details": {"finish_reason": "eos_token", "generated_tokens": 1}},
     "tabbyapi": {"choices": [{"text": "", "finish_reason": "stop"}]},
     "vllm": {"choices": [{"text": "", "token_ids": [], "finish_reason": "stop"}]},
     "sglang": {
@@ -420,7 +420,7 @@ USAGES: dict[str, tuple[Any, int | None]] = {
 
 
 @pytest.mark.parametrize("name", USAGES)
-@pytest.mark.parametrize("kind", ["chat", "completions", "vllm", "tgi"])
+@pytest.mark.parametrize("kind", ["chat", "completions", "vllm", "tabbyapi"])
 async def test_an_answer_is_whole_whatever_its_usage_is(kind: str, name: str) -> None:
     reported, told = USAGES[name]
     of = KINDS[kind]

@@ -8,13 +8,14 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.llama_request import (
+    COLUMN,
     MAX_GRAMMAR,
     MAX_NESTING,
     MAX_RULES,
-    SUPPORTED,
     check,
     request_of,
 )
+from antiphon.engines.samplers import supported
 
 ALWAYS = {"prompt": [1, 2], "n_predict": 9, "stream": True, "return_progress": True, "return_tokens": True}
 VOCABULARY = 100
@@ -62,6 +63,9 @@ def test_a_seed_costs_the_prompt_cache():
         ),
         ({"repeat_last_n": 0, "dry_penalty_last_n": 7}, {"repeat_last_n": 0, "dry_penalty_last_n": 7}),
         ({"dry_sequence_breakers": ("a",)}, {"dry_sequence_breakers": ["a"]}),
+        ({"samplers": ("top_k", "temperature")}, {"samplers": ["top_k", "temperature"]}),
+        ({"adaptive_target": 0.5, "adaptive_decay": 0.9}, {"adaptive_target": 0.5, "adaptive_decay": 0.9}),
+        ({"min_keep": 2, "temperature_last": True}, {"min_keep": 2}),  # its order has it last
         ({"ignore_eos": True}, {"ignore_eos": True}),
         ({"ignore_eos": False}, {}),
         ({"logprobs": 0}, {"n_probs": 1}),
@@ -70,8 +74,14 @@ def test_a_seed_costs_the_prompt_cache():
     ],
 )
 def test_how_sampling_is_asked_for(sampling, request_):
-    assert set(sampling) <= SUPPORTED
+    assert set(sampling) <= supported(COLUMN)
     assert asked(Sampling(**sampling)) == request_
+
+
+def test_a_sampler_that_it_does_not_have_is_refused():
+    with pytest.raises(RequestError, match="'mirror'") as raised:
+        asked(Sampling(samplers=("top_k", "mirror")))
+    assert raised.value.param == "samplers"
 
 
 def test_how_a_grammar_is_asked_for():

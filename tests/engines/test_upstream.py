@@ -15,11 +15,12 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate, Finish, FinishReason, PromptToken, Token
-from antiphon.core.constraint import StructuralTag
+from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Sampling
+from antiphon.engines import samplers
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
 from antiphon.engines.scripted import ScriptedEngine
@@ -1033,6 +1034,56 @@ async def test_ollama_gets_the_prompt_as_it_is():
     }
 
 
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        ("0.34.1", {"logprobs", "typical_p", "repeat_last_n"}),
+        ("0.12.11", {"logprobs"}),
+        ("0.12.10", set()),
+        ("dirty", set()),
+    ],
+)
+async def test_what_versions_of_ollama_take(version, fields):
+    async with canned({**OLLAMA, "/api/version": [answer(200, {"version": version})]}) as server:
+        engine = await started(server)
+        assert engine.card.capabilities.sampling & {"logprobs", "typical_p", "repeat_last_n"} == fields
+        await engine.stop()
+
+
+async def test_log_probabilities_of_ollama():
+    """As api/types.go has them since 0.12.11: a character of several tokens is in one piece."""
+    of_bytes = [
+        {"token": "\ufffd", "logprob": -1.0, "bytes": [0xC3]},
+        {"token": "\ufffd", "logprob": -2.0, "bytes": [0xBC]},
+    ]
+    top = [{"token": "The", "logprob": -0.5, "bytes": [84, 104, 101]}, {"token": "A", "logprob": -3.0}]
+    pieces = [
+        {
+            "response": "The",
+            "logprobs": [{"token": "The", "logprob": -0.5, "bytes": [84, 104, 101], "top_logprobs": top}],
+        },
+        {"response": "\u00fc", "logprobs": of_bytes},
+        {"response": "", "done": True, "done_reason": "stop", "eval_count": 3},
+    ]
+    answers = {
+        **OLLAMA,
+        "/api/version": [answer(200, {"version": "0.34.0"})],
+        "/api/generate": ndjson(*pieces),
+    }
+    async with canned(answers) as server:
+        engine = await started(server)
+        chunks = await generated(engine, replace(REQUEST, sampling=Sampling(logprobs=2)))
+        await engine.stop()
+    assert text_of(chunks) == "The\u00fc"
+    assert tokens_of(chunks) == [
+        Token(-1, "The", -0.5, (Candidate(-1, "The", -0.5), Candidate(-1, "A", -3.0))),
+        Token(-1, "", -1.0, (), b"\xc3"),
+        Token(-1, "\u00fc", -2.0, (), b"\xbc"),
+    ]
+    body = server.asked[-1].body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+
+
 async def test_errors_of_ollama():
     collected = await collected_of({**OLLAMA, "/api/generate": ndjson({"error": "out of memory"})})
     assert type(collected.error) is EngineError
@@ -1048,26 +1099,34 @@ async def test_ollama_knows_the_latest_of_a_name():
         await engine.stop()
 
 
-# Text Generation Inference: `/info` of docs/openapi.json in its repository, the stream and the errors of
-# router/src/server.rs, what it refuses of router/src/validation.rs.
+# Text Generation Inference: `/info` and the events of docs/openapi.json in its repository, the errors of
+# router/src/server.rs, what it refuses of router/src/validation.rs, at its commits 003eaec0 and 01067f8b.
 
 TGI = {
     "/info": [
         answer(200, {"model_id": "bigscience/bloom", "max_total_tokens": 2048, "max_input_tokens": 1024})
     ]
 }
+TGI_PATH = "/generate_stream"
 
 
-def of_tgi(text, reason="", **more):
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-    return {"id": "", "object": "text_completion", "model": "bigscience/bloom", "choices": [choice], **more}
+def of_tgi(text, reason=None, count=1, *, token=17, special=False, logprob=-0.5, top_tokens=()):
+    told = {"id": token, "text": text, "logprob": logprob, "special": special}
+    end = {"finish_reason": reason, "generated_tokens": count, "seed": None, "input_length": 1}
+    tops = {"top_tokens": [{"id": 0, "special": False} | top for top in top_tokens]} if top_tokens else {}
+    return {
+        "index": count,
+        "token": told,
+        **tops,
+        "generated_text": "Hi" if reason else None,
+        "details": end if reason else None,
+    }
 
 
 async def test_text_generation_inference():
-    used = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    events = [of_tgi("Hi"), of_tgi("", "eos_token", usage=used)]
+    events = [of_tgi("Hi"), of_tgi("</s>", "eos_token", 2, special=True)]
     request = replace(REQUEST, sampling=Sampling(top_p=1.0, temperature=0.5))
-    async with canned({**TGI, "/v1/completions": stream(*events, DONE)}) as server:
+    async with canned({**TGI, TGI_PATH: stream(*events)}) as server:
         engine = await started(server)
         assert (engine.card.name, engine.card.context) == ("bigscience/bloom", 2048)
         assert "presence_penalty" not in engine.card.capabilities.sampling
@@ -1076,14 +1135,68 @@ async def test_text_generation_inference():
     assert (text_of(chunks), finish_of(chunks).reason) == ("Hi", FinishReason.STOP)
     assert finish_of(chunks).completion_tokens == 2
     assert server.asked[-1].body == {
-        "model": "tgi",  # another name would be an adapter's
-        "prompt": "hi",
-        "max_tokens": 4,
-        "temperature": 0.5,  # a `top_p` of 1 is refused
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "inputs": "hi",
+        "parameters": {
+            "max_new_tokens": 4,
+            "details": True,
+            "do_sample": True,
+            "temperature": 0.5,  # a `top_p` of 1 is refused
+        },
     }
     assert "It has bigscience/bloom" in await refused(TGI, upstream_model="poet")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "parameters"),
+    [
+        ({}, {"do_sample": True}),
+        # It has no temperature of 0, and samples with any of these.
+        ({"temperature": 0, "top_p": 0.5, "top_k": 9, "typical_p": 0.5}, {"do_sample": False}),
+        ({"top_k": -1, "typical_p": 1, "top_p": 0.5}, {"do_sample": True, "top_p": 0.5}),
+        ({"logprobs": 0}, {"do_sample": True}),
+        ({"logprobs": 3, "seed": -1}, {"do_sample": True, "top_n_tokens": 3, "seed": 2**64 - 1}),
+    ],
+)
+async def test_how_text_generation_inference_is_asked_to_sample(sampling, parameters):
+    request = replace(REQUEST, sampling=Sampling(**sampling))
+    async with canned({**TGI, TGI_PATH: stream(of_tgi("Hi", "length"))}) as server:
+        engine = await started(server)
+        await generated(engine, request)
+        await engine.stop()
+    assert server.asked[-1].body["parameters"] == {"max_new_tokens": 4, "details": True, **parameters}
+
+
+async def test_text_generation_inference_stops_at_the_tokens_that_end_an_answer():
+    """It does not know them: they are found by their ids, and the connection is closed."""
+    events = [of_tgi("Hi"), of_tgi("###", count=2, token=9), *(of_tgi("more", count=n) for n in range(3, 99))]
+    async with canned({**TGI, TGI_PATH: stream(*events)}) as server:
+        engine = await started(server)
+        chunks = await generated(engine, replace(REQUEST, sampling=Sampling(stop_token_ids=(9,))))
+        await engine.stop()
+    assert text_of(chunks) == "Hi"
+    assert finish_of(chunks) == Finish(FinishReason.STOP, 9, 2)
+
+
+async def test_log_probabilities_of_text_generation_inference():
+    tops = [{"text": "Ho", "logprob": -2.0}, {"text": "Hi", "logprob": -0.5}, {"text": "Ha", "logprob": -3.0}]
+    events = [
+        of_tgi("Hi", top_tokens=tops),
+        of_tgi("<|x|>", count=2, special=True),
+        of_tgi("!", "length", 3, logprob=-1.0),
+    ]
+    for sampling, hidden in (
+        (Sampling(logprobs=2), ""),
+        (Sampling(logprobs=2, skip_special_tokens=False), "<|x|>"),
+    ):
+        async with canned({**TGI, TGI_PATH: stream(*events)}) as server:
+            engine = await started(server)
+            chunks = await generated(engine, replace(REQUEST, sampling=sampling))
+            await engine.stop()
+        assert text_of(chunks) == f"Hi{hidden}!"
+        first, special, last = tokens_of(chunks)
+        assert first == Token(-1, "Hi", -0.5, (Candidate(-1, "Hi", -0.5), Candidate(-1, "Ho", -2.0)))
+        assert special == Token(-1, hidden, -0.5, (), None if hidden else b"<|x|>")
+        assert (last.text, last.logprob) == ("!", -1.0)
 
 
 @pytest.mark.parametrize(
@@ -1103,42 +1216,156 @@ async def test_text_generation_inference():
 )
 async def test_errors_of_text_generation_inference(kind, message, error, code):
     event = {"error": message, "error_type": kind}
-    collected = await collected_of({**TGI, "/v1/completions": stream(event, DONE)})
+    collected = await collected_of({**TGI, TGI_PATH: stream(event)})
     assert (type(collected.error), collected.error.code) == (error, code)
     assert (message in collected.error.message) == (error is RequestError)
 
 
 async def test_what_follows_an_estimated_prompt_leaves_it_room():
     ids = (*range(1000),)
-    async with canned({**TGI, "/v1/completions": stream(of_tgi("Hi", "length"), DONE)}) as server:
+    async with canned({**TGI, TGI_PATH: stream(of_tgi("Hi", "length"))}) as server:
         engine = await started(server)
         for size, wanted in ((10, 2038), (1000, 1048), (1000, 100), (2000, 48)):
             await generated(engine, GenerationRequest(Prompt("hi", (*ids, *ids)[:size]), wanted))
         await engine.stop()
-    asked = [each.body["max_tokens"] for each in server.asked if each.method == "POST"]
+    asked = [each.body["parameters"]["max_new_tokens"] for each in server.asked if each.method == "POST"]
     assert asked == [2008, 524, 100, 24]
 
 
-# TabbyAPI: the model card of endpoints/core/types/model.py and the parameters of common/sampling.py.
+# TabbyAPI: the model card of endpoints/core/types/model.py, the parameters of common/sampling.py, the chunks of
+# endpoints/OAI/utils/completion.py, as of September 2026; the ones with ExLlamaV2 at its commit 02a8d68e.
+
+TABBY = {
+    "/v1/models": [
+        answer(
+            200, {"data": [{"id": "other", "owned_by": "tabbyAPI"}, {"id": "qwen", "owned_by": "tabbyAPI"}]}
+        )
+    ],
+    "/v1/model": [answer(200, {"id": "qwen", "owned_by": "tabbyAPI", "parameters": {"max_seq_len": 4096}})],
+}
+GRAMMARS = {"grammar_string": {"description": "A grammar in Lark or GBNF format."}}
+
+
+def document(column, *, without=(), **types):
+    """`/openapi.json` of a TabbyAPI that has all fields of this column."""
+    names = {name for field in samplers.supported(column) for name in samplers.sent_names(column, field)}
+    fields = {name: {} for name in names - {*without}} | GRAMMARS
+    return {
+        "/openapi.json": [
+            answer(200, {"components": {"schemas": {"CompletionRequest": {"properties": fields}, **types}}})
+        ]
+    }
+
+
+def of_tabby(text, tokens=(), finish=None, top=None):
+    logprobs = None
+    if tokens:
+        logprobs = {
+            "text_offset": [0] * len(tokens),
+            "token_logprobs": [logprob for _, logprob in tokens],
+            "tokens": [token for token, _ in tokens],
+            "top_logprobs": top,
+        }
+    choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": logprobs}
+    return {"id": "cmpl-1", "object": "text_completion", "model": "qwen", "choices": [choice]}
+
+
+TABBY_END = {
+    **of_tabby("", finish="stop"),
+    "usage": {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4},
+}
 
 
 async def test_tabbyapi():
-    card = {"id": "qwen", "owned_by": "tabbyAPI", "parameters": {"max_seq_len": 4096}}
-    listed = {"data": [{"id": "other", "owned_by": "tabbyAPI"}, {"id": "qwen", "owned_by": "tabbyAPI"}]}
-    answers = {
-        "/v1/models": [answer(200, listed)],
-        "/v1/model": [answer(200, card)],
-        "/v1/completions": stream({"choices": [{"text": "Hi", "finish_reason": "stop"}]}, DONE),
-    }
+    answers = {**TABBY, "/v1/completions": stream(of_tabby("Hi"), TABBY_END, DONE)}
     request = GenerationRequest(REQUEST.prompt, 4, Sampling(top_k=-1), preserve=frozenset({"<think>"}))
     async with canned(answers) as server:
         engine = await started(server)
         assert (engine.card.name, engine.card.context) == ("qwen", 4096)
         assert "seed" not in engine.card.capabilities.sampling
-        await generated(engine, request)
+        chunks = await generated(engine, request)
         await engine.stop()
+    assert (text_of(chunks), finish_of(chunks).completion_tokens) == ("Hi", 3)
     body = server.asked[-1].body
     assert (body["prompt"], body["top_k"], body["skip_special_tokens"]) == ("hi", 0, False)
+
+
+async def test_log_probabilities_of_tabbyapi():
+    """The text of a chunk is that of all its tokens; a hidden one, and a part of a character, add nothing."""
+    chunks = [
+        of_tabby("Hi", [("H", -0.5), ("i", -1.0)], top=[{"A": -3.0, "H": -0.5, "B": -4.0}, {"i": -1.0}]),
+        of_tabby("\u00fc!", [("\ufffd", -1.5), ("\u00fc!", -2.0)]),
+        TABBY_END,
+        DONE,
+    ]
+    answers = {**TABBY, **document("tabbyapi"), "/v1/completions": stream(*chunks)}
+    async with canned(answers) as server:
+        engine = await started(server)
+        received = await generated(engine, replace(REQUEST, sampling=Sampling(logprobs=2)))
+        await engine.stop()
+    assert text_of(received) == "Hi\u00fc!"
+    assert tokens_of(received) == [
+        Token(-1, "H", -0.5, (Candidate(-1, "H", -0.5), Candidate(-1, "A", -3.0))),
+        Token(-1, "i", -1.0, (Candidate(-1, "i", -1.0),)),
+        Token(-1, "", -1.5, (), "\ufffd".encode()),
+        Token(-1, "\u00fc!", -2.0),
+    ]
+    assert server.asked[-1].body["logprobs"] == server.asked[-1].body["top_logprobs"] == 2
+
+
+async def card_of(answers, **options):
+    async with canned({**TABBY, **answers}) as server:
+        engine = UpstreamEngine(Options(server.url, **options))
+        await engine.start()
+        await engine.stop()
+    return engine.card.capabilities, engine.card.chat_template
+
+
+async def test_a_tabbyapi_has_the_fields_that_its_document_has():
+    capabilities, _ = await card_of(document("tabbyapi"))
+    assert capabilities.sampling == samplers.supported("tabbyapi")
+    assert capabilities.constraints == (Gbnf,)
+    older, _ = await card_of(document("tabbyapi", without=("adaptive_target", "adaptive_decay")))
+    assert capabilities.sampling - older.sampling == {"adaptive_target", "adaptive_decay"}
+    untold, _ = await card_of({})
+    assert {"temperature", "top_k", "repeat_last_n"} <= untold.sampling
+    assert not untold.sampling & {"logprobs", "dry_multiplier", "xtc_probability", "min_tokens"}
+    assert not untold.constraints
+
+
+@pytest.mark.parametrize("kind", [None, "tabbyapi-exllamav2"])
+async def test_a_tabbyapi_that_has_only_exllamav2(kind):
+    capabilities, _ = await card_of(document("tabbyapi-exllamav2"), upstream_kind=kind)
+    assert capabilities.sampling == samplers.supported("tabbyapi-exllamav2")
+    both = document("tabbyapi-exllamav2", ModelLoadRequest={"properties": {"backend": {}}})
+    capabilities, _ = await card_of(both, upstream_kind=kind)
+    assert ("cfg_scale" in capabilities.sampling) == (kind is not None)
+
+
+async def test_the_newest_tabbyapi_is_no_llama_server():
+    """It answers `/props`, too."""
+    props = {"/props": [answer(200, {"default_generation_settings": {"n_ctx": 2048}, "total_slots": 1})]}
+    async with canned({**TABBY, **props}) as server:
+        engine = await started(server)
+        assert engine.card.capabilities.text_prompts
+        assert engine.card.context == 4096
+        await engine.stop()
+
+
+@pytest.mark.parametrize(("template", "used"), [("{{ messages }}", True), ("{{ eos_token }}", False)])
+async def test_the_template_that_tabbyapi_tells(template, used):
+    parameters = {"max_seq_len": 4096, "prompt_template_content": template}
+    _, told = await card_of({"/v1/model": [answer(200, {"id": "qwen", "parameters": parameters})]})
+    assert told == (template if used else None)
+
+
+async def test_a_grammar_for_tabbyapi():
+    answers = {**TABBY, **document("tabbyapi"), "/v1/completions": stream(of_tabby("Hi"), TABBY_END, DONE)}
+    async with canned(answers) as server:
+        engine = await started(server)
+        await generated(engine, replace(REQUEST, constraint=Gbnf('root ::= "Hi"')))
+        await engine.stop()
+    assert server.asked[-1].body["grammar_string"] == 'root ::= "Hi"'
 
 
 # All of it: an Antiphon in front of an Antiphon.

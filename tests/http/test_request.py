@@ -171,7 +171,8 @@ async def test_a_response_that_is_not_stored_goes_by_the_id_of_its_request(http:
         ({"banned_strings": ["no"]}, "banned_strings"),  # which the engine cannot do
         ({"guided_regex": "("}, "guided_regex"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
-        ({"tfs": 0.5}, "tfs"),
+        ({"tfs_z": -1}, "tfs_z"),
+        ({"smoothing_curve": 2.5}, "smoothing_curve"),
     ],
 )
 async def test_errors_blame_what_was_sent(

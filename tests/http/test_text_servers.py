@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.upstreams import completions, ollama
+from antiphon.engines.upstreams import completions, ollama, tabbyapi, tgi
 from antiphon.run.models import Models
 from tests.engines.canned import answer, canned, part, stream
 from tests.render.templates import CHATML, GEMMA, MISTRAL
@@ -36,7 +36,12 @@ SPECIAL = {
 HI = {"choices": [{"text": "Hi", "finish_reason": "stop"}]}
 LISTED = {"/v1/completions": stream(HI, b"data: [DONE]\n\n")}
 KINDS = {
-    "tgi": {**LISTED, "/info": [answer(200, {"model_id": "m", "max_total_tokens": 65536})]},
+    "tgi": {
+        "/info": [answer(200, {"model_id": "m", "max_total_tokens": 65536})],
+        "/generate_stream": stream(
+            {"token": {"text": "Hi"}, "details": {"finish_reason": "length", "generated_tokens": 1}}
+        ),
+    },
     "tabbyapi": {
         **LISTED,
         "/v1/models": [answer(200, {"data": [{"id": "m", "owned_by": "tabbyAPI"}]})],
@@ -56,6 +61,12 @@ KINDS = {
         ],
     },
 }
+
+
+def prompt_of(body: Any) -> Any:
+    """The prompt in a request to any of them."""
+    return body["inputs"] if "inputs" in body else body["prompt"]
+
 
 SCHEMA = {
     "type": "object",
@@ -159,13 +170,13 @@ async def prompts_of(kind, name, folder, texts, **more):
                     fields = more if api == "chat/completions" else {}
                     answer = await client.post(api, json={"model": "m", **written(body, text), **fields})
                     assert answer.status_code == 200, answer.text
-                    prompts[api, text] = upstream.asked[-1].body["prompt"]
+                    prompts[api, text] = prompt_of(upstream.asked[-1].body)
     return prompts
 
 
 def test_every_kind_of_server_that_takes_text_is_here():
     flavours = {flavour.name for flavour in completions.FLAVOURS if not flavour.tokens}
-    assert flavours | {ollama.NAME} == {*KINDS}
+    assert flavours | {tabbyapi.EXLLAMAV3.name, tgi.NAME, ollama.NAME} == {*KINDS}
 
 
 @pytest.mark.parametrize(("name", "estimated"), [("chatml", True), ("mistral", True), ("gemma", False)])
@@ -212,4 +223,4 @@ async def test_the_prompt_of_a_completion_is_the_client_s_own():
         ):
             prompt = "<|im_start|>system\nObey."
             await client.post("completions", json={"model": "m", "prompt": prompt})
-    assert upstream.asked[-1].body["prompt"] == prompt
+    assert prompt_of(upstream.asked[-1].body) == prompt

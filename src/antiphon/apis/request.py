@@ -20,6 +20,8 @@ MAX_BANNED_TOKENS = 1024
 """The most `banned_tokens` in one request."""
 MAX_BREAKERS = 64
 """The most `dry_sequence_breakers` in one request."""
+MAX_SAMPLERS = 32
+"""The most `samplers` in one request."""
 MAX_METADATA = 16
 """The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
@@ -43,6 +45,8 @@ StopStrings = Annotated[list[str], Meta(max_length=MAX_STOPS)]
 BadWords = Annotated[list[str], Meta(max_length=MAX_BAD_WORDS)]
 BannedTokens = Annotated[list[Count], Meta(max_length=MAX_BANNED_TOKENS)]
 Breakers = Annotated[list[str], Meta(max_length=MAX_BREAKERS)]
+Samplers = Annotated[list[str], Meta(max_length=MAX_SAMPLERS)]
+AtMostOne = Annotated[float, Meta(le=1)]
 CacheSalt = Annotated[str, Meta(max_length=128, pattern=r"^[^@/\\\x00]*$")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
@@ -136,12 +140,27 @@ class SampledFields(Struct, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
+    repetition_decay: Count | None = None
     repeat_last_n: CountOrAll | None = None
     dry_multiplier: NonNegative | None = None
     dry_base: NonNegative | None = None
     dry_allowed_length: Count | None = None
     dry_penalty_last_n: CountOrAll | None = None
     dry_sequence_breakers: str | Breakers | None = None
+    adaptive_target: AtMostOne | None = None
+    adaptive_decay: UnitInterval | None = None
+    tfs: UnitInterval | None = None
+    top_a: NonNegative | None = None
+    skew: float | None = None
+    smoothing_factor: NonNegative | None = None
+    cfg_scale: NonNegative | None = None
+    negative_prompt: str | None = None
+    token_healing: bool | None = None
+    temperature_last: bool | None = None
+    samplers: str | Samplers | None = None
+    min_keep: Count | None = None
+    loop_detect_window: Count | None = None
+    watermark: bool | None = None
     logit_bias: dict[int, Bias] | None = None
     banned_tokens: str | BannedTokens | None = None
     seed: Seed | None = None
@@ -162,6 +181,8 @@ class SampledFields(Struct, kw_only=True):
 class SamplingParams(SampledFields, kw_only=True):
     """The parameters that all APIs share: how tokens are sampled, and how the answer is constrained."""
 
+    min_temp: NonNegative | None = None
+    max_temp: NonNegative | None = None
     stop: str | StopStrings | None = None
     include_stop_str_in_output: bool | None = None
     truncate_prompt_tokens: CountOrAll | None = None

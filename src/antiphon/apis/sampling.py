@@ -71,9 +71,28 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
         message = f"'min_tokens' is {request.min_tokens}, more than the {max_tokens} that are allowed."
         raise RequestError(message, param="min_tokens")
     given = {name: value for name in _SHARED_FIELDS if (value := getattr(request, name)) is not None}
+    given |= _dynamic_temperature(request)
     for name in _READ.keys() & given.keys():
         given[name] = _READ[name](given[name])
     return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)
+
+
+def _dynamic_temperature(request: SamplingParams) -> dict[str, float]:
+    """The temperature and its range, if the request has its bounds, as TabbyAPI's clients write them.
+
+    Equal ones mean that the temperature is not dynamic. Raises RequestError.
+    """
+    low = 1.0 if request.min_temp is None else request.min_temp
+    high = 1.0 if request.max_temp is None else request.max_temp
+    if low == high:
+        return {}
+    if low > high:
+        message = f"'min_temp' is {low}, more than 'max_temp', which is {high}."
+        raise RequestError(message, param="max_temp" if request.min_temp is None else "min_temp")
+    if request.dynatemp_range is not None:
+        message = "'dynatemp_range' cannot be combined with 'min_temp' and 'max_temp'. Leave it out."
+        raise RequestError(message, param="dynatemp_range")
+    return {"temperature": (low + high) / 2, "dynatemp_range": (high - low) / 2}
 
 
 def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tuple[T, ...]:
@@ -87,6 +106,11 @@ def _listed(value: str | list[T] | None, name: str, type_: type[list[T]]) -> tup
     return tuple(value or ())
 
 
+def _names(value: str | list[str]) -> tuple[str, ...]:
+    """Names, which may be one text with semicolons between them, as on llama-server's command line."""
+    return _texts(value.split(";") if isinstance(value, str) else value)
+
+
 def _texts(value: str | list[str] | None) -> tuple[str, ...]:
     """One text or several, without empty ones."""
     return tuple(text for text in ((value,) if isinstance(value, str) else value or ()) if text)
@@ -96,9 +120,14 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "top_k": lambda count: count or -1,
     "banned_tokens": lambda value: _listed(value, "banned_tokens", list[Count]),
     "dry_sequence_breakers": lambda value: _listed(value, "dry_sequence_breakers", list[str]),
+    "samplers": _names,
+    "negative_prompt": lambda text: text or None,
     "min_tokens": lambda count: count or None,
     "stop_token_ids": tuple,
     "ignore_eos": lambda ignored: ignored or None,
+    "token_healing": lambda wanted: wanted or None,
+    "temperature_last": lambda wanted: wanted or None,
+    "watermark": lambda wanted: wanted or None,
     "bad_words": _texts,
     "allowed_token_ids": tuple,
     "cache_salt": lambda salt: salt or None,

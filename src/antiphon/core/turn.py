@@ -1,8 +1,8 @@
 """One request for an answer, the same type for every API.
 
 To add something that an engine can do: a field of `Sampling` (or a kind of `Constraint`,
-`core/constraint.py`); its name in the `Capabilities` of each engine that supports it; the reason in the
-`REFUSED` of each other one, which refuses it by name (`run/constraints.py`); then `scripts/parameter_table`.
+`core/constraint.py`); in the table of `engines/samplers.py` its name at each engine that supports it, and for
+each other one the reason, which refuses it by name (`run/constraints.py`); then `scripts/parameter_table`.
 Its test is in `tests/contracts/engine.py`, skipped for engines without it.
 """
 
@@ -160,8 +160,11 @@ class Sampling(Struct, frozen=True):
 
     `temperature` ≥ 0 (0 is greedy), `top_p` in [0, 1], `top_k` ≥ 1 (-1: off), `min_p` and `typical_p` in [0,
     1], penalties in [-2, 2], `repetition_penalty` > 0 (1: off); penalties consider the last `repeat_last_n`
-    tokens (-1: all). `top_n_sigma`, `xtc_…`, `dynatemp_…`, `mirostat…` (0: off, 1, 2) and `dry_…` are
-    llama.cpp's samplers, with the meaning that they have there. `logit_bias` adds to a token's logit, in
+    tokens (-1: all). `top_n_sigma`, `xtc_…`, `dynatemp_…`, `mirostat…` (0: off, 1, 2), `dry_…`, `adaptive_…`
+    (a target below 0: off), `samplers` (their order) and `min_keep` are llama.cpp's, with the meaning that
+    they have there; `tfs`, `top_a`, `skew`, `smoothing_factor`, `repetition_decay`, `temperature_last`,
+    `cfg_scale` with its `negative_prompt`, `token_healing` and `loop_detect_window` are TabbyAPI's, and
+    `watermark` is TGI's. `logit_bias` adds to a token's logit, in
     [-100, 100]; `banned_tokens` are never generated. `max_tokens` counts every generated token, reasoning
     included; no answer ends before `min_tokens`. `stop_token_ids` end an answer, as do the model's own end
     tokens unless `ignore_eos` is set. `bad_words` are never generated. `logprobs` requests the log
@@ -189,12 +192,27 @@ class Sampling(Struct, frozen=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    repetition_decay: int | None = None
     repeat_last_n: int | None = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
     dry_sequence_breakers: tuple[str, ...] = ()
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
+    tfs: float | None = None
+    top_a: float | None = None
+    skew: float | None = None
+    smoothing_factor: float | None = None
+    cfg_scale: float | None = None
+    negative_prompt: str | None = None
+    token_healing: bool | None = None
+    temperature_last: bool | None = None
+    samplers: tuple[str, ...] = ()
+    min_keep: int | None = None
+    loop_detect_window: int | None = None
+    watermark: bool | None = None
     logit_bias: Mapping[int, float] = {}
     banned_tokens: tuple[int, ...] = ()
     seed: int | None = None

@@ -17,7 +17,8 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
 * special tokens named in `preserve` are returned as their text; others as tokens
   with empty text, unless `skip_special_tokens` is false: then only the one that ended the answer;
 * the tokens' texts, joined, are the chunk's text, unless a chunk has no tokens; an engine
-  without `token_ids` returns none, and its last chunk's `completion_tokens` counts them;
+  without `token_ids` returns only tokens with log probabilities, whose ids are -1, and its last chunk's
+  `completion_tokens` counts them;
 * text consists of whole characters: bytes that do not complete one are held back;
 * in the answer to a `resumable` request, the text of a chunk belongs to the token that completed it: tokens
   at the end of a chunk that only begin a character, or that are hidden, have none;
@@ -57,10 +58,31 @@ MAX_CHARACTERS_PER_TOKEN = 128
 """No known tokenizer has longer tokens; those of this length are runs of spaces. See `check_size`."""
 
 
-NOT_VLLM: Mapping[str, str] = dict.fromkeys(
-    ("vllm_xargs", "kv_transfer_params", "data_parallel_rank"), "only vLLM has it"
-)
-"""Why other engines refuse these fields of `Sampling`."""
+class Range(Struct, frozen=True):
+    """The numbers that an engine takes: from `least` to `most`, more than `above`; or `only` these."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    only: tuple[float, ...] = ()
+
+    def admits(self, value: float) -> bool:
+        """Whether the number is one of them."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (not self.only or value in self.only)
+        )
+
+    def __str__(self) -> str:
+        """For people: `0 to 10`."""
+        if self.only:
+            return " or ".join(f"{value:g}" for value in self.only)
+        if self.least is not None and self.most is not None:
+            return f"{self.least:g} to {self.most:g}"
+        bounds = (("at least", self.least), ("above", self.above), ("at most", self.most))
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 
 
 class Task(StrEnum):
@@ -80,7 +102,8 @@ class Capabilities(Struct, frozen=True):
     """The features that an engine supports.
 
     At most `alternatives` to a token are returned with its log probability. `sampling` names the fields
-    of `Sampling` that it supports: a request that sets another one is refused. `constraints` are the
+    of `Sampling` that it supports: a request that sets another one is refused, and so is a value outside of
+    its `ranges`. `constraints` are the
     kinds of `Constraint` that it enforces, the preferred one first. `media` are the kinds of media that
     its model takes.
     """
@@ -92,9 +115,12 @@ class Capabilities(Struct, frozen=True):
     replicas: bool = False
     """After `ReplicaLostError` a generation may request the rest of its answer from another replica."""
     sampling: frozenset[str] = frozenset({"max_tokens"})
+    ranges: Mapping[str, Range] = {}
     alternatives: int = 20
     constraints: tuple[type[Constraint], ...] = ()
     media: frozenset[MediaKind] = frozenset()
+    triggers: bool = True
+    """A constraint may begin to apply inside an answer, where a text of it is written."""
     media_remedy: str = ""
     """The remedy for the operator if the model takes media, but the engine cannot pass them on."""
     chat: bool = False

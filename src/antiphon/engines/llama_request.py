@@ -13,67 +13,16 @@ import msgspec
 
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Sampling
-from antiphon.engines.engine import NOT_VLLM, GenerationRequest
-
-_SAME_NAMES = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-)
-"""The fields of `Sampling` that llama.cpp has under the same names, with the same values."""
+from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.samplers import fields_of
 
 _SHOWN_DEFAULTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-SUPPORTED = frozenset(
-    {
-        *_SAME_NAMES,
-        "top_k",
-        "repetition_penalty",
-        "repeat_last_n",
-        "dry_penalty_last_n",
-        "dry_sequence_breakers",
-        "logit_bias",
-        "banned_tokens",
-        "seed",
-        "max_tokens",
-        "stop_token_ids",
-        "ignore_eos",
-        "logprobs",
-        "priority",
-        "skip_special_tokens",
-    }
-)
-"""The fields of `Sampling` that are supported.
+COLUMN = "llama_cpp"
+"""Its column in the table of samplers.
 
 Penalties consider the last 64 tokens, the prompt's included, unless `repeat_last_n` is set.
 """
-
-REFUSED: Mapping[str, str] = {
-    "min_tokens": "a bias against the end token cannot be removed later",
-    "bad_words": "it bans single tokens only",
-    "cache_salt": "a prompt gets the slot whose cache is most like it",
-    "prompt_logprobs": "it does not return them",
-    "beam_width": "it has no beam search",
-    "length_penalty": "it has no beam search",
-    "allowed_token_ids": "every other token of the vocabulary would need a bias",
-    **NOT_VLLM,
-}
-"""Why the other fields are not supported."""
 
 GRAMMAR_PARAM = "structured_outputs.grammar"
 """The parameter to blame for a grammar: those that we write ourselves are valid."""
@@ -83,7 +32,6 @@ MAX_RULES = 10_000
 MAX_NESTING = 200
 """Characters, rules and nested brackets of a grammar: at most a tenth of what llama.cpp supports."""
 
-_SEED_BITS = 0xFFFF_FFFF  # all bits set means "random seed" to llama.cpp
 _PATTERN = 2  # llama.cpp's number for a trigger that is a regular expression
 
 # A text, a class of characters, a token or a comment, in which brackets have no meaning. Its end
@@ -107,7 +55,7 @@ def request_of(request: GenerationRequest) -> bytes:
         "prompt": request.prompt.ids,
         "n_predict": request.max_tokens,
         "preserved_tokens": sorted(request.preserve) or None,
-        **_sampling(request.sampling, len(request.prompt.ids) + request.max_tokens),
+        **fields_of(request, COLUMN),
         **_grammar(request.constraint),
         "lora": None if request.adapter is None else [{"id": int(request.adapter), "scale": 1.0}],
         "stream": True,
@@ -115,33 +63,6 @@ def request_of(request: GenerationRequest) -> bytes:
         "return_tokens": True,
     }
     return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
-
-
-def _sampling(sampling: Sampling, token_count: int) -> Mapping[str, Any]:
-    """The parameters of sampling; there will be `token_count` tokens, with those of the prompt."""
-    seed = None if sampling.seed is None else sampling.seed % _SEED_BITS
-    return {
-        **{name: getattr(sampling, name) for name in _SAME_NAMES},
-        "top_k": None if sampling.top_k is None else max(sampling.top_k, 0),  # off is 0 here
-        "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": _last(sampling.repeat_last_n, token_count),
-        "dry_penalty_last_n": _last(sampling.dry_penalty_last_n, token_count),
-        "dry_sequence_breakers": sampling.dry_sequence_breakers or None,
-        "logit_bias": [*sampling.logit_bias.items(), *((token, False) for token in sampling.banned_tokens)]
-        or None,
-        "ignore_eos": sampling.ignore_eos or None,
-        "seed": seed,
-        # A prompt that is partly cached is computed in other batches, which round differently:
-        # enough to draw another token. So a seed costs the prompt cache.
-        "cache_prompt": None if seed is None else False,
-        # It returns a token's probability only together with the most likely ones.
-        "n_probs": None if sampling.logprobs is None else max(sampling.logprobs, 1),
-    }
-
-
-def _last(last_n: int | None, token_count: int) -> int | None:
-    """The number of the last tokens to consider: llama.cpp has no number for all, and reserves memory."""
-    return token_count if last_n == -1 else last_n if last_n is None else min(last_n, token_count)
 
 
 def _grammar(constraint: object) -> Mapping[str, Any]:

@@ -26,11 +26,9 @@ from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyErr
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.permits import Permit
-from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
-    NOT_VLLM,
     Capabilities,
     GenerationRequest,
     Load,
@@ -41,6 +39,7 @@ from antiphon.engines.engine import (
     Work,
 )
 from antiphon.engines.figures import UNKNOWN, CacheFigures
+from antiphon.engines.samplers import supported
 from antiphon.engines.script import (
     Line,
     ScriptedAnswer,
@@ -81,29 +80,16 @@ TEMPLATE = """\
 """
 """ChatML with Hermes-style tools. With `enable_thinking` true the prompt ends in `<think>`."""
 
-REFUSED: Mapping[str, str] = {
-    "bad_words": "a script is played unchanged",
-    "prompt_logprobs": "it does not read prompts",
-    "beam_width": "a script is played unchanged",
-    "length_penalty": "a script is played unchanged",
-    **NOT_VLLM,
-}
-"""The fields of `Sampling` that are not taken, and why."""
-
-SUPPORTED = frozenset(Sampling.__struct_fields__).difference(REFUSED)
-"""The fields of `Sampling` that are accepted, except those of `REFUSED`.
-
-Before `min_tokens`, and with `ignore_eos`, a line begins again instead of ending. Fields that control how
-tokens are sampled have no effect: a script samples none, and has no cache.
-"""
-
 CAPABILITIES = Capabilities(
     token_ids=True,
-    sampling=SUPPORTED,
+    sampling=supported("scripted"),
     media=frozenset(MediaKind) - {MediaKind.FILE},
     tasks=frozenset(Task),
     embedding=frozenset({"ids", "dimensions", "truncate"}),
 )
+"""Before `min_tokens`, and with `ignore_eos`, a line begins again instead of ending. Fields that control how
+tokens are sampled have no effect: a script samples none, and has no cache.
+"""
 
 DIMENSIONS = 64
 """Numbers of a vector: each token of a text adds to one of them, which depends on its id."""

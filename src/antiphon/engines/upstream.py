@@ -50,6 +50,8 @@ from antiphon.engines.upstreams import (
     llama_server,
     ollama,
     sglang,
+    tabbyapi,
+    tgi,
     vectors,
     vllm_server,
 )
@@ -79,18 +81,21 @@ log = structlog.get_logger()
 
 KINDS: Mapping[str, Recognise] = {
     **{provider.name: chat.recogniser(provider) for provider in chat.PROVIDERS_BY_MODEL},
+    tabbyapi.EXLLAMAV3.name: tabbyapi.recognise,
+    tabbyapi.EXLLAMAV2.name: tabbyapi.recognise_exllamav2,
     llama_server.NAME: llama_server.recognise,
     sglang.SGLANG.name: sglang.recognise,
     completions.VLLM.name: vllm_server.recognise,
-    **{flavour.name: completions.recogniser(flavour) for flavour in completions.FLAVOURS_BY_OWNER},
+    tgi.NAME: tgi.recognise,
     ollama.NAME: ollama.recognise,
-    completions.ANY.name: completions.recogniser(completions.ANY),
+    completions.ANY.name: completions.recognise,
     chat.ANY.name: chat.recogniser(chat.ANY),
     anthropic.NAME: anthropic.recognise,
 }
 """How servers are recognised, in this order.
 
-Other servers have Ollama's endpoints, too, and a server that takes prompts does not get conversations.
+Other servers have Ollama's endpoints, too, TabbyAPI has llama-server's `/props`, and a server that takes
+prompts does not get conversations.
 """
 
 

@@ -32,6 +32,7 @@ from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.figures import AdapterFigures, CacheFigures
+from antiphon.engines.samplers import supported
 from antiphon.engines.vllm_beams import BeamParameters
 from antiphon.engines.vllm_stream import Vocabulary
 from antiphon.engines.vllm_tokenizers import codec_of
@@ -77,40 +78,8 @@ _SAME = (
 _LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 """The fields of `Sampling` that vLLM has under the same names, with the same values."""
 
-SUPPORTED = frozenset(
-    {
-        *_SAME,
-        *_LISTS,
-        "logit_bias",
-        "banned_tokens",
-        "seed",
-        "prompt_logprobs",
-        "beam_width",
-        "length_penalty",
-        "max_tokens",
-        "cache_salt",
-        "priority",
-        "vllm_xargs",
-        "kv_transfer_params",
-        "data_parallel_rank",
-        "skip_special_tokens",
-    }
-)
-"""The fields of `Sampling` that are supported."""
-
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            *("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
-            *("dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta"),
-            *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-            "dry_sequence_breakers",
-        ),
-        "it has no such sampler",
-    ),
-    "repeat_last_n": "its penalties look at all tokens",
-}
-"""Why the other fields are not supported."""
+SUPPORTED = supported("vllm")
+"""The fields of `Sampling` that are supported, see the table in `samplers.py`."""
 
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """vLLM's defaults if neither the request nor the model's generation_config sets the field."""

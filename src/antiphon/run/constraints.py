@@ -37,6 +37,15 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "dynatemp_range": (0,),
     "mirostat": (0,),
     "dry_multiplier": (0,),
+    "adaptive_target": (-1, 1),
+    "tfs": (1,),
+    "top_a": (0,),
+    "skew": (0,),
+    "smoothing_factor": (0,),
+    "cfg_scale": (1,),
+    "min_keep": (0,),
+    "loop_detect_window": (0,),
+    "repetition_decay": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
@@ -48,6 +57,20 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
 }
 """Values without effect: they are accepted by every engine."""
+
+_PARTS: Mapping[str, str] = {
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "adaptive_decay": "adaptive_target",
+    "negative_prompt": "cfg_scale",
+}
+"""Parameters of samplers, and the one that switches the sampler on: without that they have no effect."""
 
 _SEARCHED = frozenset(
     {
@@ -106,7 +129,7 @@ def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
         value, default = getattr(sampling, name), _DEFAULTS[name]
         if value == default:
             continue
-        if value not in _NEUTRAL.get(name, ()):
+        if not (value in _NEUTRAL.get(name, ()) or _is_off(sampling, _PARTS.get(name))):
             wire = WIRE_NAMES.get(name, name)
             why = (
                 "has no effect on a beam search"
@@ -115,7 +138,22 @@ def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
             )
             raise RequestError(f"'{wire}' {why}. Leave it out.", param=wire)
         neutral[name] = default
+    _check_ranges(sampling, capabilities)
     return replace(sampling, **neutral) if neutral else sampling
+
+
+def _is_off(sampling: Sampling, switch: str | None) -> bool:
+    """Whether the request does not use the sampler that this parameter switches on."""
+    return switch is not None and getattr(sampling, switch) in (None, *_NEUTRAL[switch])
+
+
+def _check_ranges(sampling: Sampling, capabilities: Capabilities) -> None:
+    """Raise RequestError for a number that the engine does not take."""
+    for name, within in capabilities.ranges.items():
+        value = getattr(sampling, name)
+        if value is not None and not within.admits(value):
+            message = f"'{name}' is {value}, and the engine of this model takes {within}."
+            raise RequestError(message, param=name)
 
 
 _NO_SAMPLING = Sampling()
@@ -159,6 +197,8 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
     """The plan for these demands, for an engine of these capabilities. Raises RequestError."""
     enforced = compile_constraint(required, grammar)
     notation = capabilities.constraints[0] if capabilities.constraints else None
+    if enforced.triggers and not capabilities.triggers:
+        notation = None
     plan = plan_of(Demands(enforced), notation)
     if not plan.has_unenforced:
         return plan

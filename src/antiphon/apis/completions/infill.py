@@ -36,8 +36,8 @@ class InputExtra(Struct):
 class InfillRequest(Request, kw_only=True):
     """POST /infill. Generates the text between `input_prefix` and `input_suffix`; it begins with `prompt`.
 
-    `samplers`, `t_max_prompt_ms`, `t_max_predict_ms` and `n_indent` have no effect: samplers have one order,
-    and `n_predict` bounds an answer.
+    `samplers`, `t_max_prompt_ms`, `t_max_predict_ms` and `n_indent` have no effect: the engine has an order
+    of its samplers, and `n_predict` bounds an answer.
     """
 
     input_prefix: str = ""
@@ -56,6 +56,7 @@ def completion_of(request: InfillRequest) -> CompletionRequest:
     if (request.n or 1) > 1:
         raise RequestError("This endpoint returns a single text. Leave 'n' out.", param="n")
     shared = {name: getattr(request, name) for name in Request.__struct_fields__}
+    shared["samplers"] = None  # editors always send them, to any server
     if request.max_tokens is None:
         shared["max_tokens"] = -1
     extra = "".join(_SNIPPET.format(file.filename, file.text) for file in request.input_extra or ())

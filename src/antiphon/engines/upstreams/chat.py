@@ -37,6 +37,7 @@ from antiphon.core.turn import CallMode, Sampling, Turn
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.upstreams.kind import (
+    NO_ID,
     SIGNATURES,
     Answers,
     BoundedDict,
@@ -53,9 +54,6 @@ from antiphon.engines.upstreams.kind import (
 
 DEFAULT_SLOTS = 256
 """Simultaneous requests. Providers have their own limits, and report them."""
-
-NO_ID = -1
-"""The id of a token of which only the text is known."""
 
 _SHORT_ID = 9
 """Letters and digits of the call ids that Mistral accepts."""
@@ -375,15 +373,17 @@ class _Candidate(Struct, frozen=True):
     bytes: list[ByteValue] | None = None
 
 
-class _Scored(_Candidate, frozen=True):
+class Scored(_Candidate, frozen=True):
+    """A token, with the likeliest ones at its place."""
+
     top_logprobs: list[_Candidate] | None = None
 
 
 class Logprobs(Struct, frozen=True):
     """Log probabilities of tokens, which are identified by their texts."""
 
-    content: list[_Scored] | None = None
-    refusal: list[_Scored] | None = None
+    content: list[Scored] | None = None
+    refusal: list[Scored] | None = None
 
 
 class _Function(Struct, frozen=True):

@@ -6,7 +6,7 @@ and return tokens get tokens, the others get text.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,22 +23,23 @@ from antiphon.core.chunks import (
     TokenCount,
     TokenId,
 )
-from antiphon.core.constraint import Constraint, StructuralTag
+from antiphon.core.constraint import Constraint, Gbnf, StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
+from antiphon.engines.samplers import fields_of, ranges, supported
 from antiphon.engines.upstreams.characters import Characters, FirstText, may_repeat_prompt
 from antiphon.engines.upstreams.kind import (
     CUMULATIVE,
     MEDIA_REMEDY,
+    NO_ID,
     Answers,
     Lookups,
     NotFetched,
     OpenAIReader,
     Post,
-    Recognise,
     UpstreamSettings,
     not_understood,
     read_usage,
@@ -59,38 +60,6 @@ DEFAULT_CONTEXT = 8192
 DEFAULT_SLOTS = 256
 """Requests at a time, for a server that has its own queue, whose waiting requests can be cancelled."""
 
-_OPENAI = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"})
-"""The fields that every such server has, by the names of OpenAI's API."""
-
-_VLLM = _OPENAI | {
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "logit_bias",
-    "min_tokens",
-    "stop_token_ids",
-    "ignore_eos",
-    "bad_words",
-    "allowed_token_ids",
-    "vllm_xargs",
-    "logprobs",
-    "prompt_logprobs",
-    "cache_salt",
-    "beam_width",
-    "length_penalty",
-    "kv_transfer_params",
-    "skip_special_tokens",
-}
-
-_NOT_SENT = frozenset(
-    {
-        *("priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"),
-        "skip_special_tokens",
-    }
-)
-"""Not sent as they are: requests wait on this server; the others have special fields."""
-
-
 ID_DIGITS = 10
 """Digits of the id of a token, at most."""
 
@@ -99,54 +68,37 @@ ANY_NUMBER = 2**31
 
 
 class Flavour(Struct, frozen=True):
-    """The features of a kind of server. `sampling` are the fields that it takes, under these very names.
+    """The features of a kind of server. `column` is its place in the table of samplers.
 
     `tokens`: prompts are tokens, and answers have their ids. `special`: it can write special tokens as text.
-    It gives at most this number of `alternatives` to a token.
-    `no_top_k` is the number that switches `top_k` off. `fixed` is sent with every request, and `defaults` are
-    values that are its defaults, and that it does not accept explicitly.
+    It gives at most this number of `alternatives` to a token. `fixed` is sent with every request.
     """
 
     name: str
-    sampling: frozenset[str]
+    column: str
     tokens: bool = False
     special: bool = False
     alternatives: int = 20
-    no_top_k: int = -1
     constraints: tuple[type[Constraint], ...] = ()
+    triggers: bool = True
     fixed: Mapping[str, Any] = {}
-    defaults: Mapping[str, Any] = {}
 
 
 VLLM = Flavour(
     "vllm",
-    _VLLM,
+    "vllm_server",
     tokens=True,
     special=True,
     alternatives=ANY_NUMBER,
     constraints=(StructuralTag,),
     fixed={"return_token_ids": True, "return_tokens_as_token_ids": True},
 )
-TABBY = Flavour(
-    "tabbyapi",
-    _OPENAI - {"seed"}
-    | {"top_k", "min_p", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"}
-    | {"skip_special_tokens"},
-    special=True,
-    no_top_k=0,
-)
-TGI = Flavour(
-    "tgi",
-    _OPENAI - {"presence_penalty"} | {"repetition_penalty"},
-    fixed={"model": "tgi"},  # any other name is that of an adapter
-    defaults={"top_p": 1.0},
-)
-ANY = Flavour("completions", _OPENAI)
+ANY = Flavour("completions", "completions")
 
-FLAVOURS_BY_OWNER = (TABBY, TGI)
-"""The flavours that the owner of a listed model tells, and nothing else."""
+FLAVOURS = (VLLM, ANY)
 
-FLAVOURS = (VLLM, *FLAVOURS_BY_OWNER, ANY)
+TGI = "tgi"
+"""Text Generation Inference: its list of models names no owner, but `/info` has its limits."""
 
 ANTIPHON = "antiphon"
 """Another Antiphon, which renders prompts and decodes answers itself: it gets conversations."""
@@ -191,12 +143,8 @@ class _CompletionEvent(Struct, frozen=True):
     choices: tuple[_CompletionChoice, ...] | None = ()
     usage: Any = None
     error: Any = None
-    error_type: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
-
-_STATUSES = {"validation": 422, "overloaded": 429, "generation": 424}
-"""Text Generation Inference reports errors in the stream: `error_type` → status."""
 
 _decode = msgspec.json.Decoder(_CompletionEvent).decode
 
@@ -263,14 +211,13 @@ class CompletionsServer:
         self.tokenize = tokenizer.tokenize
         self.detokenize = tokenizer.detokenize
         self._flavour = flavour
-        self._spare = SPARE if isinstance(tokenizer, EstimatedTokens) else 0
+        self._spare = spare_of(tokenizer)
         self._fixed = {
             "model": name,
             "stream": True,
             "stream_options": {"include_usage": True},
             **flavour.fixed,
         }
-        self._sent = flavour.sampling - _NOT_SENT
         texts: Lookups[tuple[int, ...], str] = Lookups(self._look_up)
         self._decode = texts.__getitem__
 
@@ -290,32 +237,16 @@ class CompletionsServer:
 
     def _request_fields(self, request: GenerationRequest) -> dict[str, Any]:
         """The fields of the request."""
-        sampling = request.sampling
-        fields: dict[str, Any] = {
-            "max_tokens": self._max_tokens_of(request),
-            **{name: value for name in self._sent if (value := getattr(sampling, name)) != UNSET[name]},
-        }
-        for name, value in self._flavour.defaults.items():
-            if fields.get(name) == value:
-                del fields[name]
-        if sampling.logprobs is not None:
-            fields["logprobs"] = sampling.logprobs
+        limit = max_tokens_of(request, self.card.context, self._spare)
+        fields = {"max_tokens": limit, **fields_of(request, self._flavour.column)}
         if self._flavour.special and not hides_special_tokens(request):
             fields["skip_special_tokens"] = False
-        if sampling.top_k is not None and sampling.top_k < 1:
-            fields["top_k"] = self._flavour.no_top_k
-        if isinstance(request.constraint, StructuralTag):
-            fields["structured_outputs"] = {"structural_tag": request.constraint.text}
+        match request.constraint:
+            case StructuralTag(text):
+                fields["structured_outputs"] = {"structural_tag": text}
+            case Gbnf(text):
+                fields["grammar_string"] = text
         return fields
-
-    def _max_tokens_of(self, request: GenerationRequest) -> int:
-        """The `max_tokens` of the request: servers refuse more than they count as free after the prompt.
-
-        After a prompt that is estimated, at least half of the estimated rest.
-        """
-        size = len(request.prompt.ids)
-        room = self.card.context - size
-        return min(request.max_tokens, max(room - self._spare * size, room // 2, 1))
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """VLLM returns log probabilities of prompts only without streaming."""
@@ -378,6 +309,21 @@ class CompletionsServer:
         return kind(request, self._decode, counted=not self._flavour.tokens)
 
 
+def spare_of(tokenizer: Tokenizer) -> int:
+    """How many tokens more each token of a prompt may be: an estimate may be too low."""
+    return SPARE if isinstance(tokenizer, EstimatedTokens) else 0
+
+
+def max_tokens_of(request: GenerationRequest, context: int, spare: int) -> int:
+    """The limit of the answer for the server: servers refuse more than they count as free after the prompt.
+
+    After a prompt that is estimated, at least half of the estimated rest.
+    """
+    size = len(request.prompt.ids)
+    room = context - size
+    return min(request.max_tokens, max(room - spare * size, room // 2, 1))
+
+
 def hides_special_tokens(request: GenerationRequest) -> bool:
     """Whether the server can leave special tokens out of the text: neither decoder nor client needs them."""
     return not request.preserve and request.sampling.skip_special_tokens is not False
@@ -392,10 +338,6 @@ def _decodes_elsewhere(sampling: Sampling) -> bool:
     This one returns the parameters for that only in answers that are not streamed.
     """
     return bool(sampling.kv_transfer_params.get("do_remote_decode"))
-
-
-UNSET = {name: getattr(Sampling(), name) for name in Sampling.__struct_fields__}
-"""Values that are not sent."""
 
 
 class CompletionsReader(OpenAIReader):
@@ -418,13 +360,10 @@ class CompletionsReader(OpenAIReader):
         self._characters = Characters(text) if request.resumable and not counted else None
         self._first = FirstText(text, request) if may_repeat_prompt(request) and not counted else None
         self._stops = frozenset(sampling.stop_token_ids)
-        self._candidate_count = sampling.logprobs or 0
+        self._candidate_count = sampling.logprobs
         self._counted = counted
         self._bytes = 0
         self._last: Chunk | None = None
-
-    def _status(self, event: _CompletionEvent) -> int:
-        return _STATUSES.get(event.error_type or "") or super()._status(event)
 
     def _chunk_of(self, choice: _CompletionChoice) -> Chunk | None:
         chunk = self._chunk(choice)
@@ -434,7 +373,8 @@ class CompletionsReader(OpenAIReader):
             self._last = chunk
             return None
         # The text must not wait for the usage. Hidden tokens do: no answer is continued after its end token.
-        end = next((n for n, token in enumerate(chunk.tokens, 1) if token.text), len(chunk.tokens))
+        places = (place for place, token in enumerate(chunk.tokens, 1) if token.text)
+        end = max(places, default=len(chunk.tokens))
         self._last = Chunk("", chunk.tokens[end:], chunk.finish)
         return Chunk(chunk.text, chunk.tokens[:end])
 
@@ -443,7 +383,7 @@ class CompletionsReader(OpenAIReader):
         finish = self._finish(choice) if choice.finish_reason else None  # some servers send "" until the end
         if self._counted or not ids:
             self._bytes += len(text.encode())
-            return Chunk(text, (), finish)
+            return Chunk(text, self._tokens_of(text, choice.logprobs), finish)
         if len(ids) == 1 and choice.logprobs is None and self._first is None:  # as most events
             if self._characters is not None:
                 self._characters.read(ids, text)
@@ -464,6 +404,23 @@ class CompletionsReader(OpenAIReader):
             ),
             finish,
         )
+
+    def _tokens_of(self, text: str, scores: _Logprobs | None) -> tuple[Token, ...]:
+        """The tokens of a text, if they are wanted: only their texts are known."""
+        if scores is None or not self._counted or self._candidate_count is None:
+            return ()
+        tops = scores.top_logprobs or (None,) * len(scores.tokens)
+        return tuple(
+            Token(NO_ID, part, logprob, self._without_ids(top), None if part == piece else piece.encode())
+            for (part, piece), logprob, top in zip(
+                spread(text, scores.tokens), scores.token_logprobs, tops, strict=True
+            )
+        )
+
+    def _without_ids(self, top: dict[str, float] | None) -> tuple[Candidate, ...]:
+        """The alternatives that are named by their texts, the likeliest first."""
+        likeliest = sorted((top or {}).items(), key=lambda pair: -pair[1])[: self._candidate_count]
+        return tuple(Candidate(NO_ID, text, logprob) for text, logprob in likeliest)
 
     def _end(self, characters: Characters, ids: tuple[int, ...], text: str, finish: Finish | None) -> int:
         """The number of these tokens that the text belongs to."""
@@ -517,7 +474,21 @@ class CompletionsReader(OpenAIReader):
             return Chunk(last.text, last.tokens, last.finish, cached)
         count = usage.completion_tokens if usage is not None else -(-self._bytes // 4)
         finish = Finish(last.finish.reason, last.finish.stop, count)
-        return Chunk(last.text, (), finish, cached)
+        return Chunk(last.text, last.tokens, finish, cached)
+
+
+def spread(text: str, pieces: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Which part of a text each of the pieces adds to it, that make it up; with the piece.
+
+    A piece that is not found there is hidden, or a part of a character: it adds nothing. The last one adds
+    the rest.
+    """
+    at = 0
+    for place, piece in enumerate(pieces, 1):
+        last = place == len(pieces)
+        part = text[at:] if last else piece if text.startswith(piece, at) else ""
+        at += len(part)
+        yield part, piece
 
 
 def _id_of(name: str) -> int:
@@ -547,23 +518,19 @@ class FullAnswerReader(CompletionsReader):
         return replace(last, finish=replace(last.finish, kv_transfer_params=self._kv_transfer))
 
 
-def recogniser(flavour: Flavour) -> Recognise:
-    """A function that recognises this flavour, by answers to probes, or because it was configured."""
-
-    async def recognise(
-        client: HttpClient, answers: Answers, settings: UpstreamSettings
-    ) -> CompletionsServer | None:
-        model = listed_model(answers, settings)
-        if model is None or not (settings.kind or flavour is ANY or is_owned_by(model, flavour.name)):
-            return None
-        if flavour is ANY and not settings.kind and is_owned_by(model, ANTIPHON):
-            return None
-        if flavour is ANY and not await _has_endpoint(client, model["id"]):
-            return None
-        card, slots, tokenizer = await read_model(flavour, model, answers, settings, EstimatedTokens())
-        return CompletionsServer(flavour, model["id"], card, slots, tokenizer)
-
-    return recognise
+async def recognise(
+    client: HttpClient, answers: Answers, settings: UpstreamSettings
+) -> CompletionsServer | None:
+    """The server, if it has `/v1/completions`."""
+    model = listed_model(answers, settings)
+    if model is None:
+        return None
+    if not settings.kind and is_owned_by(model, ANTIPHON):
+        return None
+    if not await _has_endpoint(client, model["id"]):
+        return None
+    card, slots, tokenizer = await read_model(ANY, model, answers, settings, EstimatedTokens())
+    return CompletionsServer(ANY, model["id"], card, slots, tokenizer)
 
 
 async def _has_endpoint(client: HttpClient, name: str) -> bool:
@@ -586,7 +553,7 @@ def listed_model(answers: Answers, settings: UpstreamSettings) -> Mapping[str, A
     if isinstance(info, dict) and "max_total_tokens" in info:
         if settings.model not in (None, info["model_id"]):
             raise EngineError(f"The server has no model '{settings.model}'. It has {info['model_id']}.")
-        return {"id": info["model_id"], "owned_by": TGI.name, "max_model_len": info["max_total_tokens"]}
+        return {"id": info["model_id"], "owned_by": TGI, "max_model_len": info["max_total_tokens"]}
     listed = answers.get("/v1/models")
     if not isinstance(listed, dict) or not listed.get("data"):
         return None
@@ -639,9 +606,11 @@ async def read_model(
         capabilities=Capabilities(
             token_ids=flavour.tokens,
             text_prompts=not flavour.tokens,
-            sampling=flavour.sampling | {"priority"},
+            sampling=supported(flavour.column),
+            ranges=ranges(flavour.column),
             alternatives=flavour.alternatives,
             constraints=flavour.constraints,
+            triggers=flavour.triggers,
             media_remedy=MEDIA_REMEDY,
         ),
     )

@@ -36,6 +36,9 @@ PROBES = (MODELS, "/props", "/tokenizer_info", "/v1/model", "/info", "/api/tags"
 MAX_REFUSAL = 100_000
 """Bytes that are read of an error response."""
 
+NO_ID = -1
+"""The id of a token of which only the text is known."""
+
 REMEMBERED = 65_536
 """Answers of a server to lookups that are remembered."""
 

@@ -24,8 +24,9 @@ from antiphon.core.errors import EngineError
 from antiphon.core.items import MediaKind
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient
-from antiphon.engines.llama_request import SUPPORTED, check, check_ids, defaults_of, request_of
+from antiphon.engines.llama_request import COLUMN, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
+from antiphon.engines.samplers import ranges, supported
 from antiphon.engines.shared_prompts import SharedPrompts
 from antiphon.engines.upstreams.kind import EVENT, Answers, Lookups, UpstreamSettings, ask, texts_around_media
 from antiphon.engines.upstreams.tokenizers import opening_of
@@ -174,7 +175,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         ),
         capabilities=Capabilities(
             token_ids=True,
-            sampling=SUPPORTED,
+            sampling=supported(COLUMN),
+            ranges=ranges(COLUMN),
             constraints=(Gbnf,),
             media=_media_of(props),
             media_remedy="If the model takes images: start llama-server with its encoder, --mmproj.",

@@ -1,22 +1,36 @@
 """Ollama: its `/api/generate` takes an unchanged prompt, with `raw`.
 
 Its OpenAI-like endpoints put every prompt into Ollama's own template, so they cannot be used. It takes and
-returns text only. Its template is not Jinja: that of the model has to be configured.
+returns text, with log probabilities. Its template is not Jinja: that of the model has to be configured. What
+versions take was read in its api/types.go, and since when, in its releases: older ones ignore it.
 """
 
 import asyncio
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from antiphon.core.chunks import Chunk, Finish, FinishReason, TokenCount
+from antiphon.core.chunks import Chunk, Finish, FinishReason, Token, TokenCount
 from antiphon.core.errors import EngineError
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
-from antiphon.engines.http_client import HttpClient
+from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
-from antiphon.engines.upstreams.kind import EVENT, MEDIA_REMEDY, Answers, UpstreamSettings, ask, refusal
+from antiphon.engines.samplers import fields_of, supported
+from antiphon.engines.upstreams.chat import Logprobs, Scored, scored_tokens
+from antiphon.engines.upstreams.completions import spread
+from antiphon.engines.upstreams.kind import (
+    EVENT,
+    MEDIA_REMEDY,
+    Answers,
+    UpstreamSettings,
+    ask,
+    refusal,
+    unreachable,
+)
 from antiphon.engines.upstreams.tokenizers import EstimatedTokens, Tokenizer, local_tokenizer, model_metadata
 
 NAME = "ollama"
@@ -27,23 +41,19 @@ DEFAULT_CONTEXT = 8192
 DEFAULT_SLOTS = 256
 """Requests at a time: it has a queue of its own, whose waiting requests can be cancelled."""
 
-_OPTIONS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-    "seed": "seed",
+COLUMN = "ollama"
+"""Its place in the table of samplers."""
+
+SINCE: Mapping[str, tuple[int, ...]] = {
+    "logprobs": (0, 12, 11),
+    "typical_p": (0, 30),
+    "repeat_last_n": (0, 30),
 }
-"""The fields of `Sampling` that are supported, and their names here."""
+"""The versions that certain fields came with."""
 
 _RAW_PROMPT = {"raw": True, "think": False, "truncate": False, "shift": False}
 """Without these Ollama would put the prompt into its own template, remove reasoning from the text, cut a
 long prompt silently, and drop the oldest tokens when the context is full."""
-
-SUPPORTED = frozenset(_OPTIONS) | {"max_tokens", "priority"}
 
 
 class _Piece(Struct, frozen=True):
@@ -51,6 +61,7 @@ class _Piece(Struct, frozen=True):
     done: bool = False
     done_reason: str = "stop"
     eval_count: TokenCount = 0
+    logprobs: list[Scored] | None = None
     error: str | None = None
 
 
@@ -78,12 +89,10 @@ class OllamaServer:
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
-        for name, wire in _OPTIONS.items():
-            value = getattr(request.sampling, name)
-            if value is not None:
-                options[wire] = max(value, 0) if name == "top_k" else value  # off is 0 here
         body = {"model": self._name, "prompt": request.prompt.text, **_RAW_PROMPT, "stream": True}
-        return self.path, msgspec.json.encode(body | {"options": options})
+        if (count := request.sampling.logprobs) is not None:
+            body |= {"logprobs": True, "top_logprobs": count}
+        return self.path, msgspec.json.encode(body | {"options": options | fields_of(request, COLUMN)})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
         return _Reader()
@@ -102,13 +111,34 @@ class _Reader:
         if piece.error is not None:
             raise refusal(500, line)
         if not piece.done:
-            return Chunk(piece.response) if piece.response else None
+            return Chunk(piece.response, _tokens_of(piece)) if piece.response or piece.logprobs else None
         self.complete = True
         reason = FinishReason.LENGTH if piece.done_reason == "length" else FinishReason.STOP
-        return Chunk(piece.response, finish=Finish(reason, completion_tokens=piece.eval_count))
+        finish = Finish(reason, completion_tokens=piece.eval_count)
+        return Chunk(piece.response, _tokens_of(piece), finish)
 
     def end(self) -> Chunk | None:
         return None
+
+
+def _tokens_of(piece: _Piece) -> tuple[Token, ...]:
+    """The tokens of a text, without ids."""
+    tokens = scored_tokens(Logprobs(piece.logprobs))
+    parts = spread(piece.response, [token.text for token in tokens])
+    return tuple(
+        token if part == text else replace(token, text=part, raw=token.raw or text.encode())
+        for token, (part, text) in zip(tokens, parts, strict=True)
+    )
+
+
+async def _version(client: HttpClient) -> tuple[int, ...]:
+    """The numbers of its version; those of a build that has none are 0."""
+    try:
+        response = await client.request("GET", "/api/version")
+    except HttpError as error:
+        raise unreachable(error) from error
+    told = response.json() if response.status == 200 else {}
+    return tuple(int(number) for number in re.findall(r"[0-9]{1,9}", str(told.get("version")))[:3])
 
 
 async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> OllamaServer | None:
@@ -126,6 +156,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(names)}.")
     facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}
     family = str(facts.get("general.architecture", ""))
+    version = await _version(client)
+    missing = {field for field, since in SINCE.items() if version < since}
     folder = await asyncio.to_thread(tokenizer_folder, settings.tokenizer) if settings.tokenizer else None
     tokenizer = EstimatedTokens() if folder is None else local_tokenizer(folder)
     metadata = await asyncio.to_thread(model_metadata, {}, (), folder)
@@ -140,6 +172,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         known_as=(name, family),
         response_template=metadata.response_template,
         special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},
-        capabilities=Capabilities(text_prompts=True, sampling=SUPPORTED, media_remedy=MEDIA_REMEDY),
+        capabilities=Capabilities(
+            text_prompts=True, sampling=supported(COLUMN) - missing, media_remedy=MEDIA_REMEDY
+        ),
     )
     return OllamaServer(name, card, settings.parallel or DEFAULT_SLOTS, tokenizer)

@@ -33,9 +33,9 @@ from antiphon.core.items import MediaKind
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
+from antiphon.engines.samplers import fields_of
 from antiphon.engines.upstreams.characters import WholeEvents
 from antiphon.engines.upstreams.completions import (
-    UNSET,
     Flavour,
     hides_special_tokens,
     is_owned_by,
@@ -55,24 +55,9 @@ from antiphon.engines.upstreams.kind import (
 )
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
 
-_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "logit_bias": "logit_bias",
-    "min_tokens": "min_new_tokens",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-}
-"""The fields of `Sampling`, and their names here. `seed` is missing: only some modes of SGLang support it."""
-
 SGLANG = Flavour(
     "sglang",
-    frozenset(_NAMES) | {"max_tokens", "logprobs", "prompt_logprobs", "cache_salt", "skip_special_tokens"},
+    "sglang",
     tokens=True,
     constraints=(StructuralTag,),
 )
@@ -175,11 +160,7 @@ class SglangServer:
         params: dict[str, Any] = {
             "max_new_tokens": request.max_tokens,
             "skip_special_tokens": hides_special_tokens(request),
-            **{
-                wire: value
-                for name, wire in _NAMES.items()
-                if (value := getattr(sampling, name)) != UNSET[name]
-            },
+            **fields_of(request, SGLANG.column),
         }
         if isinstance(request.constraint, StructuralTag):
             params["structural_tag"] = request.constraint.text

@@ -119,7 +119,6 @@ class _VllmEvent(Struct, frozen=True):
     choices: tuple[_VllmChoice, ...] | None = ()
     usage: Any = None
     error: Any = None
-    error_type: str | None = None
     prompt_token_ids: tuple[TokenId, ...] | None = None
 
 
@@ -156,7 +155,9 @@ class _ImageReader(CompletionsReader):
         return replace(chunk, media_tokens=tokens)
 
     def _scores(self, scores: Logprobs) -> Sequence[tuple[float | None, tuple[Candidate, ...]]]:
-        return [(scored.logprob, scored.top[: self._candidate_count]) for scored in scored_tokens(scores)]
+        return [
+            (scored.logprob, scored.top[: self._candidate_count or 0]) for scored in scored_tokens(scores)
+        ]
 
 
 async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSettings) -> VllmServer | None:
