@@ -485,7 +485,7 @@ class EngineContract:
         for count in range(2, len(chunks), 4):
             whole, _ = split_unfinished(chunks[:count])
             if whole:
-                rest, _ = await request_after(whole, engine, request, plan, pool)
+                rest, _, _ = await request_after(whole, engine, request, plan, pool)
                 assert text_of(whole) + text_of(await generated(engine, rest)) == text
 
     async def test_an_interrupted_answer_goes_on(self, engine: Engine) -> None:

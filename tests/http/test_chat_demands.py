@@ -38,6 +38,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "number?", "output": '{"n": 8}'},
     {"when": "json?", "output": '{"city": "Rome"}'},
     {"when": "word?", "output": "red"},
+    {"when": "long?", "output": "Hello. " * 40},
     {"when": "broken?", "output": '{"city": "Ro'},
     {"output": "Hello."},
 ]
@@ -175,7 +176,7 @@ async def test_arguments_of_strict_functions_are_checked(api: ChatApi) -> None:
 
 
 async def test_a_cut_answer_is_not_judged(api: ChatApi) -> None:
-    choice = await api.choice("Hi", tools=TOOLS, tool_choice="required", max_tokens=1)
+    choice = await api.choice("long?", tools=TOOLS, tool_choice="required", max_tokens=30)
 
     assert choice["finish_reason"] == "length"
     assert "unmet" not in choice

@@ -50,6 +50,7 @@ class Answer(Struct, frozen=True):
     calls: tuple[Call, ...]
     finish: str
     unmet: tuple[str, ...] = ()
+    closed: bool = False
 
 
 class Api(Protocol):
@@ -94,6 +95,11 @@ def _sampling(case: Case) -> dict[str, Json]:
     }
     model = MODEL.format(dialect=case.dialect, engine=case.engine)
     return _given(model=model, structured_outputs=asked.get(case.format or ""))
+
+
+def _is_closed(found: Json) -> bool:
+    """A note says that the answer was closed."""
+    return any(note["param"].startswith("max_") for note in found["notes"] or ())
 
 
 class _Chat:
@@ -178,6 +184,7 @@ class _Chat:
                 tuple(map(self._call, choice["message"].get("tool_calls", ()))),
                 choice["finish_reason"],
                 tuple(choice.get("unmet", ())),
+                "notes" in choice,
             )
             for choice in found
         ]
@@ -252,7 +259,7 @@ class _Responses:
     @staticmethod
     def _essence(body: Json) -> Json:
         output = [{**item, "id": "?", "call_id": "?"} for item in body["output"]]
-        kept = ("status", "incomplete_details", "error", "unmet", "usage")
+        kept = ("status", "incomplete_details", "error", "unmet", "usage", "notes")
         return {**{name: body.get(name) for name in kept}, "output": output}
 
     def answers(self, found: Json, case: Case) -> list[Answer]:
@@ -268,7 +275,8 @@ class _Responses:
             why = {"max_output_tokens": "length"}
             finish = why.get((found["incomplete_details"] or {}).get("reason"), found["status"])
         reasoning = "".join(thoughts) or None
-        return [Answer("\n\n".join(texts), reasoning, calls, finish, tuple(found["unmet"] or ()))]
+        unmet, closed = tuple(found["unmet"] or ()), _is_closed(found)
+        return [Answer("\n\n".join(texts), reasoning, calls, finish, unmet, closed)]
 
     @staticmethod
     def _call(item: Json) -> Call:
@@ -331,7 +339,7 @@ class _Messages:
     def _essence(body: Json) -> Json:
         drawn = ("id", "signature")
         blocks = [{k: v for k, v in block.items() if k not in drawn} for block in body["content"]]
-        kept = ("stop_reason", "stop_sequence", "unmet", "usage")
+        kept = ("stop_reason", "stop_sequence", "unmet", "usage", "notes")
         return {**{name: body.get(name) for name in kept}, "content": blocks}
 
     def folded(self, content: bytes) -> Json:
@@ -349,8 +357,9 @@ class _Messages:
             elif event["type"] == "content_block_delta":
                 self._add(blocks[-1], event["delta"])
             elif event["type"] == "message_delta":
+                notes = [*(body.get("notes") or ()), *(event["delta"].get("notes") or ())]
                 body |= event["delta"] | {"usage": body["usage"] | event["usage"]}
-                body |= {"unmet": event["unmet"]} if "unmet" in event else {}
+                body |= {"notes": notes} if notes else {}
         for block in blocks:
             if "input" in block:
                 # As Anthropic's SDK reads what was cut.
@@ -382,6 +391,7 @@ class _Messages:
                 calls,
                 finishes.get(found["stop_reason"], found["stop_reason"]),
                 tuple(found["unmet"] or ()),
+                _is_closed(found),
             )
         ]
 

@@ -67,7 +67,7 @@ PARAMETERS: Mapping[str, tuple[Json, ...]] = {
     "n": (1, 2),
     "logprobs": (None, 0, 2),
     "stop": (None, "☃☃", "e"),
-    "limit": (None, 4, 15),
+    "limit": (None, 4, 40),
     "history": ("plain", "results", "parallel results", "results without calls", "calls without results"),
     "custom": (None, "text", "regex"),
     "split": (None, "chars", "whole"),
@@ -135,6 +135,11 @@ class Case(Struct, frozen=True):
         """The answer may end before the model does."""
         return self.limit is not None or self.stop == "e"
 
+    @property
+    def demands(self) -> bool:
+        """The answer has to have a form, or a call."""
+        return self.must or (self.format is not None)
+
 
 @cache
 def _combinations() -> list[dict[str, Json]]:
@@ -157,6 +162,26 @@ def cases(dialect: str, most: int | None = None) -> list[Case]:
 
     first, *others = sorted(every, key=rank)
     return [first, *sorted(others, key=lambda case: rank(case)[1])][:most]
+
+
+CUT = tuple(
+    {"limit": 40, "split": "chars", **demand}
+    for demand in (
+        {"choice": "required"},
+        {"choice": "named", "strict": True},
+        {"choice": "auto", "strict": True, "text": "single"},
+        {"format": "schema", "n": 2, "limit": 25},
+        {"format": "object", "limit": 20, "engine": "checks"},
+        {"format": "structural tag", "logprobs": 2},
+    )
+)
+"""Demands that answers are cut in, which are closed then."""
+
+
+def cut_cases(dialect: str, most: int | None = None) -> list[Case]:
+    """The cases of a dialect whose answers are cut, or as many; which ones depends on its name."""
+    every = [Case(dialect, **given) for given in CUT]
+    return sorted(every, key=lambda case: blake2b(str(case).encode()).digest())[:most]
 
 
 NAMES = [dialect.names[0] for dialect in DIALECTS]

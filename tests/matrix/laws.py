@@ -80,11 +80,27 @@ def faults(answer: Answer, case: Case) -> Iterator[str]:
             yield f"it calls {names}, not only {sorted(case.names)}"
     if answer.finish == "length" and case.limit is None:
         yield "it was cut by nothing"
-    if case.cut:
+    if answer.closed and (answer.finish != "length" or not case.limit):
+        yield f"it was closed, and finished with {answer.finish!r}"
+    yield from _end(answer, case)
+
+
+def _end(answer: Answer, case: Case) -> Iterator[str]:
+    """What is wrong with the end of an answer."""
+    if case.stop == "e":
+        return
+    if answer.finish == "length":
+        if _is_held(answer, case):
+            yield from _demands(answer, case)
         return
     if answer.calls and answer.finish != "tool_calls":
         yield f"it calls tools, and finished with {answer.finish!r}"
     yield from _demands(answer, case)
+
+
+def _is_held(answer: Answer, case: Case) -> bool:
+    """The answer is in the demanded form though it was cut: it was closed, or held to the form until then."""
+    return answer.closed or (case.demands and case.obeys and case.engine == "enforces")
 
 
 def _leaks(text: str, case: Case) -> Iterator[str]:

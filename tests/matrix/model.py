@@ -84,7 +84,7 @@ class MatrixEngine(ScriptedEngine):
         self.wrote, self.requests = [], []
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
-        text = self._text(request, len(self.wrote))
+        text = self._text(request, 0 if request.answer_start else len(self.wrote))
         self.wrote.append(text)
         self.requests.append(request)
         self.answers = [answer_of(Line(text, split=self.case.split))]

@@ -82,7 +82,9 @@ class Player:
         engine.begin(case, told)
         stream = await self._post(api, body | {"stream": True}, case)
         assert stream is not None, "it is refused only when it is streamed"
-        assert engine.wrote == wrote, f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
+        assert sorted(engine.wrote) == sorted(wrote), (
+            f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
+        )
         folded = api.folded(stream.content)
         assert folded == found, f"the stream adds up to\n    {folded}\nnot to\n    {found}"
         wrong = [*_misplaced(prompt, case), *_unenforced(engine, case)]
@@ -106,6 +108,9 @@ class Player:
         assert response.status_code < 500, f"{response.status_code}: {response.text}"
         assert api.refused(response.json()), f"a refusal without a parameter: {response.text}"
         if case.history in api.refuses:
+            return None
+        if case.limit is not None and case.demands:  # no answer in the demanded form is so short
+            assert "at least" in response.text, response.text
             return None
         raise AssertionError(f"{response.status_code}: {response.text}")
 

@@ -7,10 +7,12 @@ import pytest
 
 from antiphon.apis.messages.resource import ToolUseBlock
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.core.chunks import Finish
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.run import bounded, model, token_model
 from antiphon.run.call_filter import CallFilter
-from tests.matrix.case import Case
+from antiphon.run.closing import ClosedGeneration
+from tests.matrix.case import Case, cut_cases
 from tests.matrix.play import faults_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -58,6 +60,15 @@ def calls_that_were_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CallFilter, "filter", lambda self, events: events)
 
 
+def answers_that_are_cut_in_the_middle(patch: pytest.MonkeyPatch) -> None:
+    """No answer is closed."""
+
+    async def cut(self: ClosedGeneration, finish: Finish) -> None:
+        self._end(self._held)
+
+    patch.setattr(ClosedGeneration, "_close", cut)
+
+
 PLANTED: list[tuple[Plant, list[Case], str]] = [
     (unsendable_parsers, [FORCED], "500"),
     (streams_without_arguments, [FORCED], "messages: the stream adds up to"),
@@ -68,6 +79,7 @@ PLANTED: list[tuple[Plant, list[Case], str]] = [
         [Case("glm45", choice="allowed auto", obeys=False, text="unknown_function")],
         "not only",
     ),
+    (answers_that_are_cut_in_the_middle, cut_cases("glm45"), "the model obeyed, but"),
 ]
 
 

@@ -45,7 +45,18 @@ from antiphon.engines.engine import Capabilities
 from antiphon.run import bounded, documents, media
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.check import CheckedParts, violations
-from antiphon.run.constraints import ConstraintPlan, Demands, demands_of, plan_after, plan_for, plan_to_check
+from antiphon.run.constraints import (
+    ConstraintPlan,
+    Demands,
+    bounds_after,
+    constraint_out,
+    demands_of,
+    is_whole,
+    plan_after,
+    plan_for,
+    plan_to_check,
+    ways_out,
+)
 from tests.endless import echo, unsendable
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -131,6 +142,7 @@ async def test_demands_on_another_server_are_planned_there_as_they_are_here() ->
 
 CALLS = (
     *(plan_for, plan_after, plan_to_check, violations),
+    *(bounds_after, ways_out, constraint_out, is_whole),
     *(documents.document_of, documents._chunks, media.check_audio, media.open_image, media.draw_page),
 )
 """The functions that are run there."""

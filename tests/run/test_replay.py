@@ -233,7 +233,7 @@ AB_OR_CD = GrammarIR(alternation(sequence("a", "bcd"), sequence("x", "yz")))
 
 async def constraint_after(written: str, plan: ConstraintPlan) -> Constraint | None:
     asked = request(constraint=plan.constraint)
-    rest, before = await request_after([chunk(written)], Speaker(), asked, plan, BoundedPool())
+    rest, before, _ = await request_after([chunk(written)], Speaker(), asked, plan, BoundedPool())
     assert before == 1
     return rest.constraint
 

@@ -274,6 +274,11 @@ class Metrics:
         self._failovers = Counter(
             "antiphon:failovers", "Generations that another replica continued.", registry=registry
         )
+        self._closed = Counter(
+            "antiphon:closed_generations",
+            "Generations that were cut, and ended in their form.",
+            registry=registry,
+        )
         self._calls = Counter(
             "antiphon:tool_calls", "Calls of tools.", ["tool", "outcome"], registry=registry
         )
@@ -316,6 +321,8 @@ class Metrics:
             self._unmet.inc(len(observation.unmet))
         if observation.failovers:
             self._failovers.inc(observation.failovers)
+        if observation.closed:
+            self._closed.inc(observation.closed)
 
     def store_wrote(self, seconds: float) -> None:
         """Count a write to the store; the time includes retries."""

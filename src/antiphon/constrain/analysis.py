@@ -50,7 +50,7 @@ def validate(grammar_ir: GrammarIR, param: str) -> None:
 
 def counts_too_much_of_nothing(grammar_ir: GrammarIR) -> bool:
     """Whether what may be empty is repeated so often that a reader would follow too many empty rounds."""
-    empty = _fixed_point(grammar_ir, nullable)
+    empty = nullable_in(grammar_ir)
     todo = [grammar_ir.start, *grammar_ir.rules.values()]
     while todo:
         expr = todo.pop()
@@ -102,6 +102,11 @@ def nullable(expr: Expr, allows_empty: Callable[[str], bool]) -> bool:  # noqa: 
             return start in ends
 
 
+def nullable_in(grammar_ir: GrammarIR) -> Callable[[Expr], bool]:
+    """Whether the empty text matches an expression of the grammar."""
+    return _fixed_point(grammar_ir, nullable)
+
+
 def _can_end(dfa: Dfa, has_text: Callable[[str], bool]) -> bool:
     """Whether one of the final states can be reached."""
     reached, todo = {dfa.start}, [dfa.start]
@@ -128,7 +133,7 @@ def _fixed_point(
 
 
 def _left_recursive(grammar_ir: GrammarIR) -> bool:
-    empty = _fixed_point(grammar_ir, nullable)
+    empty = nullable_in(grammar_ir)
     first = {name: _first(expr, empty) for name, expr in grammar_ir.rules.items()}
     for name, begins in first.items():
         reached, todo = set[str](), list(begins)

@@ -77,14 +77,19 @@ class CompiledConstraint(Struct, frozen=True):
 
     def after(self, prefix: str) -> "CompiledConstraint | None":
         """The constraint on the rest of an answer after `prefix`; None if that violates it."""
-        if self.grammar_ir is None or not self._is_triggered(prefix):
+        if (whole := self.whole) is None or not self._is_triggered(prefix):
             return self
-        matcher = Matcher(
-            with_free_text_before(self.grammar_ir, self.triggers) if self.triggers else self.grammar_ir
-        )
+        matcher = Matcher(whole)
         if not matcher.feed(prefix):
             return None
         return CompiledConstraint(matcher.residual(), unenforced=self.unenforced)
+
+    @property
+    def whole(self) -> GrammarIR | None:
+        """The grammar of the whole answer, with the free text before a trigger."""
+        if self.grammar_ir is None or not self.triggers:
+            return self.grammar_ir
+        return with_free_text_before(self.grammar_ir, self.triggers)
 
     def _is_triggered(self, prefix: str) -> bool:
         """Whether the text contains a trigger, or ends with a prefix of one."""

@@ -51,6 +51,8 @@ class Output(Struct, frozen=True):
     unmet: tuple[str, ...] = ()
     generations: tuple[GenerationUsage, ...] = ()
     kv_transfer_params: Mapping[str, Any] | None = None
+    closed: int = 0
+    unused: int = 0
 
     @property
     def text(self) -> str:
@@ -159,4 +161,6 @@ def output_of(items: Iterable[Item], end: Finished) -> Output:
         end.unmet,
         end.generations,
         end.kv_transfer_params,
+        end.closed,
+        end.unused,
     )

@@ -82,7 +82,8 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
     `completion_tokens` is the engine's own count, for engines that give no ids; None means "count the tokens
     of the chunks". `reasoning_tokens`, which are among them, and `prompt_tokens` are counts of an engine that
     takes conversations. `kv_transfer_params` is what a vLLM that computed the prompt returns for the vLLM
-    that continues.
+    that continues. `closed` is the number of the last tokens, which end the form of an answer that was cut,
+    and `unused` that of the tokens that it could still have had; no engine sets them.
     """
 
     reason: FinishReason
@@ -91,6 +92,8 @@ class Finish(Struct, frozen=True, gc=False, array_like=True):
     reasoning_tokens: int = 0
     prompt_tokens: int = 0
     kv_transfer_params: Mapping[str, Any] | None = None
+    closed: int = 0
+    unused: int = 0
 
 
 class Chunk(Struct, frozen=True, gc=False, array_like=True):

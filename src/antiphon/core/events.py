@@ -201,7 +201,7 @@ class Finished(Struct, frozen=True, gc=False):
     `error` is the public message of an engine that failed. `unmet` names
     which demands of the request the answer does not meet, where the engine
     could not enforce them. `generations` are there if there were several.
-    `kv_transfer_params` are those of the engine's `Finish`.
+    `kv_transfer_params`, `closed` and `unused` are those of the `Finish`.
     """
 
     reason: FinishReason
@@ -213,6 +213,8 @@ class Finished(Struct, frozen=True, gc=False):
     unmet: tuple[str, ...] = ()
     generations: tuple[GenerationUsage, ...] = ()
     kv_transfer_params: Mapping[str, Any] | None = None
+    closed: int = 0
+    unused: int = 0
 
 
 Event = (

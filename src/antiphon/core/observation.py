@@ -78,6 +78,8 @@ class Observation(Struct):
     calls: list[ObservedCall] = []
     failovers: int = 0
     """Replicas of a model that failed, and were replaced by another in the middle."""
+    closed: int = 0
+    """Generations that were cut, and whose form was closed."""
     unmet: list[str] = []
     """Demands of the request that the answer does not meet."""
     failure: str | None = None
@@ -126,6 +128,7 @@ class Observation(Struct):
             "finish": self.finish,
             "failovers": self.failovers,
             "malformed": malformed,
+            "closed": self.closed,
             "unmet": len(self.unmet),
         }
         line = {**known}

@@ -312,8 +312,18 @@ class EventBuilder:
         reason, stop = finish.reason, finish.stop
         if self.stopped is not None:
             reason, stop = FinishReason.STOP, self.stopped
-        transfer = finish.kv_transfer_params
-        self._events.append(Finished(reason, usage, stop, "", rest, kv_transfer_params=transfer))
+        self._events.append(
+            Finished(
+                reason,
+                usage,
+                stop,
+                "",
+                rest,
+                kv_transfer_params=finish.kv_transfer_params,
+                closed=finish.closed,
+                unused=finish.unused,
+            )
+        )
 
     def drain(self) -> list[Event]:
         """The events since this was last called."""

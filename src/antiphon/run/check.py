@@ -1,7 +1,7 @@
 """Checks whether an answer meets the demands of the request that the engine could not enforce.
 
-An answer that was cut is not checked: its finish reason shows that it is incomplete. The violations are
-reported with the end of the answer, whose text stays as the model wrote it.
+An answer that was cut is not checked, unless it was closed: its finish reason shows that it is incomplete.
+The violations are reported with the end of the answer, whose text stays as the model wrote it.
 """
 
 from msgspec import Struct
@@ -47,7 +47,7 @@ class OutputCheck:
         for event in events:
             if isinstance(event, TextEnded | CallEnded) and event.item is not None:
                 self._items.append(event.item)
-        if events and isinstance(end := events[-1], Finished) and end.reason is FinishReason.STOP:
+        if events and isinstance(end := events[-1], Finished) and _is_whole(end):
             self._end = end
             return events[:-1]
         return events
@@ -88,6 +88,11 @@ class OutputCheck:
             text,
             "tools" if self._turn.format is None else self._turn.parameter("format"),
         )
+
+
+def _is_whole(end: Finished) -> bool:
+    """Whether the answer came to its end, or was closed."""
+    return end.reason is FinishReason.STOP or end.closed > 0
 
 
 def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:

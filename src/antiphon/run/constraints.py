@@ -5,8 +5,9 @@ the answer is complete, and its end reports the violations.
 """
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from math import isinf
 from typing import Any
 
 from msgspec import Struct
@@ -20,13 +21,20 @@ from antiphon.constrain.compile import (
     compile_constraint,
     format_grammar,
 )
-from antiphon.constrain.grammar_ir import GrammarIR
+from antiphon.constrain.grammar_ir import NOTHING, Alternation, GrammarIR
+from antiphon.constrain.growth import Farthest, Growth, growth_of
+from antiphon.constrain.matcher import Matcher, matches
+from antiphon.constrain.shortest import Shortest
+from antiphon.constrain.way_out import WaysOut
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
 from antiphon.core.turn import CallMode, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import MAX_CHARACTERS_PER_TOKEN, Capabilities
 from antiphon.run.schemas import Schemas, schemas_of
+
+MAX_SHORTEST = 64 * 1024
+"""Bytes of the longest way out that is written."""
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_k": (-1, 0),
@@ -88,16 +96,38 @@ WIRE_NAMES = {"beam_width": "use_beam_search"}
 """The parameters that have another name for clients."""
 
 
+class Closing(Struct, frozen=True):
+    """How an answer that is cut can be ended in its form, from where a plan applies.
+
+    `shortest` is the shortest way, of `size` bytes; it is empty if it is very long. After any text that the
+    grammar allows, it has at most `bound` bytes and `growth` for each byte of that text.
+    """
+
+    shortest: str
+    size: int
+    bound: int
+    growth: Growth
+
+
 class ConstraintPlan(Struct, frozen=True):
     """The part of the demands on an answer that the engine enforces: all or nothing.
 
     `has_unenforced`: some demands are left to check. `demands` are the encoded `Demands`, as the process that
-    compiled them wrote them: only such processes decode them, in `plan_after` and `check.violations`.
+    compiled them wrote them: only such processes decode them, in functions that such a process runs.
+    `closing` is None if there is no grammar.
     """
 
     constraint: Constraint | None = None
     has_unenforced: bool = False
     demands: bytes = b""
+    closing: Closing | None = None
+
+
+class WayOut(Struct, frozen=True):
+    """The shortest way out from a place in an answer; the longest is `longer` bytes longer."""
+
+    text: str
+    longer: int = 0
 
 
 class Demands(Struct, frozen=True):
@@ -213,14 +243,34 @@ def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
     return ConstraintPlan(has_unenforced=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
 
 
-def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
-    """The plan for an engine that takes constraints in this notation."""
+def plan_of(
+    demands: Demands, notation: type[Constraint] | None, growth: Growth | None = None
+) -> ConstraintPlan:
+    """The plan for an engine that takes constraints in this notation. `growth` is known of its grammar."""
     enforced, constraint = demands.enforced, None
     if notation is not None and enforced.grammar_ir is not None:
-        write = gbnf.write if notation is Gbnf else structural_tag.write
-        constraint = write(enforced.grammar_ir, enforced.triggers)
+        constraint = _written(notation, enforced.grammar_ir, enforced.triggers)
     has_unenforced = bool(enforced.unenforced) or (enforced.grammar_ir is not None and constraint is None)
-    return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands))
+    return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands), _closing(enforced, growth))
+
+
+def _written(notation: type[Constraint], grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Constraint:
+    write = gbnf.write if notation is Gbnf else structural_tag.write
+    return write(grammar_ir, triggers)
+
+
+def _closing(enforced: CompiledConstraint, growth: Growth | None) -> Closing | None:
+    grammar_ir = enforced.whole
+    if grammar_ir is None:
+        return None
+    shortest, farthest = Shortest(grammar_ir.rules), Farthest(grammar_ir.rules)
+    size, start = shortest.size(grammar_ir.start), grammar_ir.start
+    if isinf(size):
+        return None
+    options = start.options if isinstance(start, Alternation) else (start,)
+    bound = max(int(size) for size in map(farthest.size, options) if not isinf(size))
+    text = shortest.text(start) if size <= MAX_SHORTEST else ""
+    return Closing(text, int(size), bound, growth or growth_of(grammar_ir, farthest))
 
 
 def demands_of(plan: ConstraintPlan) -> Demands:
@@ -232,5 +282,55 @@ def demands_of(plan: ConstraintPlan) -> Demands:
 def plan_after(plan: ConstraintPlan, text: str) -> ConstraintPlan | None:
     """The constraint on the rest of an answer after `text`; None if that violates the demands."""
     demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
-    enforced = demands.enforced.after(text)
-    return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)
+    enforced, closing = demands.enforced.after(text), plan.closing
+    if enforced is None:
+        return None
+    growth = None if closing is None else closing.growth
+    return plan_of(replace(demands, enforced=enforced), notation, growth)
+
+
+def bounds_after(plan: ConstraintPlan, *texts: str) -> list[ConstraintPlan | None]:
+    """The plan after each of these texts, which follow each other, for its `closing`: without a constraint.
+
+    None where the texts violate the demands; then no more follow.
+    """
+    plans: list[ConstraintPlan | None] = []
+    after: ConstraintPlan | None = replace(plan, constraint=None)
+    for text in texts:
+        if after is not None:
+            after = plan_after(after, text)
+            plans.append(after)
+    return plans
+
+
+def ways_out(plan: ConstraintPlan, text: str, texts: Sequence[str]) -> list[WayOut | None]:
+    """The way out after `text` and each of these texts, which follow each other; None where there is none."""
+    grammar_ir = demands_of(plan).enforced.whole
+    assert grammar_ir is not None
+    matcher, shortest = Matcher(grammar_ir), Shortest(grammar_ir.rules)
+    ways, found = WaysOut(grammar_ir.rules, shortest), list[WayOut | None]()
+    matcher.feed(text)
+    for more in texts:
+        rest = matcher.residual().start if matcher.feed(more) else NOTHING
+        size = shortest.size(rest)
+        if size > MAX_SHORTEST:
+            found.append(None)
+        else:
+            found.append(WayOut(shortest.text(rest), ways.of(rest)[1] - int(size) if size else 0))
+    return found
+
+
+def constraint_out(plan: ConstraintPlan, text: str, notation: type[Constraint]) -> Constraint:
+    """The constraint on the ways out after `text`, of which there is one at least."""
+    enforced = demands_of(plan).enforced.after(text)
+    assert enforced is not None
+    assert enforced.grammar_ir is not None
+    rules = enforced.grammar_ir.rules
+    ways, _ = WaysOut(rules, Shortest(rules)).of(enforced.grammar_ir.start)
+    return _written(notation, ways)
+
+
+def is_whole(plan: ConstraintPlan, text: str) -> bool:
+    """Whether an answer with this text is in its form."""
+    grammar_ir = demands_of(plan).enforced.whole
+    return grammar_ir is not None and matches(grammar_ir, text)

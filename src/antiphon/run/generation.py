@@ -28,6 +28,7 @@ from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.call_filter import CallFilter
 from antiphon.run.check import OutputCheck
+from antiphon.run.closing import ClosedGeneration, least_tokens
 from antiphon.run.constraints import ConstraintPlan
 from antiphon.run.drive import Driver, call_in_turn, wait_for_turn
 from antiphon.run.endings import ClientStalledError
@@ -148,16 +149,20 @@ class GenerationRun:
         self._engine = engine
         self._interceptors = interceptors
         self._decoder = decoder
-        # For the rest of the answer: after a failed replica, or after closed reasoning.
-        recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
-        self._replay = interceptors.replay or (ReplayLog() if recorded else None)
-        self._request = request if self._replay is None else replace(request, resumable=True)
-        self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
-        self._lost = 0  # replicas that failed
-        self._closings = 0
         self._pool = interceptors.pool or BoundedPool()
         times = self._pool.limits.repetitions  # this many characters are never examined: off
         self._repetition = RepetitionDetector(times) if times < WINDOW else None
+        closes = interceptors.plan.closing is not None
+        # For the rest of the answer: after a failed replica, closed reasoning, or repeated text.
+        recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
+        recorded = recorded or (closes and self._repetition is not None)
+        self._replay = interceptors.replay or (ReplayLog() if recorded else None)
+        continued = closes or self._replay is not None
+        self._request = replace(request, resumable=True) if continued else request
+        self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
+        self._lost = 0  # replicas that failed
+        self._closings = 0
+        self._cut: Finish | None = None  # how an answer ends that is closed now
         self._items = items
         self._plain = PlainTokens(items.pieces, decoder.count_plain)
         self._before = 0  # tokens that were written before the engine began its part
@@ -201,9 +206,9 @@ class GenerationRun:
             await self._decode_again([*self._replay.chunks])
         while not self._finished:
             if self._replay is None:
-                await self._generate(self._request)
-            elif self._exceeds_reasoning_limit():
-                self._close_reasoning()
+                await self._generate(self._request, self._interceptors.plan)
+            elif self._cut is None and self._exceeds_reasoning_limit():
+                await self._close_reasoning()
             else:
                 await self._generate_rest(self._replay)
         if self._later:
@@ -216,12 +221,12 @@ class GenerationRun:
     async def _generate_rest(self, replay: ReplayLog) -> None:
         """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
         try:
-            request = self._request
+            request, plan = self._request, self._interceptors.plan
             if replay.chunks:
-                request, self._before = await request_after(
-                    replay.chunks, self._engine, request, self._interceptors.plan, self._pool
+                request, self._before, plan = await request_after(
+                    replay.chunks, self._engine, request, plan, self._pool
                 )
-            await self._generate(request)
+            await self._generate(request, plan)
         except ReplicaLostError as lost:
             self._lost += 1
             if self._lost > MAX_LOST:
@@ -230,15 +235,22 @@ class GenerationRun:
             log.warning("another replica continues", after=token_count, error=str(lost.__cause__))
             self._observation.failovers += 1
 
-    async def _generate(self, request: GenerationRequest) -> None:
+    async def _generate(self, request: GenerationRequest, plan: ConstraintPlan) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
         self._unfinished = []
+        cut, self._cut = self._cut, None
         if self._before and request.max_tokens < 1:  # engines refuse a limit of 0
-            self._decode(self._taken([Chunk("", finish=Finish(FinishReason.LENGTH))]))
+            cut = cut or Finish(FinishReason.LENGTH)
+        if cut is not None and plan.closing is None:
+            self._decode(self._taken([Chunk("", finish=cut)]))
             return
         self._ended = asyncio.get_running_loop().create_future()
         self._failure = None
-        self._work = self._engine.generate(request, self)
+        if plan.closing is None:
+            self._work = self._engine.generate(request, self)
+        else:
+            self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
+            self._work.begin(cut)
         try:
             await self._ended
         except BaseException:
@@ -275,6 +287,7 @@ class GenerationRun:
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
+        over = over or self._cut is not None
         ready = self._begins and not over and not self._held and not self._output.paused
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
@@ -362,7 +375,11 @@ class GenerationRun:
             chunks = self._whole(chunks)
         if self._repetition is not None and self._repetition.push("".join(chunk.text for chunk in chunks)):
             log.info("an answer repeats itself", request_id=self._observation.request_id)
-            chunks = [*chunks, Chunk("", finish=Finish(FinishReason.LENGTH, REPETITION))]
+            end = Finish(FinishReason.LENGTH, REPETITION)
+            if self._interceptors.plan.closing is None:
+                chunks = [*chunks, Chunk("", finish=end)]
+            elif chunks[-1:] and chunks[-1].finish is None:
+                self._cut = end
         if self._replay is not None:
             chunks = self._replay.record(chunks, self._before)
         return chunks
@@ -459,6 +476,7 @@ class GenerationRun:
             names = {"model": model, "request_id": observation.request_id}
             log.info("broken markup", verdict=self._verdict, places=self._broken, **names)
         if type(end := visible[-1]) is Finished:
+            observation.closed += bool(end.closed)
             prompt, conversation = self._request.prompt, self._request.conversation
             prompt_tokens = len(prompt.ids) + end.usage.prompt_tokens  # one of the two is known
             observation.generations.append(
@@ -484,16 +502,28 @@ class GenerationRun:
         limit, decoder = self._interceptors.reasoning, self._decoder
         return limit is not None and decoder.in_reasoning and decoder.reasoning_tokens >= limit.tokens
 
-    def _close_reasoning(self) -> None:
+    async def _close_reasoning(self) -> None:
         """End the reasoning, recorded as if the model had written it; or the answer, if that did not help."""
         assert self._replay is not None
         limit = self._interceptors.reasoning
         assert limit is not None
         closing, token_count = limit.closing, sum(len(chunk.tokens) for chunk in self._replay.chunks)
         self._closings += 1
-        if self._closings > MAX_CLOSINGS or token_count + len(closing.tokens) > self._request.max_tokens:
-            closing = Chunk("", finish=Finish(FinishReason.LENGTH))
-        self._decode(self._replay.record([closing]))
+        over = self._closings > MAX_CLOSINGS or token_count + len(closing.tokens) > self._request.max_tokens
+        if over or not await self._has_room_after(closing):
+            self._cut = Finish(FinishReason.LENGTH)
+        else:
+            self._decode(self._replay.record([closing]))
+
+    async def _has_room_after(self, closing: Chunk) -> bool:
+        """Whether the answer has room for the rest of its form if this is inserted."""
+        plan = self._interceptors.plan
+        if plan.closing is None:
+            return True
+        assert self._replay is not None
+        chunks = [*self._replay.chunks, closing]
+        rest, _, plan = await request_after(chunks, self._engine, self._request, plan, self._pool)
+        return await least_tokens(self._engine, plan.closing) <= rest.max_tokens
 
 
 def _weight(chunk: Chunk) -> int:

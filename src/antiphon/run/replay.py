@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.core.chunks import ChatChunk, Chunk
-from antiphon.core.constraint import Constraint
 from antiphon.core.errors import EngineError
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Sampling
@@ -164,27 +163,36 @@ async def request_after(
     request: GenerationRequest,
     plan: ConstraintPlan,
     pool: BoundedPool,
-) -> tuple[GenerationRequest, int]:
+) -> tuple[GenerationRequest, int, ConstraintPlan]:
     """The request for the text after these chunks of the answer to `request`, and their number of tokens.
 
-    `plan` is what is enforced. If the chunks have used up the token limit, the new one is 0. Raises
-    EngineError for an engine that takes conversations: it cannot continue an answer.
+    `plan` is what is enforced; that of the rest is returned, too. If the chunks have used up the token limit,
+    the new one is 0. Raises EngineError for an engine that takes conversations: it cannot continue an answer.
     """
     if request.conversation is not None:
         raise EngineError("This answer was interrupted, and the server of its model cannot continue it.")
-    text, ids, token_count = await _text_and_tokens(chunks, engine)
-    constraint: Constraint | None = None
-    if plan.constraint is not None:  # the text so far may violate it: then the rest is not constrained
+    rest, token_count = await continued(chunks, engine, request)
+    rest_plan: ConstraintPlan | None = plan
+    if plan.constraint is not None or plan.closing is not None:
+        # The text so far may violate it: then the rest is not constrained.
+        text = rest.answer_start[len(request.answer_start) :]
         rest_plan = await pool.run("conversation", plan_after, plan, text)
-        constraint = None if rest_plan is None else rest_plan.constraint
-    prompt = request.prompt.continued(text, ids)
+    if rest_plan is None:
+        rest_plan = ConstraintPlan()
+    return replace(rest, constraint=rest_plan.constraint), token_count, rest_plan
+
+
+async def continued(
+    chunks: Sequence[Chunk], engine: Engine, request: GenerationRequest
+) -> tuple[GenerationRequest, int]:
+    """The request for the text after these chunks, with its constraint, and their number of tokens."""
+    text, ids, token_count = await _text_and_tokens(chunks, engine)
     rest = replace(
         request,
-        prompt=prompt,
+        prompt=request.prompt.continued(text, ids),
         max_tokens=request.max_tokens - token_count,
         sampling=_sampling_after(request.sampling, token_count),
-        constraint=constraint,
-        answer_start=text,
+        answer_start=request.answer_start + text,
     )
     return rest, token_count
 

@@ -37,6 +37,7 @@ from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in, split_at_media
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
 from antiphon.render.special_tokens import SEPARATOR, split_at_separators
+from antiphon.run.closing import FIRST, least_tokens
 from antiphon.run.constraints import (
     ConstraintPlan,
     is_free,
@@ -127,9 +128,11 @@ class TokenModel(EngineModel):
             raise _too_long(len(prompt.ids), card.context)
         plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
         room = min(card.context - len(prompt.ids), max_tokens)
+        max_tokens = min(room, sampling.max_tokens or room)
+        await self._check_room(plan, max_tokens, room)
         request = GenerationRequest(
             prompt,
-            max_tokens=min(room, sampling.max_tokens or room),
+            max_tokens=max_tokens,
             sampling=sampling,
             preserve=self.markers,
             constraint=plan.constraint,
@@ -156,6 +159,25 @@ class TokenModel(EngineModel):
             on_end=look,
             reading=reading,
         )
+
+    async def _check_room(self, plan: ConstraintPlan, max_tokens: int, room: int) -> None:
+        """Refuse a form that no answer of so many tokens has; `room` is what the context leaves for it."""
+        if plan.closing is None or plan.closing.size + FIRST <= max_tokens:
+            return
+        least = await least_tokens(self.engine, plan.closing)
+        if least <= max_tokens:
+            return
+        if max_tokens < room:
+            message = (
+                f"An answer in the demanded form has at least {least} tokens, and may have {max_tokens}. "
+                "Raise the limit, or demand less."
+            )
+            raise RequestError(message, param="max_tokens")
+        message = (
+            f"An answer in the demanded form has at least {least} tokens, and the prompt leaves {room}. "
+            "Shorten the conversation, or demand less."
+        )
+        raise RequestError(message, param="conversation", code="context_length_exceeded")
 
     def _look_for_calls(self, turn: Turn, items: Sequence[Item]) -> None:
         """Log a hint, once, if an answer has calls of another dialect in its text."""

@@ -144,7 +144,7 @@ def _add_part(
     if part["finish_reason"] is not None:
         assert delta == {}
         choice |= {key: part[key] for key in ("finish_reason", "stop_reason")}
-        choice |= {key: part[key] for key in ("error", "unmet", "generations") if key in part}
+        choice |= {key: part[key] for key in ("error", "unmet", "generations", "notes") if key in part}
     if part["logprobs"] is not None:
         assert presentation.token_ids or delta.keys() == {"content"}
         choice["logprobs"]["content"] += part["logprobs"]["content"]

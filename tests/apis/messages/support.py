@@ -146,4 +146,6 @@ def accumulated(payloads: Sequence[bytes]) -> dict[str, Any]:
 def essence(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message without what only bodies have, or only SDKs."""
     content = [{k: v for k, v in block.items() if k != "parsed_output"} for block in message["content"]]
-    return {k: v for k, v in message.items() if k not in ("unmet", "generations")} | {"content": content}
+    return {k: v for k, v in message.items() if k not in ("unmet", "generations", "notes")} | {
+        "content": content
+    }

@@ -20,6 +20,7 @@ from antiphon.apis.chat.resource import (
 )
 from antiphon.apis.citations import Citations
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
@@ -135,6 +136,7 @@ def _choice(
         error=ChoiceError(end.error) if end.error else UNSET,
         unmet=end.unmet or UNSET,
         generations=end.generations or UNSET,
+        notes=notes_at_end(end, "max_tokens") or UNSET,
     )
 
 

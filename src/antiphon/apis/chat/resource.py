@@ -108,6 +108,7 @@ class Choice(Struct):
     error: ChoiceError | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
@@ -153,6 +154,7 @@ class ChunkChoice(Struct):
     error: ChoiceError | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):

@@ -16,6 +16,7 @@ from antiphon.apis.chat.calls import encoder_of, reason_shown
 from antiphon.apis.chat.resource import ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta
 from antiphon.apis.chunks import DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.framing import DONE
 from antiphon.apis.projection import StreamProjection
@@ -206,6 +207,8 @@ class ChatCompletionStream(StreamProjection):
             last.unmet = event.unmet
         if event.generations:
             last.generations = event.generations
+        if notes := notes_at_end(event, "max_tokens"):
+            last.notes = notes
         return [self._chunks.single(last)]
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_reason, total
 from antiphon.apis.completions.accept import ChoiceLayout
 from antiphon.apis.completions.resource import Completion, CompletionChoice, CompletionLogprobs
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.logprobs import LEAST_LOGPROB, logprob_of, namer, prompt_logprobs
 from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
@@ -102,6 +103,7 @@ class CompletionBuilder(BodyProjection):
             stop_reason=end.stop,
             error=ChoiceError(end.error) if end.error else UNSET,
             unmet=end.unmet or UNSET,
+            notes=notes_at_end(end, "max_tokens") or UNSET,
         )
         if presentation.logprobs is not None:
             choice.logprobs = completion_logprobs([*self._echoed[number], *state.tokens], 0)

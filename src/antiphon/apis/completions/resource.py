@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
+from antiphon.core.hosts import Note
 
 
 class CompletionLogprobs(Struct):
@@ -37,6 +38,7 @@ class CompletionChoice(Struct):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     error: ChoiceError | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class Completion(Struct, tag_field="object", tag="text_completion"):

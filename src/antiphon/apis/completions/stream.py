@@ -10,6 +10,7 @@ from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.completions.accept import ChoiceLayout
 from antiphon.apis.completions.answer import EncodedToken, completion_logprobs, echoed, shown_tokens
 from antiphon.apis.completions.resource import Completion, CompletionChoice
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.framing import DONE
 from antiphon.apis.projection import StreamProjection
@@ -131,4 +132,6 @@ class CompletionStream(StreamProjection):
             last.error = ChoiceError(event.error)
         if event.unmet:
             last.unmet = event.unmet
+        if notes := notes_at_end(event, "max_tokens"):
+            last.notes = notes
         return [self._chunks.single(last)]

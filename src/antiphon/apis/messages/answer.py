@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.citations import CitationFinder
 from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
@@ -102,7 +103,8 @@ class Blocks:
         """The stop reason, and the stop sequence that matched."""
         if end.reason is FinishReason.LENGTH:
             # With a stop, the server ended it, and not the context.
-            cut = end.stop is not None or end.usage.completion_tokens >= self.presentation.max_tokens
+            tokens = end.usage.completion_tokens + end.unused
+            cut = end.stop is not None or tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
         if end.reason is FinishReason.CONTENT_FILTER:
             return REFUSAL, None
@@ -165,7 +167,7 @@ class MessageBuilder(BodyProjection):
             usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,
             generations=end.generations or UNSET,
-            notes=self._blocks.presentation.tools.notes or UNSET,
+            notes=(*self._blocks.presentation.tools.notes, *notes_at_end(end, "max_tokens")) or UNSET,
         )
         return msgspec.json.encode(message)
 

@@ -306,6 +306,7 @@ class Stop(Struct, kw_only=True):
     container: None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
+    notes: tuple[Note, ...] | UnsetType = UNSET
 
 
 class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):

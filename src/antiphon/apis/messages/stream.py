@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.framing import event as framed
 from antiphon.apis.messages.answer import Blocks
@@ -167,6 +168,7 @@ class MessageStream(StreamProjection):
                 **self._blocks.stop(end),
                 unmet=end.unmet or UNSET,
                 generations=end.generations or UNSET,
+                notes=notes_at_end(end, "max_tokens") or UNSET,
             ),
             usage=DeltaUsage(**self._blocks.usage(self._envelope.prompt_tokens, end)),
             context_management=self._blocks.context_management,

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from antiphon.apis.citations import Citations
+from antiphon.apis.ending import notes_at_end
 from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
@@ -447,7 +448,7 @@ class ResponseProjection:
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,
-            notes=self._accepted.notes or UNSET,
+            notes=(*self._accepted.notes, *notes_at_end(self._end, "max_output_tokens")) or UNSET,
         )
 
     def _incomplete_details(self) -> IncompleteDetails | None:
