@@ -254,6 +254,16 @@ async def test_counters_go_on_and_the_rest_is_unknown_while_a_server_cannot_be_r
     ]
 
 
+@pytest.mark.parametrize(("kind", "hint"), [("llama-server", "Start it with --metrics."), ("vllm", None)])
+async def test_the_log_says_with_which_option_a_server_has_metrics(kind, hint):
+    async with canned({}) as server:
+        reader = MetricsReader(HttpClient(server.url), NAMES[kind], MODEL, server.url)
+        with capture_logs() as lines:
+            assert await reader.figures() == UNKNOWN
+        await reader.close()
+    assert (lines[0]["why"], lines[0].get("hint")) == ("the status of its answer is 404", hint)
+
+
 @pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize(
     "body", ["vllm:kv_cache_usage_perc what\n", "#" * (metrics.MAX_BYTES + 1)], ids=["broken", "long"]
