@@ -94,7 +94,7 @@ async def test_a_task_that_is_named_is_the_only_one() -> None:
 
 
 async def test_a_server_that_hangs_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(tasks, "PROBE_SECONDS", 1.0)
     async with canned({**VLLM, "/v1/completions": [MORE], EMBED: []}, silent={EMBED}) as server:
         assert (await told(server.url))[0] == "generate, perhaps embed"
 

@@ -46,6 +46,7 @@ class MetricNames(Struct, frozen=True):
     """The names of a kind of server. Of several for one figure, the first that the server has counts.
 
     `queries` are added up. `config` has a label each for the size of a block, and for the number of blocks.
+    `option` is that with which the server has metrics, if it does not always have them.
     """
 
     usage: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class MetricNames(Struct, frozen=True):
     block_size: str = ""
     blocks: str = ""
     adapters: str = ""
+    option: str = ""
 
     @property
     def all(self) -> frozenset[str]:
@@ -72,19 +74,21 @@ NAMES: Mapping[str, MetricNames] = {
         blocks="num_gpu_blocks",
         adapters="vllm:lora_requests_info",
     ),
-    "sglang": MetricNames(  # with --enable-metrics
+    "sglang": MetricNames(
         usage=("sglang:token_usage",),
         queries=("sglang:prompt_tokens_total",),
         hits="sglang:cached_tokens_total",
         config="sglang:cache_config_info",
         block_size="page_size",
         blocks="num_pages",
+        option="--enable-metrics",
     ),
-    "llama-server": MetricNames(  # with --metrics; the first is of older versions
-        usage=("llamacpp:kv_cache_usage_ratio",),
+    "llama-server": MetricNames(
+        usage=("llamacpp:kv_cache_usage_ratio",),  # of older versions
         # It counts the tokens that it computed, and those that it did not have to.
         queries=("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
         hits="llamacpp:prompt_tokens_cached_total",
+        option="--metrics",
     ),
 }
 """Kind of server → its names."""
@@ -97,6 +101,7 @@ class MetricsReader:
         self._client = client
         self._parse = partial(parse, names=names, model=model)
         self._url = url
+        self._hint = {"hint": f"Start it with {names.option}."} if names.option else {}
         self._reading: asyncio.Task[None] | None = None
         self._read_at = -math.inf  # when it was last tried, by the loop's clock
         self._figures_at = -math.inf
@@ -145,7 +150,7 @@ class MetricsReader:
     def _report(self, why: str | None) -> None:
         """Log that the figures cannot be read, or can again; not each time."""
         if why is not None and not self._failed:
-            log.warning("the metrics of a server cannot be read", url=self._url, why=why)
+            log.warning("the metrics of a server cannot be read", url=self._url, why=why, **self._hint)
         elif why is None and self._failed:
             log.info("the metrics of a server can be read again", url=self._url)
         self._failed = why is not None
