@@ -225,7 +225,7 @@ class AsyncLLM:
             cache_config=SimpleNamespace(
                 block_size=16,
                 num_gpu_blocks=100,
-                metrics_info=lambda: {"block_size": "16", "num_gpu_blocks": "100", "_private": "1"},
+                metrics_info=lambda: {"block_size": "16", "num_gpu_blocks": "100", "cache_dtype": "auto"},
             ),
         )
         self.input_processor = InputProcessor()

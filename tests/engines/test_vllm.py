@@ -560,7 +560,7 @@ async def test_the_figures_of_the_cache_are_those_of_the_schedulers(engine):
     figures = await engine.cache_figures()
     assert figures.usage == 3 / 16
     assert (figures.block_size, figures.blocks) == (16, 100)
-    assert figures.config == {"block_size": "16", "num_gpu_blocks": "100"}
+    assert figures.config == {"cache_dtype": "auto"}
     assert figures.hits / figures.queries == 0.4
     assert figures.adapters is not None
     assert (figures.adapters.running, figures.adapters.waiting) == ({"poet"}, {"poet"})

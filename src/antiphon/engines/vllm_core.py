@@ -96,6 +96,9 @@ _EXITING = 0x4 | 0x400
 
 _KILLED = 1 << (signal.SIGKILL - 1)
 
+_FIGURES = frozenset({"block_size", "num_gpu_blocks"})
+"""What `CacheFigures` has by itself, of the settings of the cache that vLLM writes into its metrics."""
+
 _TOLD = os.path.exists("/proc/self/stat")
 _WORKER = "VLLM::Worker"
 """vLLM's name for the processes of its core that compute, if the core does not compute itself."""
@@ -712,7 +715,7 @@ class VllmCore:
             blocks=cache.num_gpu_blocks,
             queries=self._statistics.queries,
             hits=self._statistics.hits,
-            config={name: value for name, value in cache.metrics_info().items() if name[0] != "_"},
+            config={name: value for name, value in cache.metrics_info().items() if name not in _FIGURES},
             adapters=adapters,
         )
 
