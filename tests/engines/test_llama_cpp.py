@@ -27,6 +27,7 @@ from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
 from antiphon.engines.llama_request import request_of as llama_request
 from antiphon.engines.models import resolve
+from antiphon.engines.samplers import LLAMA_ORDER
 from tests.contracts.engine import (
     Collected,
     EngineContract,
@@ -254,7 +255,8 @@ async def test_the_end_can_be_ignored(able):
 async def test_drawing_can_be_narrowed_to_the_likeliest(engine):
     prompt = chat("Tell a story.")
     likeliest = text_of(await chunks_of(engine, prompt, 12))
-    for narrow in ({"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}):
+    alone = {"samplers": ("top_k",), "top_k": 1, "min_p": 0.0}
+    for narrow in ({"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}, alone):
         sampling = Sampling(temperature=1.5, **narrow)
         assert text_of(await chunks_of(engine, prompt, 12, sampling=sampling)) == likeliest
 
@@ -280,6 +282,9 @@ SAMPLERS = {
     "dry_penalty_last_n": 4,
     "repeat_last_n": 3,
     "top_k": 7,
+    "adaptive_target": 0.5,
+    "adaptive_decay": 0.75,
+    "min_keep": 2,
 }
 
 
@@ -314,6 +319,26 @@ async def test_llama_cpp_draws_as_it_is_told(process):
     assert settings["repeat_penalty"] == 1.25
     assert settings["dry_sequence_breakers"] == ["x", "\n"]
     assert settings["logit_bias"] == [{"bias": None, "token": 5}]  # minus infinity
+    assert settings["samplers"] == [*LLAMA_ORDER, "adaptive_p"]
+
+
+async def test_llama_cpp_has_the_order_of_samplers_that_is_ours(process):
+    for order in ((), ("top_k", "temperature")):
+        body = llama_request(GenerationRequest(Prompt("a", (1, 4093, 198)), 2, Sampling(samplers=order)))
+        _, answer = await asked(process, "/completion", body, process.key)
+        settings = json.loads(answer.strip().rpartition(b"data: ")[2])["generation_settings"]
+        assert settings["samplers"] == [*(order or LLAMA_ORDER)]
+
+
+async def test_a_target_is_adapted_to_and_a_cut_leaves_what_it_must_keep(engine):
+    prompt = chat("Tell a story.")
+
+    async def drawn(**options):
+        sampling = Sampling(temperature=1.5, seed=1, **options)
+        return text_of(await chunks_of(engine, prompt, 12, sampling=sampling))
+
+    assert await drawn(adaptive_target=0.05) != await drawn()
+    assert await drawn(top_p=1e-6, min_keep=50) != await drawn(top_p=1e-6)
 
 
 async def test_banned_tokens_are_never_drawn(engine):
@@ -402,6 +427,7 @@ import asyncio
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
 from antiphon.engines.models import resolve
+from antiphon.engines.samplers import LLAMA_ORDER
 
 class Receiver:
     def __init__(self):

@@ -15,7 +15,7 @@ from antiphon.engines.llama_request import (
     check,
     request_of,
 )
-from antiphon.engines.samplers import supported
+from antiphon.engines.samplers import LLAMA_ORDER, supported
 
 ALWAYS = {"prompt": [1, 2], "n_predict": 9, "stream": True, "return_progress": True, "return_tokens": True}
 VOCABULARY = 100
@@ -64,7 +64,15 @@ def test_a_seed_costs_the_prompt_cache():
         ({"repeat_last_n": 0, "dry_penalty_last_n": 7}, {"repeat_last_n": 0, "dry_penalty_last_n": 7}),
         ({"dry_sequence_breakers": ("a",)}, {"dry_sequence_breakers": ["a"]}),
         ({"samplers": ("top_k", "temperature")}, {"samplers": ["top_k", "temperature"]}),
-        ({"adaptive_target": 0.5, "adaptive_decay": 0.9}, {"adaptive_target": 0.5, "adaptive_decay": 0.9}),
+        ({"adaptive_target": -1, "adaptive_decay": 0.9}, {"adaptive_target": -1, "adaptive_decay": 0.9}),
+        (
+            {"adaptive_target": 0.5, "samplers": ("top_k", "adaptive_p")},
+            {"adaptive_target": 0.5, "samplers": ["top_k", "adaptive_p"]},
+        ),
+        (  # a sampler that it does not have by default
+            {"adaptive_target": 0.5},
+            {"adaptive_target": 0.5, "samplers": [*LLAMA_ORDER, "adaptive_p"]},
+        ),
         ({"min_keep": 2, "temperature_last": True}, {"min_keep": 2}),  # its order has it last
         ({"ignore_eos": True}, {"ignore_eos": True}),
         ({"ignore_eos": False}, {}),

@@ -1084,6 +1084,35 @@ async def test_log_probabilities_of_ollama():
     assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
 
 
+async def test_images_for_ollama():
+    """Marked as in llm/llama_server.go, at its commit 00f6d620; it counts their tokens at the end."""
+    shown = {"model_info": {"general.architecture": "qwen25vl"}, "capabilities": ["completion", "vision"]}
+    last = {
+        "response": "A cat",
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": 70,
+        "eval_count": 2,
+    }
+    answers = {**OLLAMA, "/api/show": [answer(200, shown)], "/api/generate": ndjson(last)}
+    parts = tuple(MediaPart(MediaKind.IMAGE, "", "image/png", data) for data in (b"one", b"two"))
+    around = (("a [img-1]", "b"), ("c",), ("d",))
+    async with canned(answers) as server:
+        engine = await started(server)
+        assert engine.card.capabilities.media == {MediaKind.IMAGE}
+        prompt = Prompt("a [img-1]b<i>c<i>d", (1, 2, 3), parts, around, placeholders=("<i>", "<i>"))
+        [chunk] = await generated(engine, replace(REQUEST, prompt=prompt))
+        await engine.stop()
+    assert (chunk.text, chunk.media_tokens) == ("A cat", 67)
+    body = server.asked[-1].body
+    assert body["prompt"] == "a [\u2060img-1]\u2060b[img-0]c[img-1]d"
+    assert body["images"] == ["b25l", "dHdv"]
+    async with canned(OLLAMA) as server:
+        engine = await started(server)
+        assert not engine.card.capabilities.media
+        await engine.stop()
+
+
 async def test_errors_of_ollama():
     collected = await collected_of({**OLLAMA, "/api/generate": ndjson({"error": "out of memory"})})
     assert type(collected.error) is EngineError

@@ -96,6 +96,8 @@ WITH: Mapping[str, str] = {
 }
 """Parameters of a sampler, which do nothing unless it is switched on."""
 
+
+LLAMA_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 HERE = ("priority", "stop_token_ids")
 """What Antiphon does itself, where the server does not."""
 
@@ -109,9 +111,11 @@ LLAMA = (
     OPENAI
     | same("top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range")
     | same("dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "repeat_last_n", "dry_multiplier")
-    | same("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "adaptive_target")
-    | same("adaptive_decay", "samplers", "min_keep", "ignore_eos")
+    | same("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "adaptive_decay")
+    | same("samplers", "min_keep", "ignore_eos")
     | {
+        # It has this sampler only if it is listed.
+        "adaptive_target": {"adaptive_target": 0.5, "samplers": [*LLAMA_ORDER, "adaptive_p"]},
         "repetition_penalty": {"repeat_penalty": 1.25},
         "logit_bias": {"logit_bias": [[5, 2.5]]},
         "banned_tokens": {"logit_bias": [[6, False], [7, False]]},

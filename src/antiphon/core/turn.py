@@ -164,16 +164,15 @@ class Sampling(Struct, frozen=True):
     (a target below 0: off), `samplers` (their order) and `min_keep` are llama.cpp's, with the meaning that
     they have there; `tfs`, `top_a`, `skew`, `smoothing_factor`, `repetition_decay`, `temperature_last`,
     `cfg_scale` with its `negative_prompt`, `token_healing` and `loop_detect_window` are TabbyAPI's, and
-    `watermark` is TGI's. `logit_bias` adds to a token's logit, in
-    [-100, 100]; `banned_tokens` are never generated. `max_tokens` counts every generated token, reasoning
-    included; no answer ends before `min_tokens`. `stop_token_ids` end an answer, as do the model's own end
-    tokens unless `ignore_eos` is set. `bad_words` are never generated. `logprobs` requests the log
-    probability of each token, and of this number of the most likely tokens at its position; `prompt_logprobs`
-    does so for the prompt. A higher `priority` value means later. Prompts with different `cache_salt` share
-    no cache. `beam_width` requests a beam search. Only `allowed_token_ids` are generated. `vllm_xargs` and
-    `kv_transfer_params` are passed on to vLLM's plugins and its KV connector; `data_parallel_rank` selects
-    one of its ranks. Special tokens that are not markers of the dialect are part of the text only if
-    `skip_special_tokens` is false.
+    `watermark` is TGI's. `logit_bias` adds to a token's logit, in [-100, 100]; `banned_tokens` are never
+    generated. `max_tokens` counts every generated token, reasoning included; no answer ends before
+    `min_tokens`. `stop_token_ids` end an answer, as do the model's own end tokens unless `ignore_eos` is set.
+    `bad_words` are never generated. `logprobs` requests the log probability of each token, and of this number
+    of the most likely tokens at its position; `prompt_logprobs` does so for the prompt. A higher `priority`
+    value means later. Prompts with different `cache_salt` share no cache. `beam_width` requests a beam
+    search. Only `allowed_token_ids` are generated. `vllm_xargs` and `kv_transfer_params` are passed on to
+    vLLM's plugins and its KV connector; `data_parallel_rank` selects one of its ranks. Special tokens that
+    are not markers of the dialect are part of the text only if `skip_special_tokens` is false.
     """
 
     temperature: float | None = None

@@ -24,7 +24,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   at the end of a chunk that only begin a character, or that are hidden, have none;
 * requests that wait are served in their order of arrival;
 * in a prompt with `media`, whose kinds the capabilities name, the engine reads each at its placeholder in
-  the prompt, and its first chunk says how many tokens they took;
+  the prompt, and its first chunk says how many tokens they took, or its last if it is not known before;
 * an engine whose capabilities name the task `embed` has the methods of `Embedder`, one with `rank` those of
   `Reranker`: the result for an input does not depend on the other inputs of the request; one with
   `transcribe` those of `Transcriber`;
@@ -103,9 +103,8 @@ class Capabilities(Struct, frozen=True):
 
     At most `alternatives` to a token are returned with its log probability. `sampling` names the fields
     of `Sampling` that it supports: a request that sets another one is refused, and so is a value outside of
-    its `ranges`. `constraints` are the
-    kinds of `Constraint` that it enforces, the preferred one first. `media` are the kinds of media that
-    its model takes.
+    its `ranges`. `constraints` are the kinds of `Constraint` that it enforces, the preferred one first.
+    `media` are the kinds of media that its model takes.
     """
 
     token_ids: bool = False

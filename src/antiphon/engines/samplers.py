@@ -102,10 +102,10 @@ def _nothing(name: str, value: Any, request: GenerationRequest) -> Mapping[str, 
 
 _SEED_BITS = 0xFFFF_FFFF  # all bits set means "random seed" to llama.cpp
 
-LLAMA_SAMPLERS = (
-    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
-    *("infill", "adaptive_p"),
-)
+LLAMA_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""Its samplers, in the order that it has unless a request has another one."""
+
+LLAMA_SAMPLERS = (*LLAMA_ORDER, "infill", "adaptive_p")
 """Its names of samplers: others it would ignore."""
 
 
@@ -131,6 +131,12 @@ def _llama_last(name: str, value: int, request: GenerationRequest) -> Mapping[st
     return {name: count if value == -1 else min(value, count)}
 
 
+def _llama_adaptive(name: str, value: float, request: GenerationRequest) -> Mapping[str, Any]:
+    """The sampler is not one of those that llama.cpp has by default: without it, a target has no effect."""
+    order = [] if value < 0 or request.sampling.samplers else [*LLAMA_ORDER, "adaptive_p"]
+    return {name: value} | ({"samplers": order} if order else {})
+
+
 def _llama_samplers(name: str, value: tuple[str, ...], request: GenerationRequest) -> Mapping[str, Any]:
     """Raises RequestError for names that it would ignore."""
     if unknown := [each for each in value if each not in LLAMA_SAMPLERS]:
@@ -151,7 +157,7 @@ _LLAMA: Column = {
         *("temperature", "top_p", "min_p", "typical_p", "top_n_sigma"),
         *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent"),
         *("mirostat", "mirostat_tau", "mirostat_eta", "presence_penalty", "frequency_penalty"),
-        *("dry_multiplier", "dry_allowed_length", "adaptive_target", "min_keep"),
+        *("dry_multiplier", "dry_allowed_length", "min_keep"),
     ),
     "top_k": Taken("top_k", write=_no_top_k),
     "repetition_penalty": Taken("repeat_penalty"),
@@ -159,6 +165,7 @@ _LLAMA: Column = {
     "dry_base": Taken("dry_base", Range(least=1)),  # a smaller one it would replace by its default
     "dry_penalty_last_n": Taken("dry_penalty_last_n", write=_llama_last),
     "dry_sequence_breakers": Taken("dry_sequence_breakers", write=_list),
+    "adaptive_target": Taken("adaptive_target", write=_llama_adaptive),
     "adaptive_decay": Taken("adaptive_decay", Range(0, 0.99)),
     "samplers": Taken("samplers", write=_llama_samplers),
     "temperature_last": Taken("its own order", write=_nothing),

@@ -31,6 +31,7 @@ from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.samplers import fields_of, ranges, supported
 from antiphon.engines.upstreams.characters import Characters, FirstText, may_repeat_prompt
+from antiphon.engines.upstreams.gbnf_spelling import respelled
 from antiphon.engines.upstreams.kind import (
     CUMULATIVE,
     MEDIA_REMEDY,
@@ -245,7 +246,7 @@ class CompletionsServer:
             case StructuralTag(text):
                 fields["structured_outputs"] = {"structural_tag": text}
             case Gbnf(text):
-                fields["grammar_string"] = text
+                fields["grammar_string"] = respelled(text)
         return fields
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:

@@ -1,14 +1,17 @@
 """Ollama: its `/api/generate` takes an unchanged prompt, with `raw`.
 
 Its OpenAI-like endpoints put every prompt into Ollama's own template, so they cannot be used. It takes and
-returns text, with log probabilities. Its template is not Jinja: that of the model has to be configured. What
-versions take was read in its api/types.go, and since when, in its releases: older ones ignore it.
+returns text, with log probabilities, and images with text. Its template is not Jinja: that of the model has
+to be configured. What versions take was read in its api/types.go, and since when, in its releases: older ones
+ignore it.
 """
 
 import asyncio
 import re
 import time
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +19,8 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token, TokenCount
 from antiphon.core.errors import EngineError
-from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
+from antiphon.core.items import MediaKind
+from antiphon.engines.engine import WORD_JOINER, Capabilities, GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.models import tokenizer_folder
 from antiphon.engines.samplers import fields_of, supported
@@ -24,11 +28,11 @@ from antiphon.engines.upstreams.chat import Logprobs, Scored, scored_tokens
 from antiphon.engines.upstreams.completions import spread
 from antiphon.engines.upstreams.kind import (
     EVENT,
-    MEDIA_REMEDY,
     Answers,
     UpstreamSettings,
     ask,
     refusal,
+    texts_around_media,
     unreachable,
 )
 from antiphon.engines.upstreams.tokenizers import EstimatedTokens, Tokenizer, local_tokenizer, model_metadata
@@ -43,6 +47,9 @@ DEFAULT_SLOTS = 256
 
 COLUMN = "ollama"
 """Its place in the table of samplers."""
+
+_MARK = "[img-"
+"""How the mark of an image begins, which its number follows."""
 
 SINCE: Mapping[str, tuple[int, ...]] = {
     "logprobs": (0, 12, 11),
@@ -61,6 +68,7 @@ class _Piece(Struct, frozen=True):
     done: bool = False
     done_reason: str = "stop"
     eval_count: TokenCount = 0
+    prompt_eval_count: TokenCount = 0
     logprobs: list[Scored] | None = None
     error: str | None = None
 
@@ -89,20 +97,35 @@ class OllamaServer:
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """The size of the context is sent, because Ollama's default is small."""
         options = {"num_predict": request.max_tokens, "num_ctx": self.card.context}
-        body = {"model": self._name, "prompt": request.prompt.text, **_RAW_PROMPT, "stream": True}
+        body = {"model": self._name, **self._prompt(request.prompt), **_RAW_PROMPT, "stream": True}
         if (count := request.sampling.logprobs) is not None:
             body |= {"logprobs": True, "top_logprobs": count}
         return self.path, msgspec.json.encode(body | {"options": options | fields_of(request, COLUMN)})
 
+    def _prompt(self, prompt: Prompt) -> Mapping[str, Any]:
+        """The prompt, with the server's marks in the places of images. Text of a client cannot be one."""
+        if not prompt.media:
+            return {"prompt": prompt.text}
+        texts = texts_around_media(prompt, self.card)
+        first, *rest = (text.replace(_MARK, _MARK[0] + WORD_JOINER + _MARK[1:]) for text in texts)
+        text = first + "".join(f"{_MARK}{number}]{text}" for number, text in enumerate(rest))
+        return {"prompt": text, "images": [b64encode(part.data).decode() for part in prompt.media]}
+
     def reader(self, request: GenerationRequest) -> "_Reader":
-        return _Reader()
+        return _Reader(len(request.prompt.ids) if request.prompt.media else None)
 
 
 class _Reader:
-    """Reads a stream whose lines are JSON."""
+    """Reads a stream whose lines are JSON.
+
+    Its end has the number of tokens of the prompt: those that are more than `text_tokens` are of images.
+    """
 
     complete = ended = False
     line_limit = EVENT
+
+    def __init__(self, text_tokens: int | None) -> None:
+        self._text_tokens = text_tokens
 
     def read(self, line: bytes) -> Chunk | None:
         if not line:
@@ -115,7 +138,8 @@ class _Reader:
         self.complete = True
         reason = FinishReason.LENGTH if piece.done_reason == "length" else FinishReason.STOP
         finish = Finish(reason, completion_tokens=piece.eval_count)
-        return Chunk(piece.response, _tokens_of(piece), finish)
+        media = 0 if self._text_tokens is None else max(piece.prompt_eval_count - self._text_tokens, 0)
+        return Chunk(piece.response, _tokens_of(piece), finish, media_tokens=media)
 
     def end(self) -> Chunk | None:
         return None
@@ -154,7 +178,9 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         name = f"{name}:latest"
     if name not in names:
         raise EngineError(f"The server has no model '{name}'. It has {', '.join(names)}.")
-    facts = (await ask(client, "/api/show", {"model": name})).get("model_info") or {}
+    shown = await ask(client, "/api/show", {"model": name})
+    facts = shown.get("model_info") or {}
+    images = "vision" in (shown.get("capabilities") or ())
     family = str(facts.get("general.architecture", ""))
     version = await _version(client)
     missing = {field for field, since in SINCE.items() if version < since}
@@ -173,7 +199,10 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         response_template=metadata.response_template,
         special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},
         capabilities=Capabilities(
-            text_prompts=True, sampling=supported(COLUMN) - missing, media_remedy=MEDIA_REMEDY
+            text_prompts=True,
+            sampling=supported(COLUMN) - missing,
+            media=frozenset({MediaKind.IMAGE} if images else ()),
+            media_remedy="" if images else "Choose a model of which Ollama shows the capability 'vision'.",
         ),
     )
     return OllamaServer(name, card, settings.parallel or DEFAULT_SLOTS, tokenizer)
