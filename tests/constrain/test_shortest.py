@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.constrain.analysis import without_unused_rules
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.constrain.grammar_ir import Alternation, GrammarIR
 from antiphon.constrain.growth import Farthest, growth_in, growth_of
@@ -38,15 +39,16 @@ TEXTS = 2 if CI else 5
 def faults(grammar_ir: GrammarIR, random: Random, texts: int = TEXTS) -> Iterator[str]:
     """What does not hold of the ways out at the places of some texts of this grammar."""
     shortest, farthest = Shortest(grammar_ir.rules), Farthest(grammar_ir.rules)
-    growth, ways = growth_of(grammar_ir, farthest), WaysOut(grammar_ir.rules, shortest)
+    whole, ways = growth_of(grammar_ir, farthest), WaysOut(grammar_ir.rules, shortest)
     sampler, language = Sampler(grammar_ir, random), Language(grammar_ir)
     for _ in range(texts):
         text = sampler.draw()
-        matcher, bound = Matcher(grammar_ir), _bound(grammar_ir, farthest)
+        matcher, bound, growth = Matcher(grammar_ir), _bound(grammar_ir, farthest), whole
         looks = {random.randrange(len(text) + 1) for _ in range(3)}
         for place, char in enumerate(text[:300]):
             if place in looks:  # as the server does, when the bound has become too high
-                bound = _bound(matcher.residual(), farthest)
+                rest_grammar = without_unused_rules(matcher.residual())
+                bound, growth = _bound(rest_grammar, farthest), growth_of(rest_grammar, farthest)
             matcher.feed(char)
             bound += growth_in(growth, char)
             rest = matcher.residual().start

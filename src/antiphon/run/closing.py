@@ -37,9 +37,9 @@ from antiphon.run.constraints import (
     Closing,
     ConstraintPlan,
     WayOut,
-    bounds_after,
     constraint_out,
     is_whole,
+    plans_after,
     ways_out,
 )
 from antiphon.run.replay import continued
@@ -166,30 +166,30 @@ class ClosedGeneration:
         assert self._plan is not None
         passed, self._since = "".join(self._since), []
         held, left = [*self._held], self._left
-        plan, text = self._plan, "".join(chunk.text for chunk in held)
-        plans = await _retried(lambda: self._pool.run(PARAM, bounds_after, plan, passed, text))
-        self._plan = plans[0]
+        known, text = self._plan, "".join(chunk.text for chunk in held)
+        self._plan, after = await _retried(lambda: self._pool.run(PARAM, plans_after, known, passed, text))
         if self._over:
             return
-        if self._plan is None or plans[-1] is None:  # no engine that enforces the form writes this
-            self._plan = None
+        if self._plan is None or after is None or after.closing is None:
+            self._plan = None  # no engine that enforces the form writes this
             self._end(self._held)
-            return
-        closing = plans[-1].closing
-        if closing is None or closing.bound + FIRST > left:
+        elif after.closing.bound + FIRST > left:
             self._next_look = left // 2
-            return
-        self._plan, self._bound = plans[-1], closing.bound + FIRST
-        rest = self._held[len(held) :]
-        self._bound += sum(growth_in(self._growth, chunk.text) for chunk in rest)
+        else:
+            self._pass_on(len(held), after, after.closing)
+
+    def _pass_on(self, count: int, plan: ConstraintPlan, closing: Closing) -> None:
+        """Pass on the first held chunks, after which this plan holds; and the others, if there is room."""
+        held, rest = self._held[:count], self._held[count:]
+        self._plan, self._growth = plan, closing.growth
+        self._bound = closing.bound + FIRST + sum(growth_in(self._growth, chunk.text) for chunk in rest)
         self._next_look = self._left
-        self._held = []
+        self._held = rest
         self._passed += held
         self._receiver.push(held)
         if rest and self._bound <= self._left and rest[-1].finish is None:
+            self._held = []
             self._pass(rest)
-        else:
-            self._held = rest
 
     # When the answer is cut
 
