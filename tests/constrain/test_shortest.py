@@ -97,6 +97,24 @@ def test_every_schema_is_ended_from_every_place(name: str) -> None:
     assert not [*faults(grammar_ir, Random(0))]
 
 
+ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#/$defs/endless"}}, "required": ["next"]}
+DEAD_ENDS: dict[str, Any] = {
+    "member": {"type": "object", "properties": {"a": {"const": 1}, "b": {"$ref": "#/$defs/endless"}}},
+    "element": {"type": "array", "items": {"$ref": "#/$defs/endless"}},
+    "alternative": {"anyOf": [{"$ref": "#/$defs/endless"}, {"type": "boolean"}]},
+}
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+def test_what_has_no_end_is_not_begun(name: str) -> None:
+    grammar_ir = grammar_of(JsonSchema({**DEAD_ENDS[name], "$defs": {"endless": ENDLESS}}))
+    matcher = Matcher(grammar_ir)
+    for begun in ('{"b":', '[{"next":', '{"next":'):
+        assert not Matcher(grammar_ir).feed(begun)
+    assert matcher.feed({"member": '{"a":1}', "element": "[]", "alternative": "true"}[name])
+    assert not [*faults(grammar_ir, Random(0))]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_ended_from_every_place(name: str) -> None:
     assert not [*faults(grammar_of(FORMATS[name]), Random(0))]

@@ -8,7 +8,9 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
+from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
+from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.limits import Limits
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import Line, answer_of
@@ -227,6 +229,45 @@ async def test_a_stop_string_ends_the_answer_where_it_is(api: ChatApi) -> None:
     choice = await api.choice("write", response_format=FORMAT, max_tokens=60, stop=["upon"])
     assert choice["message"]["content"] == '{"story": "once '
     assert (choice["finish_reason"], choice.get("notes")) == ("stop", None)
+
+
+class Losing(Obedient):
+    """Its replicas are lost after so many tokens, one after the other."""
+
+    def __init__(self, *cuts: int) -> None:
+        super().__init__(SCRIPT)
+        self.card = replace(self.card, capabilities=replace(self.card.capabilities, replicas=True))
+        self.cuts = [*cuts]
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        return super().generate(request, _Lost(receiver, self.cuts.pop(0)) if self.cuts else receiver)
+
+
+class _Lost:
+    def __init__(self, receiver: Receiver, after: int) -> None:
+        self._receiver = receiver
+        self._after = after
+
+    def push(self, chunks: list[Chunk]) -> None:
+        self._after -= len(chunks)
+        if self._after >= 0:
+            self._receiver.push(chunks)
+        elif self._after == -1:
+            self._receiver.fail(ReplicaLostError())
+
+    def fail(self, error: AntiphonError) -> None:
+        self._receiver.fail(error)
+
+
+async def test_an_answer_that_goes_on_elsewhere_is_closed() -> None:
+    engine = Losing()
+    async with chatting(engine) as api:
+        whole = await api.choice("write", response_format=FORMAT, max_tokens=60)
+        for cut in range(0, 60, 7):
+            engine.cuts = [cut, 9]
+            [choice] = (await api.ask("write", response_format=FORMAT, max_tokens=60))["choices"]
+            assert choice["message"] == whole["message"], cut
+            assert choice["notes"] == whole["notes"]
 
 
 async def test_each_choice_is_closed(api: ChatApi) -> None:
