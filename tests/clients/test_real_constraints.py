@@ -131,8 +131,8 @@ async def every(model: Model, asked: Turn, seeds: int = SEEDS) -> list[Output]:
     return await asyncio.gather(*(_answer(model, asked, seed) for seed in range(seeds)))
 
 
-async def _answer(model: Model, asked: Turn, seed: int) -> Output:
-    sampling = Sampling(seed=seed, temperature=1.0, max_tokens=TOKENS)
+async def _answer(model: Model, asked: Turn, seed: int, tokens: int = TOKENS) -> Output:
+    sampling = Sampling(seed=seed, temperature=1.0, max_tokens=tokens)
     return await driven(replace(asked, sampling=sampling), model)
 
 
@@ -177,6 +177,34 @@ async def test_text_fits_its_schema(model: Model) -> None:
     for output in await answers(model, asked):
         assert not output.calls
         jsonschema_rs.validate(PERSON, json.loads(output.text))
+
+
+STORY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "story": {"type": "string"},
+        "mood": {"enum": ["sad", "merry"]},
+        "new": {"type": "boolean"},
+    },
+    "required": ["story", "mood", "new"],
+    "additionalProperties": False,
+}
+TELL = (Function("tell", None, STORY, strict=True),)
+LIMITS = (30, 40, 55, 70)
+
+
+async def test_what_is_cut_is_closed(model: Model) -> None:
+    told = "Tell a very long story."
+    asked = turn(told, format=JsonSchema(STORY)), turn(told, tools=TELL, tool_choice=REQUIRED)
+    answers = [(each, _answer(model, each, limit, limit)) for each in asked for limit in LIMITS]
+    outputs = await asyncio.gather(*(answer for _, answer in answers))
+    for output in outputs:
+        [text] = [call.arguments for call in output.calls] or [output.text]
+        jsonschema_rs.validate(STORY, json.loads(text))
+    cut = [output for output in outputs if output.reason is FinishReason.LENGTH]
+    assert cut
+    assert all(output.closed for output in cut)
+    assert {json.loads(output.text)["mood"] for output in outputs if output.text} == {"sad", "merry"}
 
 
 # A form that waits for the beginning of a call

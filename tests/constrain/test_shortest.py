@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.constrain.analysis import without_unused_rules
 from antiphon.constrain.compile import OutputRequirements, compile_constraint
 from antiphon.constrain.grammar_ir import Alternation, GrammarIR
 from antiphon.constrain.growth import Farthest, growth_in, growth_of
@@ -38,15 +39,16 @@ TEXTS = 2 if CI else 5
 def faults(grammar_ir: GrammarIR, random: Random, texts: int = TEXTS) -> Iterator[str]:
     """What does not hold of the ways out at the places of some texts of this grammar."""
     shortest, farthest = Shortest(grammar_ir.rules), Farthest(grammar_ir.rules)
-    growth, ways = growth_of(grammar_ir, farthest), WaysOut(grammar_ir.rules, shortest)
+    whole, ways = growth_of(grammar_ir, farthest), WaysOut(grammar_ir.rules, shortest)
     sampler, language = Sampler(grammar_ir, random), Language(grammar_ir)
     for _ in range(texts):
         text = sampler.draw()
-        matcher, bound = Matcher(grammar_ir), _bound(grammar_ir, farthest)
+        matcher, bound, growth = Matcher(grammar_ir), _bound(grammar_ir, farthest), whole
         looks = {random.randrange(len(text) + 1) for _ in range(3)}
         for place, char in enumerate(text[:300]):
             if place in looks:  # as the server does, when the bound has become too high
-                bound = _bound(matcher.residual(), farthest)
+                rest_grammar = without_unused_rules(matcher.residual())
+                bound, growth = _bound(rest_grammar, farthest), growth_of(rest_grammar, farthest)
             matcher.feed(char)
             bound += growth_in(growth, char)
             rest = matcher.residual().start
@@ -92,6 +94,24 @@ def grammar_of(
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_schema_is_ended_from_every_place(name: str) -> None:
     grammar_ir = grammar_of(JsonSchema(SCHEMAS[name]))
+    assert not [*faults(grammar_ir, Random(0))]
+
+
+ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#/$defs/endless"}}, "required": ["next"]}
+DEAD_ENDS: dict[str, Any] = {
+    "member": {"type": "object", "properties": {"a": {"const": 1}, "b": {"$ref": "#/$defs/endless"}}},
+    "element": {"type": "array", "items": {"$ref": "#/$defs/endless"}},
+    "alternative": {"anyOf": [{"$ref": "#/$defs/endless"}, {"type": "boolean"}]},
+}
+
+
+@pytest.mark.parametrize("name", DEAD_ENDS)
+def test_what_has_no_end_is_not_begun(name: str) -> None:
+    grammar_ir = grammar_of(JsonSchema({**DEAD_ENDS[name], "$defs": {"endless": ENDLESS}}))
+    matcher = Matcher(grammar_ir)
+    for begun in ('{"b":', '[{"next":', '{"next":'):
+        assert not Matcher(grammar_ir).feed(begun)
+    assert matcher.feed({"member": '{"a":1}', "element": "[]", "alternative": "true"}[name])
     assert not [*faults(grammar_ir, Random(0))]
 
 

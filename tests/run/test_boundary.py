@@ -48,13 +48,13 @@ from antiphon.run.check import CheckedParts, violations
 from antiphon.run.constraints import (
     ConstraintPlan,
     Demands,
-    bounds_after,
     constraint_out,
     demands_of,
     is_whole,
     plan_after,
     plan_for,
     plan_to_check,
+    plans_after,
     ways_out,
 )
 from tests.endless import echo, unsendable
@@ -142,7 +142,7 @@ async def test_demands_on_another_server_are_planned_there_as_they_are_here() ->
 
 CALLS = (
     *(plan_for, plan_after, plan_to_check, violations),
-    *(bounds_after, ways_out, constraint_out, is_whole),
+    *(plans_after, ways_out, constraint_out, is_whole),
     *(documents.document_of, documents._chunks, media.check_audio, media.open_image, media.draw_page),
 )
 """The functions that are run there."""

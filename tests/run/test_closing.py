@@ -17,7 +17,7 @@ from antiphon.constrain.compile import OutputRequirements
 from antiphon.constrain.gbnf_parser import read_gbnf
 from antiphon.core.chunks import Chunk, Finish, FinishReason
 from antiphon.core.constraint import Format, Gbnf, JsonObject, JsonSchema, Regex
-from antiphon.core.errors import AntiphonError, RequestError
+from antiphon.core.errors import AntiphonError, ClientBusyError, EngineError, RequestError
 from antiphon.core.turn import CallMode, Function, ToolChoice
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import Capabilities, GenerationRequest, Prompt, Receiver, Work
@@ -239,6 +239,55 @@ async def _outcomes(limits: Iterable[int]) -> list[str]:
 
 async def test_what_opens_much_at_once_is_closed() -> None:
     assert not await _outcomes(range(2, 180, 11))
+
+
+async def test_of_many_places_some_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "MAX_PLACES", 5)
+    assert not await _outcomes(range(2, 180, 11))
+
+
+async def test_a_client_with_too_much_work_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "BUSY_SECONDS", 0)
+    plan, random = plan_of("long"), Random(0)
+    pool = Here(random, ClientBusyError(), ClientBusyError())
+    text = '{"thoughts": "' + "hm " * 100
+    heard = await written(plan, Writer(text, None, narrow(random)), 60, pool)
+    assert is_whole(plan, heard.text)
+    assert heard.finish.closed
+
+
+async def test_what_takes_too_long_to_work_out_is_left_as_it_is() -> None:
+    plan, random, text = plan_of("long"), Random(0), '{"thoughts": "' + "hm " * 100
+    pool = Here(random, RequestError("Too long.", param="max_tokens"))
+    heard = await written(plan, Writer(text, None, narrow(random)), 60, pool)
+    assert (heard.finish.reason, heard.finish.closed) == (FinishReason.LENGTH, 0)
+    assert text.startswith(heard.text)
+    assert heard.tokens == 60
+
+
+async def test_an_answer_is_closed_where_it_is_said() -> None:
+    plan, random = plan_of("long"), Random(0)
+    heard = await written(
+        plan, Writer("", None, narrow(random)), 60, Here(random), Finish(FinishReason.LENGTH, "x")
+    )
+    assert is_whole(plan, heard.text)
+    assert (heard.finish.reason, heard.finish.stop) == (FinishReason.LENGTH, "x")
+
+
+async def test_an_engine_that_fails_is_told_at_once() -> None:
+    plan, random = plan_of("long"), Random(0)
+    engine = Writer("", None, lambda request: Line("x", fail_after=0))
+    engine.requests.append(GenerationRequest(Prompt("", ()), 60))  # so that this is the second
+    with pytest.raises(EngineError):
+        await written(plan, engine, 60, Here(random))
+
+
+async def test_far_from_the_limit_nothing_is_held() -> None:
+    plan, random = plan_of("long"), Random(0)
+    text = '{"thoughts": "' + "hm " * 300 + '", "verdict": "agreed", "sure": true}'
+    pool = Here(random, *[AssertionError("there is nothing to work out")] * 9)
+    heard = await written(plan, Writer(text, None, narrow(random)), 30_000, pool)
+    assert heard.text == text
 
 
 def nothing_grows(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from antiphon.core.hosts import Note
 
 def notes_at_end(end: Finished | None, param: str) -> tuple[Note, ...]:
     """The notes of an end; `param` is the API's limit of tokens. See `run/closing.py`."""
-    if end is None or not end.closed:
+    if end is None or not (end.closed or end.unused):
         return ()
-    what = "The answer was cut, and the form that it has to have was ended by a short way"
-    return (Note(param, f"{what}: its last {end.closed} tokens."),)
+    cut = "The answer was cut where the form that it has to have may end"
+    return (Note(param, f"{cut}, and closed: its last {end.closed} tokens." if end.closed else f"{cut}."),)

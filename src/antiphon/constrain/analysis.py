@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from antiphon.constrain.grammar_ir import (
+    NOTHING,
     Alternation,
     CharClass,
     Dfa,
@@ -13,7 +14,10 @@ from antiphon.constrain.grammar_ir import (
     RuleReference,
     Sequence,
     Until,
+    alternation,
     children,
+    repeat,
+    sequence,
 )
 from antiphon.core.errors import RequestError
 
@@ -34,6 +38,38 @@ def without_unused_rules(grammar_ir: GrammarIR) -> GrammarIR:
         else:
             todo += children(expr)
     return GrammarIR(grammar_ir.start, used_rules)
+
+
+def without_dead_ends(grammar_ir: GrammarIR) -> GrammarIR:
+    """The grammar without rules that no text matches: a model that enters one would not come out of it."""
+    has_text = _fixed_point(grammar_ir, is_satisfiable)
+    dead = frozenset(name for name in grammar_ir.rules if not has_text(RuleReference(name)))
+    if not dead:
+        return grammar_ir
+    rules = {name: _without(expr, dead) for name, expr in grammar_ir.rules.items() if name not in dead}
+    return GrammarIR(_without(grammar_ir.start, dead), rules)
+
+
+def _without(expr: Expr, dead: frozenset[str]) -> Expr:  # noqa: PLR0911  # one for each type
+    """The expression where these rules match nothing."""
+    match expr:
+        case RuleReference(name):
+            return NOTHING if name in dead else expr
+        case Sequence(parts):
+            return sequence(*(_without(part, dead) for part in parts))
+        case Alternation(options):
+            return alternation(*(_without(option, dead) for option in options))
+        case Repeat(inner, minimum, maximum):
+            return repeat(_without(inner, dead), minimum, maximum)
+        case Until(on):
+            ways = ((marker, None if then is None else _without(then, dead)) for marker, then in on)
+            then_dead = tuple((marker, None if then == NOTHING else then) for marker, then in ways)
+            return Until(then_dead, expr.open, expr.prefix)
+        case Dfa(transitions, ends, start):
+            rows = (((_without(read, dead), to) for read, to in row) for row in transitions)
+            return Dfa(tuple(tuple(w for w in row if w[0] != NOTHING) for row in rows), ends, start)
+        case _:
+            return expr
 
 
 def validate(grammar_ir: GrammarIR, param: str) -> None:

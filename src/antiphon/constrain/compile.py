@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from antiphon.constrain.analysis import validate, without_unused_rules
+from antiphon.constrain.analysis import validate, without_dead_ends, without_unused_rules
 from antiphon.constrain.answer import AnswerGrammar
 from antiphon.constrain.arguments import CallableFunction, UnsupportedSyntaxError
 from antiphon.constrain.budget import LONGEST_ANSWER, TooMuchWorkError, WorkBudget
@@ -112,6 +112,7 @@ def compile_constraint(requirements: OutputRequirements, grammar: Grammar) -> Co
         return compiled
     grammar_ir = without_unused_rules(compiled.grammar_ir)
     validate(grammar_ir, "tools" if requirements.format is None else "format")
+    grammar_ir = without_dead_ends(grammar_ir)
     return CompiledConstraint(grammar_ir, compiled.triggers, compiled.unenforced)
 
 

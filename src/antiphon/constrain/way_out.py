@@ -6,6 +6,7 @@ left. So there are finitely many texts, and the longest is known.
 """
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Sequence_
 
 from antiphon.constrain.ambiguity import recursive_rules
 from antiphon.constrain.budget import WorkBudget
@@ -48,7 +49,9 @@ class WaysOut:
 
     def of(self, expr: Expr) -> tuple[GrammarIR, int]:
         """The ways out of an expression, and how many bytes the longest has. There must be one."""
-        narrow = self._narrowed(expr, free=True)
+        options = expr.options if isinstance(expr, Alternation) else (expr,)
+        ways = [self._narrowed(option, free=True) for option in self._near(options, free=True)]
+        narrow = alternation(*(way for way in ways if not _only_begins(way, ways)))
         return GrammarIR(narrow, self._narrow), self._bytes(narrow)
 
     def _narrowed(self, expr: Expr, free: bool) -> Expr:  # noqa: PLR0911  # one for each type
@@ -110,3 +113,16 @@ class WaysOut:
                     self._longest[name] = self._bytes(self._narrow[name])
                 return self._longest[name]
         raise AssertionError(expr)
+
+
+def _only_begins(way: Expr, ways: Sequence_[Expr]) -> bool:
+    """Whether a way is another one with more before it, as one more character of a string is."""
+    return any(_ends_with(_parts(way), _parts(other)) for other in ways)
+
+
+def _ends_with(parts: tuple[Expr, ...], last: tuple[Expr, ...]) -> bool:
+    return len(parts) > len(last) and parts[len(parts) - len(last) :] == last
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    return expr.parts if isinstance(expr, Sequence) else () if expr == EMPTY else (expr,)

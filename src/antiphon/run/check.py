@@ -92,7 +92,7 @@ class OutputCheck:
 
 def _is_whole(end: Finished) -> bool:
     """Whether the answer came to its end, or was closed."""
-    return end.reason is FinishReason.STOP or end.closed > 0
+    return end.reason is FinishReason.STOP or end.closed > 0 or end.unused > 0
 
 
 def violations(plan: ConstraintPlan, answer: CheckedParts) -> tuple[str, ...]:

@@ -37,9 +37,9 @@ from antiphon.run.constraints import (
     Closing,
     ConstraintPlan,
     WayOut,
-    bounds_after,
     constraint_out,
     is_whole,
+    plans_after,
     ways_out,
 )
 from antiphon.run.replay import continued
@@ -52,19 +52,33 @@ FIRST = 1
 """Tokens that a tokenizer may make of the beginning of any text, in addition to its bytes."""
 CHOICE_BYTES = 2
 """Bytes of a token, at the least, in what a choice adds to the way out. With fewer, the text is added."""
+MAX_PLACES = 128
+"""Places whose ways out are worked out, of those where an answer may be cut."""
 BUSY_SECONDS = 0.05
+"""Until work is tried again for a client with too much of it."""
 PARAM = "max_tokens"
 
 
 class Place(Struct, frozen=True):
-    """A place in the held chunks where the answer may be cut, with so many tokens `left` after `chunks`.
+    """Where the held chunks may be cut: after `chunks` of them, and `tokens` of the next.
 
-    `text` is what follows the place before.
+    There are `left` tokens left. `text` is what follows the place before.
     """
 
-    chunks: list[Chunk]
+    chunks: int
+    tokens: int
     left: int
     text: str
+
+    def cut(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """What is before this place."""
+        before = [replace(chunk, finish=None) for chunk in chunks[: self.chunks]]
+        if self.tokens:
+            last = chunks[self.chunks]
+            tokens = last.tokens[: self.tokens]
+            text = "".join(token.text for token in tokens)
+            before.append(replace(last, text=text, tokens=tokens, finish=None))
+        return before
 
 
 class ClosedGeneration:
@@ -166,30 +180,30 @@ class ClosedGeneration:
         assert self._plan is not None
         passed, self._since = "".join(self._since), []
         held, left = [*self._held], self._left
-        plan, text = self._plan, "".join(chunk.text for chunk in held)
-        plans = await _retried(lambda: self._pool.run(PARAM, bounds_after, plan, passed, text))
-        self._plan = plans[0]
+        known, text = self._plan, "".join(chunk.text for chunk in held)
+        self._plan, after = await _retried(lambda: self._pool.run(PARAM, plans_after, known, passed, text))
         if self._over:
             return
-        if self._plan is None or plans[-1] is None:  # no engine that enforces the form writes this
-            self._plan = None
+        if self._plan is None or after is None or after.closing is None:
+            self._plan = None  # no engine that enforces the form writes this
             self._end(self._held)
-            return
-        closing = plans[-1].closing
-        if closing is None or closing.bound + FIRST > left:
+        elif after.closing.bound + FIRST > left:
             self._next_look = left // 2
-            return
-        self._plan, self._bound = plans[-1], closing.bound + FIRST
-        rest = self._held[len(held) :]
-        self._bound += sum(growth_in(self._growth, chunk.text) for chunk in rest)
+        else:
+            self._pass_on(len(held), after, after.closing)
+
+    def _pass_on(self, count: int, plan: ConstraintPlan, closing: Closing) -> None:
+        """Pass on the first held chunks, after which this plan holds; and the others, if there is room."""
+        held, rest = self._held[:count], self._held[count:]
+        self._plan, self._growth = plan, closing.growth
+        self._bound = closing.bound + FIRST + sum(growth_in(self._growth, chunk.text) for chunk in rest)
         self._next_look = self._left
-        self._held = []
+        self._held = rest
         self._passed += held
         self._receiver.push(held)
         if rest and self._bound <= self._left and rest[-1].finish is None:
+            self._held = []
             self._pass(rest)
-        else:
-            self._held = rest
 
     # When the answer is cut
 
@@ -198,18 +212,18 @@ class ClosedGeneration:
         if self._plan is None:
             self._end(self._held)
             return
-        places = [*_places(self._held, self._left)]
+        places = _fewer([*_places(self._held, self._left)])
         passed, texts = "".join(self._since), [place.text for place in places]
         plan = self._plan
         ways = await _retried(lambda: self._pool.run(PARAM, ways_out, plan, passed, texts))
         # An engine that enforces nothing may have written anything: then the answer stays as it is.
         lost = self._notation is None and ways[-1] is None
         chosen = None if lost else await self._chosen(places, ways)
-        if chosen is None:
+        way = None if chosen is None else ways[chosen]
+        if chosen is None or way is None or (chosen == len(places) - 1 and not way.text):
             self._end(self._held or [Chunk("", finish=finish)])
             return
-        place, way = places[chosen], ways[chosen]
-        assert way is not None
+        place = places[chosen]
         added: list[Chunk] = []
         if way.longer and self._notation is not None:
             added = await self._generated(plan, place, passed + "".join(texts[: chosen + 1]))
@@ -221,7 +235,7 @@ class ClosedGeneration:
             total += count - (place.left - self._left)
         end = replace(finish, completion_tokens=total, closed=count, unused=place.left - count)
         # In one chunk: a call that is complete may be the last, and would end the answer before its end.
-        self._end([*place.chunks, merge_chunks([*added, Chunk("", finish=end)])])
+        self._end([*place.cut(self._held), merge_chunks([*added, Chunk("", finish=end)])])
 
     async def _chosen(self, places: Sequence[Place], ways: Sequence[WayOut | None]) -> int | None:
         """The number of the last place from which the way out fits in, with its choice if that can be."""
@@ -245,7 +259,7 @@ class ClosedGeneration:
         notation = self._notation
         assert notation is not None
         constraint = await _retried(lambda: self._pool.run(PARAM, constraint_out, plan, text, notation))
-        rest, _ = await continued([*self._passed, *place.chunks], self._engine, self._request)
+        rest, _ = await continued([*self._passed, *place.cut(self._held)], self._engine, self._request)
         collector = _Collector()
         self._work = self._engine.generate(
             replace(rest, constraint=constraint, max_tokens=place.left), collector
@@ -334,22 +348,27 @@ def tokens_in(chunk: Chunk) -> int:
 def _places(chunks: Sequence[Chunk], left: int) -> Iterator[Place]:
     """Each place after a whole character of these chunks, after which there are `left` tokens left."""
     left += sum(map(tokens_in, chunks))
-    before: list[Chunk] = []
-    yield Place([], left, "")
-    for chunk in chunks:
-        if "".join(token.text for token in chunk.tokens) != chunk.text:
+    yield Place(0, 0, left, "")
+    for number, chunk in enumerate(chunks):
+        if "".join(token.text for token in chunk.tokens) != chunk.text:  # not all are told
             left -= tokens_in(chunk)
-            before.append(chunk)
-            yield Place([*before], left, chunk.text)
+            yield Place(number + 1, 0, left, chunk.text)
             continue
-        text = ""
-        for number, token in enumerate(chunk.tokens, 1):
+        for count, token in enumerate(chunk.tokens, 1):
             left -= 1
-            text += token.text
             if token.text:
-                whole = number == len(chunk.tokens)
-                part = (
-                    chunk if whole else replace(chunk, text=text, tokens=chunk.tokens[:number], finish=None)
-                )
-                yield Place([*before, replace(part, finish=None)], left, token.text)
-        before.append(replace(chunk, finish=None))
+                whole = count == len(chunk.tokens)
+                yield Place(number + whole, 0 if whole else count, left, token.text)
+
+
+def _fewer(places: list[Place]) -> list[Place]:
+    """The first and the last place, and some between, if there are too many."""
+    step = -(-len(places) // MAX_PLACES)
+    kept: list[Place] = []
+    text = ""
+    for number, place in enumerate(places):
+        text += place.text
+        if number == 0 or (len(places) - 1 - number) % step == 0:
+            kept.append(replace(place, text=text))
+            text = ""
+    return kept

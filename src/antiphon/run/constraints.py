@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.constrain import gbnf, structural_tag
+from antiphon.constrain.analysis import without_unused_rules
 from antiphon.constrain.budget import LONGEST_ANSWER
 from antiphon.constrain.compile import (
     CompiledConstraint,
@@ -243,15 +244,13 @@ def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
     return ConstraintPlan(has_unenforced=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
 
 
-def plan_of(
-    demands: Demands, notation: type[Constraint] | None, growth: Growth | None = None
-) -> ConstraintPlan:
-    """The plan for an engine that takes constraints in this notation. `growth` is known of its grammar."""
+def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
+    """The plan for an engine that takes constraints in this notation."""
     enforced, constraint = demands.enforced, None
     if notation is not None and enforced.grammar_ir is not None:
         constraint = _written(notation, enforced.grammar_ir, enforced.triggers)
     has_unenforced = bool(enforced.unenforced) or (enforced.grammar_ir is not None and constraint is None)
-    return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands), _closing(enforced, growth))
+    return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands), _closing(enforced))
 
 
 def _written(notation: type[Constraint], grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Constraint:
@@ -259,10 +258,10 @@ def _written(notation: type[Constraint], grammar_ir: GrammarIR, triggers: tuple[
     return write(grammar_ir, triggers)
 
 
-def _closing(enforced: CompiledConstraint, growth: Growth | None) -> Closing | None:
-    grammar_ir = enforced.whole
-    if grammar_ir is None:
+def _closing(enforced: CompiledConstraint) -> Closing | None:
+    if enforced.grammar_ir is None:
         return None
+    grammar_ir = without_unused_rules(enforced.whole or enforced.grammar_ir)
     shortest, farthest = Shortest(grammar_ir.rules), Farthest(grammar_ir.rules)
     size, start = shortest.size(grammar_ir.start), grammar_ir.start
     if isinf(size):
@@ -270,7 +269,7 @@ def _closing(enforced: CompiledConstraint, growth: Growth | None) -> Closing | N
     options = start.options if isinstance(start, Alternation) else (start,)
     bound = max(int(size) for size in map(farthest.size, options) if not isinf(size))
     text = shortest.text(start) if size <= MAX_SHORTEST else ""
-    return Closing(text, int(size), bound, growth or growth_of(grammar_ir, farthest))
+    return Closing(text, int(size), bound, growth_of(grammar_ir, farthest))
 
 
 def demands_of(plan: ConstraintPlan) -> Demands:
@@ -282,25 +281,23 @@ def demands_of(plan: ConstraintPlan) -> Demands:
 def plan_after(plan: ConstraintPlan, text: str) -> ConstraintPlan | None:
     """The constraint on the rest of an answer after `text`; None if that violates the demands."""
     demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
-    enforced, closing = demands.enforced.after(text), plan.closing
-    if enforced is None:
-        return None
-    growth = None if closing is None else closing.growth
-    return plan_of(replace(demands, enforced=enforced), notation, growth)
+    enforced = demands.enforced.after(text)
+    return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)
 
 
-def bounds_after(plan: ConstraintPlan, *texts: str) -> list[ConstraintPlan | None]:
-    """The plan after each of these texts, which follow each other, for its `closing`: without a constraint.
+def plans_after(
+    plan: ConstraintPlan, passed: str, held: str
+) -> tuple[ConstraintPlan | None, ConstraintPlan | None]:
+    """The plan after `passed`, and that after `held`, which follows it, with its `closing`.
 
-    None where the texts violate the demands; then no more follow.
+    They have no constraint, and are None where the texts violate the demands.
     """
-    plans: list[ConstraintPlan | None] = []
-    after: ConstraintPlan | None = replace(plan, constraint=None)
-    for text in texts:
-        if after is not None:
-            after = plan_after(after, text)
-            plans.append(after)
-    return plans
+    demands = demands_of(plan)
+    enforced = demands.enforced.after(passed)
+    if enforced is None:
+        return None, None
+    before = ConstraintPlan(demands=pickle.dumps(replace(demands, enforced=enforced)))
+    return before, plan_after(before, held)
 
 
 def ways_out(plan: ConstraintPlan, text: str, texts: Sequence[str]) -> list[WayOut | None]:

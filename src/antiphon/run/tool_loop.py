@@ -208,7 +208,8 @@ class ToolLoop:
         try:
             self._prepared = await self._prepared.model.prepare(turn, recorded)
         except RequestError as error:
-            if error.code != "context_length_exceeded":
+            # The rest of the context, or of the limit, may be too little for a demanded form.
+            if error.code != "context_length_exceeded" and error.param != "max_tokens":
                 raise
             return FinishReason.LENGTH
         prompt = self._prepared.prompt.ids
