@@ -36,6 +36,7 @@ class TestCut:
     """What does not need that each token has an event of its own."""
 
     prompt = f"{ANSWER}Once upon a time"
+    draws = EngineContract.draws
     test_an_answer_is_the_same_wherever_it_is_cut = (
         EngineContract.test_an_answer_is_the_same_wherever_it_is_cut
     )
