@@ -23,7 +23,7 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines import vllm
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
@@ -511,7 +511,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     assert engine.adapters == {"poet": "/poet"}
     await engine.load_adapter("poet", "/poet")  # once more: it may have changed
     assert [*llm_of(engine).engine_core.adapters.values()] == ["poet"]
-    assert (await asked(engine, adapter="poet")).lora_request.lora_path == "/poet"
+    assert (await asked(engine, Sampling(lora=(Adapter("poet"),)))).lora_request.lora_path == "/poet"
     assert (await asked(engine)).lora_request is None
     with pytest.raises(RequestError, match="No adapter found") as raised:
         await engine.load_adapter("other", "nowhere")
@@ -519,7 +519,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     await engine.unload_adapter("poet")
     assert (engine.adapters, llm_of(engine).engine_core.adapters) == ({}, {})
     with pytest.raises(EngineError, match="no adapter 'poet'"):
-        await asked(engine, adapter="poet")
+        await asked(engine, Sampling(lora=(Adapter("poet"),)))
 
 
 async def test_adapters_may_be_loaded_before_it_starts(monkeypatch):

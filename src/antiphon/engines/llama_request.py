@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import NOT_VLLM, GenerationRequest
 
 _SAME_NAMES = (
@@ -56,6 +56,7 @@ SUPPORTED = frozenset(
         "logprobs",
         "priority",
         "skip_special_tokens",
+        "lora",
     }
 )
 """The fields of `Sampling` that are supported.
@@ -109,7 +110,7 @@ def request_of(request: GenerationRequest) -> bytes:
         "preserved_tokens": sorted(request.preserve) or None,
         **_sampling(request.sampling, len(request.prompt.ids) + request.max_tokens),
         **_grammar(request.constraint),
-        "lora": None if request.adapter is None else [{"id": int(request.adapter), "scale": 1.0}],
+        "lora": None if request.sampling.lora is None else [_scaled(one) for one in request.sampling.lora],
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
         "return_tokens": True,
@@ -137,6 +138,11 @@ def _sampling(sampling: Sampling, token_count: int) -> Mapping[str, Any]:
         # It returns a token's probability only together with the most likely ones.
         "n_probs": None if sampling.logprobs is None else max(sampling.logprobs, 1),
     }
+
+
+def _scaled(adapter: Adapter) -> Mapping[str, Any]:
+    """An adapter, which llama.cpp knows by its number."""
+    return {"id": adapter.name, "scale": adapter.scale}
 
 
 def _last(last_n: int | None, token_count: int) -> int | None:

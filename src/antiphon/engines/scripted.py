@@ -85,6 +85,7 @@ REFUSED: Mapping[str, str] = {
     "prompt_logprobs": "it does not read prompts",
     "beam_width": "a script is played unchanged",
     "length_penalty": "a script is played unchanged",
+    "lora": "a script is played unchanged",
     **NOT_VLLM,
 }
 """The fields of `Sampling` that are not taken, and why."""

@@ -196,10 +196,11 @@ class VllmEngine:
         if adapter is not None and self._core is not None:
             await self._core.unload_adapter(adapter)
 
-    def _adapter(self, name: str | None) -> Any:
+    def _adapter(self, request: GenerationRequest) -> Any:
         """The adapter of a request; None if it has none. Raises EngineError for one that is not loaded."""
-        if name is None:
+        if not request.sampling.lora:
             return None
+        name = str(request.sampling.lora[0].name)  # `supported` refuses more than one, and other scales
         if name not in self._loaded:
             raise EngineError(f"There is no adapter '{name}' any more. Load it again.")
         return self._loaded[name]
@@ -236,7 +237,7 @@ class VllmEngine:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:
                 generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            around = RequestExtras(self._adapter(request.adapter), trace, rendered)
+            around = RequestExtras(self._adapter(request), trace, rendered)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
@@ -318,7 +319,7 @@ class VllmEngine:
         return [task.result() for task in tasks], sum(len(request.prompt_token_ids) for request in requests)
 
     def _around(self, request: GenerationRequest) -> RequestExtras:
-        return RequestExtras(self._adapter(request.adapter), observed().trace)
+        return RequestExtras(self._adapter(request), observed().trace)
 
     async def _outputs(self, core: VllmCore, requests: Sequence[Any]) -> list[Any]:
         """The outputs to requests for one token. Raises EngineError."""

@@ -90,6 +90,7 @@ SUPPORTED = frozenset(
         "kv_transfer_params",
         "data_parallel_rank",
         "skip_special_tokens",
+        "lora",
     }
 )
 """The fields of `Sampling` that are supported."""

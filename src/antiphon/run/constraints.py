@@ -5,7 +5,7 @@ the answer is complete, and its end reports the violations.
 """
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from antiphon.constrain.grammar_ir import GrammarIR
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
-from antiphon.core.turn import CallMode, PromptEnding, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Adapter, CallMode, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import MAX_CHARACTERS_PER_TOKEN, Capabilities
 from antiphon.run.schemas import Schemas, schemas_of
 
@@ -46,6 +46,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,),
     "beam_width": (1,),
     "skip_special_tokens": (True,),
+    "lora": ((),),
 }
 """Values without effect: they are accepted by every engine."""
 
@@ -54,6 +55,7 @@ _SEARCHED = frozenset(
         *("beam_width", "length_penalty", "max_tokens", "stop_token_ids", "ignore_eos"),
         *("logprobs", "prompt_logprobs", "priority", "cache_salt", "data_parallel_rank"),
         *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "skip_special_tokens"),
+        "lora",
     }
 )
 """Parameters that can be combined with a beam search.
@@ -115,7 +117,16 @@ def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
             )
             raise RequestError(f"'{wire}' {why}. Leave it out.", param=wire)
         neutral[name] = default
+    if sampling.lora and not capabilities.scales_adapters:
+        _check_single(sampling.lora)
     return replace(sampling, **neutral) if neutral else sampling
+
+
+def _check_single(lora: Sequence[Adapter]) -> None:
+    """Refuse what an engine cannot do that applies one adapter to a generation, as it is."""
+    if len(lora) > 1 or lora[0].scale != 1:
+        message = "The engine of this model takes one adapter for a request, with the scale 1. Name one."
+        raise RequestError(message, param="lora")
 
 
 _NO_SAMPLING = Sampling()

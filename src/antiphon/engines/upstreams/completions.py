@@ -80,12 +80,13 @@ _VLLM = _OPENAI | {
     "length_penalty",
     "kv_transfer_params",
     "skip_special_tokens",
+    "lora",
 }
 
 _NOT_SENT = frozenset(
     {
         *("priority", "max_tokens", "logprobs", "prompt_logprobs", "beam_width", "length_penalty"),
-        "skip_special_tokens",
+        *("skip_special_tokens", "lora"),
     }
 )
 """Not sent as they are: requests wait on this server; the others have special fields."""
@@ -283,7 +284,7 @@ class CompletionsServer:
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
-        body = {**self._fixed, "prompt": prompt, **self._request_fields(request)}
+        body = {**self._fixed, **adapter_field(request), "prompt": prompt, **self._request_fields(request)}
         if _decodes_elsewhere(request.sampling):
             body |= _NOT_STREAMED
         return self.path, msgspec.json.encode(body)
@@ -322,6 +323,7 @@ class CompletionsServer:
         ids, sampling = request.prompt.ids, request.sampling
         count = sampling.prompt_logprobs or 0
         body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": count}
+        body |= adapter_field(request)
         if sampling.cache_salt is not None:
             body["cache_salt"] = sampling.cache_salt
         answer = await post(self.path, body, _ScoredAnswer)
@@ -342,6 +344,7 @@ class CompletionsServer:
             raise RequestError(message, param="stop_token_ids")
         body: dict[str, Any] = {
             **self._fixed,
+            **adapter_field(request),
             **_NOT_STREAMED,
             "prompt": request.prompt.ids,
             "max_tokens": request.max_tokens,
@@ -376,6 +379,11 @@ class CompletionsServer:
     def reader(self, request: GenerationRequest) -> "CompletionsReader":
         kind = FullAnswerReader if _decodes_elsewhere(request.sampling) else CompletionsReader
         return kind(request, self._decode, counted=not self._flavour.tokens)
+
+
+def adapter_field(request: GenerationRequest) -> Mapping[str, Any]:
+    """The model of a request with an adapter, which is a model of its own to vLLM's server."""
+    return {"model": request.sampling.lora[0].name} if request.sampling.lora else {}
 
 
 def hides_special_tokens(request: GenerationRequest) -> bool:
