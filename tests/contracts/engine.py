@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import (
     BeamSearcher,
     Engine,
@@ -44,6 +45,9 @@ LONG = 200
 
 STEPS = 0.05
 """Seconds that engines take many steps in: time for calls that must not come."""
+
+NOISE = 0.05
+"""The difference of log probabilities by rounding, where prompts are computed in other batches."""
 
 _late: list[str] = []
 """Calls of receivers after the end: what is raised in the event loop's callbacks fails no test."""
@@ -654,3 +658,60 @@ class EngineContract:
         await asyncio.sleep(0)
         assert unheard.calls == 0
         assert engine.load.idle
+
+
+class AdapterContract:
+    """Inherit, and give it an `engine` with two adapters, and one slot.
+
+    They change what the model says. What was computed with other adapters, or without any, must not be used.
+    """
+
+    prompt: str
+    """A text that the engine continues, long enough that its engine keeps what it has computed of it."""
+
+    other: str
+    """Another one, which begins otherwise."""
+
+    names: tuple[str, str]
+
+    async def said(self, engine: Engine, lora: tuple[Adapter, ...] | None, prompt: str = "") -> str:
+        return (await self.measured(engine, lora, prompt))[0]
+
+    async def measured(
+        self, engine: Engine, lora: tuple[Adapter, ...] | None, prompt: str = ""
+    ) -> tuple[str, list[float | None]]:
+        """The text, and how likely its tokens were, which changes even if the text stays the same."""
+        sampling = greedy(engine, lora=lora, logprobs=0)
+        chunks = await chunks_of(engine, prompt or self.prompt, 8, sampling=sampling)
+        return text_of(chunks), [token.logprob for token in tokens_of(chunks)]
+
+    async def test_an_answer_depends_on_its_own_adapters_only(self, engine: Engine) -> None:
+        first, second = self.names
+        sets = (None, (Adapter(first),), (Adapter(second),))
+        alone = [await self.measured(engine, lora) for lora in sets]
+        assert len({text for text, _ in alone}) == 3
+        assert await self.said(engine, ()) == alone[0][0], "no adapters are the model itself"
+        for before, (now, (text, likely)) in product(sets, zip(sets, alone, strict=True)):
+            if before != now:
+                await self.said(engine, before)
+                measured = [await self.measured(engine, now)]
+                await self.said(engine, before)
+                await self.said(
+                    engine, now, self.other
+                )  # it takes the slot; the prompt may be kept elsewhere
+                measured.append(await self.measured(engine, now))
+                assert measured == [(text, pytest.approx(likely, abs=NOISE))] * 2, (before, now)
+
+    async def test_several_are_applied_each_with_its_scale(self, engine: Engine) -> None:
+        if not engine.card.capabilities.scales_adapters:
+            pytest.skip("one, as it is")
+        first, second = self.names
+        itself = await self.said(engine, ())
+        scaled = {
+            scales: await self.said(engine, (Adapter(first, scales[0]), Adapter(second, scales[1])))
+            for scales in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-1.0, 0.0))
+        }
+        assert len({*scaled.values(), itself}) == 5
+        assert await self.said(engine, (Adapter(first),)) == scaled[1.0, 0.0]
+        assert await self.said(engine, (Adapter(second), Adapter(first))) == scaled[1.0, 1.0]
+        assert await self.said(engine, (Adapter(first, 1e-6),)) == itself

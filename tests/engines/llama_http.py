@@ -1,9 +1,9 @@
-"""llama.cpp's own HTTP server, which is what llama-server is, as a process: `python llama_http.py FILE SLOTS CONTEXT`."""
+"""llama.cpp's own HTTP server, which is what llama-server is, as a process."""
 
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,10 +21,11 @@ def serving(model: Path, *, slots: int, context: int, encoder: Path | None = Non
 
 @contextmanager
 def running(
-    model: Path, *, slots: int, context: int, encoder: Path | None = None
+    model: Path, *, slots: int, context: int, encoder: Path | None = None, adapters: Sequence[Path] = ()
 ) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """The URL of a server and its process, which is killed in the end."""
     command = [sys.executable, __file__, str(model), str(slots), str(context), str(encoder or "")]
+    command += map(str, adapters)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         try:
             assert process.stdout is not None
@@ -35,10 +36,11 @@ def running(
             process.kill()
 
 
-def main(model: str, slots: int, context: int, encoder: str) -> None:
+def main(model: str, slots: int, context: int, encoder: str, *adapters: str) -> None:
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.mmproj.path = encoder
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 0.0) for path in adapters]
     settings = {
         "n_ctx": context * slots,
         "n_parallel": slots,
@@ -56,4 +58,4 @@ def main(model: str, slots: int, context: int, encoder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

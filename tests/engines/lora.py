@@ -6,12 +6,15 @@ from random import Random
 
 _STRING, _FLOAT = 8, 6
 _ALIGNMENT = 32
-_LAYER = "blk.29.ffn_down.weight"
 _INPUTS, _OUTPUTS, _RANK = 1536, 576, 2
 
 
-def write_lora(path: Path, seed: int) -> Path:
-    """An adapter of one matrix of the last layer, filled by chance."""
+def write_lora(path: Path, seed: int, layer: int = 29) -> Path:
+    """An adapter of one matrix of a layer, the last of thirty, filled by chance.
+
+    One of an earlier layer also changes what is kept of a prompt.
+    """
+    matrix = f"blk.{layer}.ffn_down.weight"
     rng = Random(seed)
     facts = {
         "general.architecture": "llama",
@@ -19,7 +22,7 @@ def write_lora(path: Path, seed: int) -> Path:
         "adapter.type": "lora",
         "adapter.lora.alpha": float(_RANK),
     }
-    sizes = {f"{_LAYER}.lora_a": (_INPUTS, _RANK), f"{_LAYER}.lora_b": (_RANK, _OUTPUTS)}
+    sizes = {f"{matrix}.lora_a": (_INPUTS, _RANK), f"{matrix}.lora_b": (_RANK, _OUTPUTS)}
     head = b"GGUF" + struct.pack("<IQQ", 3, len(sizes), len(facts))
     for key, value in facts.items():
         head += _text(key)

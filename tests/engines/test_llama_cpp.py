@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from antiphon.core.chunks import FinishReason
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines import llama_process
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.gguf import read_metadata
@@ -29,6 +29,7 @@ from antiphon.engines.llama_request import request_of as llama_request
 from antiphon.engines.models import resolve
 from antiphon.engines.samplers import LLAMA_ORDER
 from tests.contracts.engine import (
+    AdapterContract,
     Collected,
     EngineContract,
     chunks_of,
@@ -73,6 +74,18 @@ async def able():
         yield engine
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adapted(shallow_model, tmp_path_factory):
+    """An engine with one slot and two adapters."""
+    engine = LlamaCppEngine(shallow_model, Options(context=512, parallel=1, threads=1))
+    folder = tmp_path_factory.mktemp("adapters")
+    for seed, name in enumerate(("first", "second"), 1):
+        await engine.load_adapter(name, str(write_lora(folder / f"{name}.gguf", seed, layer=0)))
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
 class TestContract(EngineContract):
     prompt = chat("Tell a long story about a fox.")
     others = tuple(chat(f"What is the capital of {country}?") for country in ("France", "Japan", "Peru"))
@@ -84,6 +97,16 @@ class TestContract(EngineContract):
 
     async def test_many_at_once_do_not_mix(self, able):
         await super().test_many_at_once_do_not_mix(able)
+
+
+class TestAdapters(AdapterContract):
+    prompt = chat("Remember this: " + "the quick brown fox jumps over the lazy dog. " * 6)
+    other = chat("Recipes of bread need flour and water and salt. " * 6)
+    names = ("first", "second")
+
+    @pytest.fixture
+    def engine(self, adapted):
+        return adapted
 
 
 async def test_tokens_for_filling_in_are_those_that_the_file_names(engine, shallow_model, monkeypatch):
@@ -469,6 +492,10 @@ async def test_the_port_is_for_this_server_alone(process):
 # Adapters, and what each of our options becomes
 
 
+def lora(name):
+    return None if name is None else (Adapter(name),)
+
+
 async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_path):
     first, second = (str(write_lora(tmp_path / f"{seed}.gguf", seed)) for seed in (1, 2))
     engine = LlamaCppEngine(resolve(None), Options(context=256, parallel=2, threads=1))
@@ -484,7 +511,7 @@ async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_pa
         await engine.load_adapter("second", second)
 
         texts = {
-            name: text_of(await chunks_of(engine, prompt, 8, adapter=name))
+            name: text_of(await chunks_of(engine, prompt, 8, sampling=greedy(lora=lora(name))))
             for name in (None, "first", "second")
         }
         whole = await running.whole()
@@ -494,8 +521,8 @@ async def test_adapters_are_used_by_name_and_come_and_go_beside_what_runs(tmp_pa
             await engine.load_adapter("third", str(resolve(None)))
         await engine.unload_adapter("first")
         with pytest.raises(EngineError, match="'first' is not loaded"):
-            await chunks_of(engine, prompt, 8, adapter="first")
-        again = text_of(await chunks_of(engine, prompt, 8, adapter="second"))
+            await chunks_of(engine, prompt, 8, sampling=greedy(lora=lora("first")))
+        again = text_of(await chunks_of(engine, prompt, 8, sampling=greedy(lora=lora("second"))))
     finally:
         await engine.stop()
     assert raised.value.param == refused.value.param == "lora_path"
@@ -613,8 +640,13 @@ async def test_adapters_of_generations_are_known(tmp_path):
     await engine.start()
     try:
         idle = await engine.cache_figures()
-        async with running(engine, await request_of(engine, "Hi", 200, adapter="b")):
-            engine.generate(await request_of(engine, "Hi", 1, adapter="a"), waiting := Collected())
+        async with running(
+            engine, await request_of(engine, "Hi", 200, sampling=Sampling(lora=(Adapter("b"),)))
+        ):
+            engine.generate(
+                await request_of(engine, "Hi", 1, sampling=Sampling(lora=(Adapter("a"),))),
+                waiting := Collected(),
+            )
             busy = await engine.cache_figures()
         await waiting.whole()
     finally:

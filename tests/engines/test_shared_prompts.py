@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import CLIENT
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.shared_prompts import SHARED_TOKENS, SharedPrompts, common_length
 from tests.contracts.engine import until
@@ -20,7 +20,7 @@ LONG = 0.2
 
 def request_of(*rest, begin=BEGIN, **fields):
     media = fields.pop("media", ())
-    sampling = Sampling(seed=fields.pop("seed", None))
+    sampling = Sampling(seed=fields.pop("seed", None), lora=fields.pop("lora", None))
     return GenerationRequest(
         prompt=Prompt("", (*begin, *rest), media), sampling=sampling, max_tokens=9, **fields
     )
@@ -102,11 +102,12 @@ async def test_it_does_not_wait_if_an_idle_slot_has_as_much_of_it():
     [
         request_of(begin=BEGIN[1:]),
         request_of(begin=BEGIN[: SHARED_TOKENS - 1]),
-        request_of(adapter="0"),
+        request_of(lora=(Adapter("sql"),)),
+        request_of(lora=(Adapter("sql", 0.5),)),
         request_of(seed=1),
         request_of(media=(MediaPart(MediaKind.IMAGE, "", "image/png", b""),)),
     ],
-    ids=["another beginning", "a short one", "an adapter", "a seed", "media"],
+    ids=["another beginning", "a short one", "an adapter", "its scale", "a seed", "media"],
 )
 async def test_it_waits_for_none_that_it_could_not_use(other):
     for requests in ((request_of(1), other), (other, request_of(1))):

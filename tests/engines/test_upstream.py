@@ -19,7 +19,7 @@ from antiphon.core.constraint import Gbnf, StructuralTag
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines import samplers
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.scripted import TEMPLATE as CHATML
@@ -202,6 +202,43 @@ async def test_log_probabilities_name_tokens_whose_text_is_asked_for():
     top = (Candidate(49, " text", -1.2), Candidate(504, " text", -1.6))
     assert chunks[0].tokens == (Token(504, "The", -1.6, top),)
     assert text_of(chunks) == 'The phrase "The'  # what came while it was asked is not lost
+
+
+WITH_ADAPTERS = {
+    "/v1/models": [
+        answer(
+            200,
+            {
+                "data": [
+                    {"id": "smol", "owned_by": "vllm", "root": "/models/smol", "max_model_len": 2048},
+                    {"id": "sql", "owned_by": "vllm", "root": "/loras/sql", "parent": "smol"},
+                    {"id": "tone", "owned_by": "vllm", "root": "/loras/tone", "parent": "smol"},
+                ]
+            },
+        )
+    ]
+}
+
+
+async def test_an_adapter_of_vllm_is_asked_for_as_the_model_that_it_is_there():
+    sampling = Sampling(lora=(Adapter("tone"),), beam_width=1, prompt_logprobs=0)
+    adapted, plain = (replace(REQUEST, sampling=each) for each in (sampling, Sampling(lora=())))
+    answers = WITH_ADAPTERS | {"/v1/completions": stream(LAST, DONE)}
+    async with canned({**VLLM, **answers}) as server:
+        engine = await started(server)
+        assert engine.card.adapters == ("sql", "tone")
+        for request in (adapted, plain):
+            await generated(engine, request)
+        for ask in (engine.score_prompt, engine.search):
+            with pytest.raises(EngineError):  # what is answered is no such answer
+                await ask(adapted)
+        await engine.stop()
+        other = await started(server, upstream_model="sql")
+        assert other.card.adapters == ()
+        await other.stop()
+    asked = [each.body for each in server.asked if each.path == "/v1/completions"]
+    assert [body["model"] for body in asked if body.get("prompt")] == ["tone", "smol", "tone", "tone"]
+    assert not any("lora" in body for body in asked)
 
 
 def scoring(*prompt_logprobs):

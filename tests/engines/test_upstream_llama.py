@@ -5,23 +5,26 @@ import pytest_asyncio
 
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines import llama_cpp
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.llama_cpp import LlamaCppEngine
 from antiphon.engines.models import resolve
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.contracts.engine import (
+    AdapterContract,
     EngineContract,
     chunks_of,
     finish_of,
     generated,
+    greedy,
     request_of,
     text_of,
     tokens_of,
     until,
 )
 from tests.engines import llama_http
+from tests.engines.lora import write_lora
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,6 +66,42 @@ class TestContract(EngineContract):
     @pytest.fixture
     def fresh(self, url):
         return engine_at(url, parallel=1)
+
+
+class TestAdapters(AdapterContract):
+    prompt = chat("Remember this: " + "the quick brown fox jumps over the lazy dog. " * 6)
+    other = chat("Recipes of bread need flour and water and salt. " * 6)
+    names = ("first", "second")
+
+    @pytest.fixture
+    def engine(self, adapted):
+        return adapted
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adapted(shallow_model, tmp_path_factory):
+    """A server with one slot and two adapters, which it does not apply by itself."""
+    folder = tmp_path_factory.mktemp("adapters")
+    files = [
+        write_lora(folder / f"{name}.gguf", seed, layer=0) for seed, name in enumerate(TestAdapters.names, 1)
+    ]
+    with llama_http.running(shallow_model, slots=1, context=CONTEXT, adapters=files) as (url, _):
+        engine = engine_at(url)
+        await engine.start()
+        yield engine
+        await engine.stop()
+
+
+async def test_adapters_have_the_names_of_their_files_and_prompts_are_cached_until_one_is_named(adapted):
+    assert adapted.card.adapters == TestAdapters.names
+    again = engine_at(adapted._options.model)  # one that has sent nothing yet
+    await again.start()
+    cached = []
+    for lora in (None, None, (Adapter("first"),), (Adapter("first"),), None):
+        chunks = await chunks_of(again, TestAdapters.prompt, 1, sampling=greedy(again, lora=lora))
+        cached.append(sum(chunk.cached_tokens for chunk in chunks) > 0)
+    await again.stop()
+    assert cached[1:] == [True, False, False, False]
 
 
 async def test_the_card_is_what_the_server_says(engine):

@@ -23,7 +23,7 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.observation import OBSERVATION, Observation
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines import vllm
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
@@ -357,7 +357,7 @@ async def test_prompts_with_images_get_the_adapter_for_images():
         (unseen, None, None),
         (unseen, "poet", "/poet"),
     ):
-        await generated(engine, GenerationRequest(prompt, 1, Sampling(), adapter=adapter))
+        await generated(engine, GenerationRequest(prompt, 1, Sampling(lora=adapter and (Adapter(adapter),))))
         chosen = llm_of(engine).input_processor.seen[-1].lora_request
         assert (chosen and chosen.lora_path) == path
     await engine.stop()
@@ -532,7 +532,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     assert engine.adapters == {"poet": "/poet"}
     await engine.load_adapter("poet", "/poet")  # once more: it may have changed
     assert [*llm_of(engine).engine_core.adapters.values()] == ["poet"]
-    assert (await asked(engine, adapter="poet")).lora_request.lora_path == "/poet"
+    assert (await asked(engine, Sampling(lora=(Adapter("poet"),)))).lora_request.lora_path == "/poet"
     assert (await asked(engine)).lora_request is None
     with pytest.raises(RequestError, match="No adapter found") as raised:
         await engine.load_adapter("other", "nowhere")
@@ -540,7 +540,7 @@ async def test_adapters_are_loaded_by_name_and_stay_when_it_is_started_again(eng
     await engine.unload_adapter("poet")
     assert (engine.adapters, llm_of(engine).engine_core.adapters) == ({}, {})
     with pytest.raises(EngineError, match="no adapter 'poet'"):
-        await asked(engine, adapter="poet")
+        await asked(engine, Sampling(lora=(Adapter("poet"),)))
 
 
 async def test_the_figures_of_the_cache_are_those_of_the_schedulers(engine):
@@ -550,7 +550,10 @@ async def test_the_figures_of_the_cache_are_those_of_the_schedulers(engine):
     llm_of(engine).vllm_config.lora_config = SimpleNamespace(default_mm_loras=None, max_loras=4)
     await engine.load_adapter("poet", "/poet")
     works = [
-        engine.generate(await request_of(engine, "a", 400, adapter=adapter), Collected())
+        engine.generate(
+            await request_of(engine, "a", 400, sampling=Sampling(lora=adapter and (Adapter(adapter),))),
+            Collected(),
+        )
         for adapter in ("poet", None, None, "poet")  # the last waits
     ]
     core.held = False

@@ -15,7 +15,7 @@ import pytest_asyncio
 from antiphon.core.chunks import Finish, FinishReason
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyError, RequestError
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options, VllmEngine
 from antiphon.engines.vllm_core import engine_args, workers_of
@@ -25,6 +25,7 @@ from tests.contracts.engine import (
     chunks_of,
     finish_of,
     generated,
+    greedy,
     request_of,
     running,
     text_of,
@@ -347,12 +348,13 @@ async def test_an_adapter_changes_what_is_written(one, tmp_path):
         await engine.load_adapter("noise", str(tmp_path))
         prompt = TestContract.prompt
         [plain, again, noisy] = [
-            text_of(await chunks_of(engine, prompt, 12, adapter=adapter)) for adapter in (None, None, "noise")
+            text_of(await chunks_of(engine, prompt, 12, sampling=greedy(engine, lora=lora)))
+            for lora in (None, (), (Adapter("noise"),))
         ]
         assert plain == again != noisy
         await engine.unload_adapter("noise")
         with pytest.raises(EngineError, match="no adapter 'noise'"):
-            await chunks_of(engine, prompt, 3, adapter="noise")
+            await chunks_of(engine, prompt, 3, sampling=greedy(engine, lora=(Adapter("noise"),)))
     finally:
         await engine.stop()
 

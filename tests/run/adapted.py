@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.scripted import ScriptedEngine
@@ -33,8 +35,11 @@ class Engine(ScriptedEngine):
 class Adapted(Engine):
     """Takes adapters."""
 
-    def __init__(self, output: str = "Hi", **options: Any) -> None:
+    def __init__(self, output: str = "Hi", *, scales_adapters: bool = True, **options: Any) -> None:
         super().__init__(output, **options)
+        able = self.card.capabilities
+        able = replace(able, sampling=able.sampling | {"lora"}, scales_adapters=scales_adapters)
+        self.card = replace(self.card, capabilities=able)
         self.adapters: dict[str, str] = {}
 
     async def load_adapter(self, name: str, path: str) -> None:
@@ -46,5 +51,5 @@ class Adapted(Engine):
         del self.adapters[name]
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
-        assert request.adapter is None or request.adapter in self.adapters
+        assert all(adapter.name in self.adapters for adapter in request.sampling.lora or ())
         return super().generate(request, receiver)

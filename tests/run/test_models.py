@@ -16,7 +16,7 @@ from antiphon.core.errors import (
     RequestError,
 )
 from antiphon.core.limits import Limits
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import KeepLoaded, Models
@@ -362,7 +362,7 @@ async def test_an_adapter_is_a_model_of_its_own() -> None:
     assert await said(models, "sql") == "Hi"
     assert await said(models, "b") == "Hi"
 
-    assert [request.adapter for request in engine.seen] == ["sql", None]
+    assert [request.sampling.lora for request in engine.seen] == [(Adapter("sql"),), None]
     assert models.names == ("a", "b", "sql")
     entry = models.entry("sql")
     assert (entry.parent, entry.root) == ("b", "/sql.gguf")

@@ -154,7 +154,6 @@ REFUSED: Mapping[str, str] = {
     "logits_processors": _NO_EXTENSION,
     "logprob_token_ids": "Use 'top_logprobs'.",
     "logprobs": "Use 'include': ['message.output_text.logprobs'] and 'top_logprobs'.",
-    "lora": _NO_EXTENSION,
     "max_tool_calls": _IN_CHAT_OR_RESPONSES,
     "media_fallback": _IN_CHAT_OR_RESPONSES,
     "media_io_kwargs": _NO_EXTENSION,

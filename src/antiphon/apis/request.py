@@ -22,6 +22,8 @@ MAX_BREAKERS = 64
 """The most `dry_sequence_breakers` in one request."""
 MAX_SAMPLERS = 32
 """The most `samplers` in one request."""
+MAX_ADAPTERS = 64
+"""The most adapters that one request may name."""
 MAX_METADATA = 16
 """The most `metadata` of one request; keys have up to 64 characters, values up to 512."""
 
@@ -32,6 +34,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Scale = Annotated[float, Meta(ge=-100, le=100)]
 Count = Annotated[int, Meta(ge=0)]
 CountOrAll = Annotated[int, Meta(ge=-1)]
 """-1 means all."""
@@ -117,6 +120,14 @@ class StructuredOutputs(Struct):
     whitespace_pattern: str | None = None
 
 
+class ScaledAdapter(Struct, omit_defaults=True):
+    """A LoRA adapter of the model, by its number as in llama-server, or by its name; and its scale."""
+
+    id: Count | None = None
+    name: NonEmptyStr | None = None
+    scale: Scale = 1.0
+
+
 MediaFallback = Literal["error", "note"]
 """What to do with media that the model does not take: an error, or a note in their place."""
 
@@ -187,6 +198,7 @@ class SamplingParams(SampledFields, kw_only=True):
     include_stop_str_in_output: bool | None = None
     truncate_prompt_tokens: CountOrAll | None = None
     truncation_side: str | None = None
+    lora: Annotated[list[ScaledAdapter], Meta(max_length=MAX_ADAPTERS)] | None = None
     request_id: NonEmptyStr | None = None
     deadline_seconds: Seconds | None = None
     structured_outputs: StructuredOutputs | None = None

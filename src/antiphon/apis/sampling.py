@@ -1,14 +1,14 @@
 """The parameters of a request for sampling, length and stop strings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.apis.request import Count, Request, SampledFields, SamplingParams
+from antiphon.apis.request import Count, Request, SampledFields, SamplingParams, ScaledAdapter
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Sampling
+from antiphon.core.turn import Adapter, Sampling
 
 T = TypeVar("T")
 
@@ -74,7 +74,21 @@ def shared_sampling(request: SamplingParams, *, max_tokens: int | None, logprobs
     given |= _dynamic_temperature(request)
     for name in _READ.keys() & given.keys():
         given[name] = _READ[name](given[name])
-    return Sampling(max_tokens=max_tokens, logprobs=logprobs, **given)
+    return Sampling(max_tokens=max_tokens, logprobs=logprobs, lora=adapters(request.lora), **given)
+
+
+def adapters(lora: Sequence[ScaledAdapter] | None) -> tuple[Adapter, ...] | None:
+    """The adapters that a request names. Raises RequestError."""
+    if lora is None:
+        return None
+    read: list[Adapter] = []
+    for index, entry in enumerate(lora):
+        name = entry.name if entry.id is None else entry.id
+        if name is None or None not in (entry.name, entry.id):
+            message = f"'lora[{index}]' must say which adapter it is: by 'id' or by 'name', one of both."
+            raise RequestError(message, param="lora")
+        read.append(Adapter(name, entry.scale))
+    return (*read,)
 
 
 def _dynamic_temperature(request: SamplingParams) -> dict[str, float]:

@@ -155,6 +155,16 @@ class ToolChoice(Struct, frozen=True):
         return MAX_DEMANDED_CALLS if self.calling is CallMode.REQUIRED else None
 
 
+class Adapter(Struct, frozen=True):
+    """A LoRA adapter of a generation: its name, or its number among those of the model, and its scale.
+
+    The scale is the factor of its weights: 1 is the adapter as it was trained, below 0 its opposite.
+    """
+
+    name: str | int
+    scale: float = 1.0
+
+
 class Sampling(Struct, frozen=True):
     """The sampling parameters. None, or an empty value, selects the engine's default.
 
@@ -172,7 +182,9 @@ class Sampling(Struct, frozen=True):
     value means later. Prompts with different `cache_salt` share no cache. `beam_width` requests a beam
     search. Only `allowed_token_ids` are generated. `vllm_xargs` and `kv_transfer_params` are passed on to
     vLLM's plugins and its KV connector; `data_parallel_rank` selects one of its ranks. Special tokens that
-    are not markers of the dialect are part of the text only if `skip_special_tokens` is false.
+    are not markers of the dialect are part of the text only if `skip_special_tokens` is false. `lora` are the
+    adapters of the generation, all of them: without any it is the model's own, and None is what its server
+    was started with.
     """
 
     temperature: float | None = None
@@ -231,6 +243,7 @@ class Sampling(Struct, frozen=True):
     kv_transfer_params: Mapping[str, Any] = {}
     data_parallel_rank: int | None = None
     skip_special_tokens: bool | None = None
+    lora: tuple[Adapter, ...] | None = None
 
 
 class PromptEnding(Enum):

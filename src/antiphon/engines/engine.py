@@ -128,6 +128,8 @@ class Capabilities(Struct, frozen=True):
     """The tasks that it supports. Servers of several models may refuse a task that not all models have."""
     embedding: frozenset[str] = frozenset()
     """The parameters of an `EmbeddingRequest` that it supports: `ids`, `dimensions`, `truncate`."""
+    scales_adapters: bool = False
+    """A generation may have several adapters, each with its scale; otherwise one, with the scale 1."""
 
 
 class ModelCard(Struct, frozen=True):
@@ -144,7 +146,8 @@ class ModelCard(Struct, frozen=True):
     makers recommend: they are sent if a request does not set them. `fill_in` are the texts of the tokens
     before the prefix, the suffix and the middle of a gap,
     None if its file names none. `special_tokens` are the texts of others than `bos` and `eos`, as far as they
-    are known.
+    are known. `adapters` are the names of those that the model's server has loaded, by their numbers; those
+    of an engine with the methods of `Adapters` are there instead.
     """
 
     name: str
@@ -164,6 +167,7 @@ class ModelCard(Struct, frozen=True):
     fill_in: tuple[str, str, str] | None = None
     special_tokens: frozenset[str] = frozenset()
     conversation_template: ConversationTemplate | None = None
+    adapters: tuple[str, ...] = ()
 
 
 class Prompt(Struct, frozen=True):
@@ -221,7 +225,7 @@ class GenerationRequest(Struct, frozen=True):
     `max_tokens` is the rest of the context if the client set no limit. `preserve` holds the
     special tokens whose text the decoder must get. Of `sampling` only fields that the engine's capabilities
     name are set, and a `constraint` is of a kind that they name. An engine for conversations gets the
-    `conversation`, and an empty prompt. `adapter` is the name of a loaded one, see `Adapters`.
+    `conversation`, and an empty prompt.
     """
 
     prompt: Prompt
@@ -232,7 +236,6 @@ class GenerationRequest(Struct, frozen=True):
     answer_start: str = ""
     resumable: bool = False
     conversation: Conversation | None = None
-    adapter: str | None = None
 
 
 class Load(Struct, frozen=True):
@@ -331,7 +334,7 @@ class Adapters(Protocol):
 
     @property
     def adapters(self) -> Mapping[str, str]:
-        """The path of each by its name, which `GenerationRequest.adapter` uses."""
+        """The path of each by its name, which `Sampling.lora` uses, in the order of their numbers."""
         ...
 
     async def load_adapter(self, name: str, path: str) -> None:

@@ -5,7 +5,9 @@ llama-server (`upstream`). A process that ends unexpectedly is started again.
 
 Adapters are loaded with the model: to load or unload one, the model is loaded a second time while the first
 process runs, which ends after its last answer. Weights are mapped from the file, so the two processes share
-them.
+them. llama.cpp knows adapters by their numbers, and each request says the scale of every one: for a request
+that says nothing, llama.cpp would go on with what a slot has computed with other adapters. Prompts outside of
+slots it finds whatever they were computed with, so a process with adapters keeps none there.
 """
 
 import asyncio
@@ -32,6 +34,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
+from antiphon.core.turn import Adapter
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
 from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
@@ -361,7 +364,7 @@ class LlamaCppEngine:
             "cache_type_k": options.kv_type,
             "cache_type_v": options.kv_type,
             "flash_attn_type": _FLASH[options.flash_attention],
-            "cache_ram_mib": PROMPT_CACHE_MIB,
+            "cache_ram_mib": 0 if adapters else PROMPT_CACHE_MIB,
             "lora_adapters": [*adapters.values()],
             "hostnames": ["127.0.0.1"],
             "port": 0,
@@ -396,6 +399,7 @@ class LlamaCppEngine:
         template = facts.get("tokenizer.chat_template")
         return replace(
             card,
+            adapters=(),  # here they come and go
             name=self._name or self._path.stem,
             chat_template=str(template) if template else None,
             known_as=names(facts, self._path),
@@ -493,14 +497,17 @@ class LlamaCppEngine:
 
         Its text consists of whole characters; tokens whose ids are lost are `UNKNOWN_ID`.
         """
-        running, adapter = self._running, request.adapter
+        running = self._running
         if running is None:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
-        if adapter is not None:  # llama.cpp identifies it by its index
-            if adapter not in running.adapters:
-                gone = EngineError(f"The adapter '{adapter}' is not loaded any more.")
+        scales = {adapter.name: adapter.scale for adapter in request.sampling.lora or ()}
+        for name in scales:
+            if name not in running.adapters:
+                gone = EngineError(f"The adapter '{name}' is not loaded any more.")
                 return asyncio.get_running_loop().call_soon(receiver.fail, gone)
-            request = replace(request, adapter=str([*running.adapters].index(adapter)))
+        if running.adapters:
+            lora = (*(Adapter(n, scales.get(name, 0.0)) for n, name in enumerate(running.adapters)),)
+            request = replace(request, sampling=replace(request.sampling, lora=lora))
         return running.client.generate(request, receiver)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:

@@ -13,6 +13,7 @@ import msgspec
 
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
+from antiphon.core.turn import Adapter
 from antiphon.engines.engine import GenerationRequest
 from antiphon.engines.samplers import fields_of
 
@@ -57,12 +58,17 @@ def request_of(request: GenerationRequest) -> bytes:
         "preserved_tokens": sorted(request.preserve) or None,
         **fields_of(request, COLUMN),
         **_grammar(request.constraint),
-        "lora": None if request.adapter is None else [{"id": int(request.adapter), "scale": 1.0}],
+        "lora": None if request.sampling.lora is None else [_scaled(one) for one in request.sampling.lora],
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
         "return_tokens": True,
     }
     return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+
+
+def _scaled(adapter: Adapter) -> Mapping[str, Any]:
+    """An adapter, which llama.cpp knows by its number."""
+    return {"id": adapter.name, "scale": adapter.scale}
 
 
 def _grammar(constraint: object) -> Mapping[str, Any]:

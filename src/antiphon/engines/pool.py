@@ -407,9 +407,9 @@ class _Guarded:
 
 
 def _blocks(request: GenerationRequest) -> Iterator[int]:
-    """The hashes of the blocks of a prompt, each including all text before it, and the cache salt."""
+    """The hashes of the blocks of a prompt, each including all text before it, salt and adapters."""
     ids = request.prompt.ids
-    before = hash(request.sampling.cache_salt)
+    before = hash((request.sampling.cache_salt, request.sampling.lora))
     for start in range(0, min(len(ids), BLOCK * MAX_BLOCKS) - BLOCK + 1, BLOCK):
         before = hash((before, ids[start : start + BLOCK]))
         yield before
@@ -440,5 +440,11 @@ def _common(pool_card: ModelCard | None, card: ModelCard, name: str) -> ModelCar
         media_remedy=pool.media_remedy or replica.media_remedy,
         tasks=pool.tasks & replica.tasks,
         embedding=pool.embedding & replica.embedding,
+        scales_adapters=pool.scales_adapters and replica.scales_adapters,
     )
-    return replace(pool_card, context=min(pool_card.context, card.context), capabilities=common)
+    return replace(
+        pool_card,
+        context=min(pool_card.context, card.context),
+        capabilities=common,
+        adapters=tuple(name for name in pool_card.adapters if name in card.adapters),
+    )

@@ -146,6 +146,7 @@ def _llama_samplers(name: str, value: tuple[str, ...], request: GenerationReques
 
 
 _NOT_VLLM = _no("only vLLM has it", "vllm_xargs", "kv_transfer_params", "data_parallel_rank")
+_NO_ADAPTERS = _no("it takes no adapters", "lora")
 _NO_SEARCH = _no("it has no beam search", "beam_width", "length_penalty")
 _EXLLAMAV2 = ("tfs", "top_a", "skew", "smoothing_factor", "cfg_scale", "negative_prompt")
 """The samplers that ExLlamaV2 has, and no other engine."""
@@ -175,7 +176,7 @@ _LLAMA: Column = {
     "ignore_eos": Taken("ignore_eos", write=_unless(False)),
     # It returns a token's probability only together with the most likely ones.
     "logprobs": Taken("n_probs", write=_changed(lambda count: max(count, 1))),
-    **_special("priority", "stop_token_ids", "skip_special_tokens", max_tokens="n_predict"),
+    **_special("priority", "stop_token_ids", "skip_special_tokens", "lora", max_tokens="n_predict"),
     **_no("it has no such sampler", *_EXLLAMAV2, "watermark"),
     "repetition_decay": "its penalties do not fade",
     "token_healing": "it reads prompts as they are",
@@ -208,7 +209,7 @@ _VLLM: Column = {
         *("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
         *("min_tokens", "ignore_eos", "logprobs", "stop_token_ids", "bad_words", "allowed_token_ids"),
         *("logit_bias", "seed", "prompt_logprobs", "length_penalty", "cache_salt", "priority"),
-        *("max_tokens", "kv_transfer_params", "data_parallel_rank", "skip_special_tokens"),
+        *("max_tokens", "kv_transfer_params", "data_parallel_rank", "skip_special_tokens", "lora"),
     ),
     "temperature": Taken("temperature", Range(0, 2)),
     "banned_tokens": Taken("logit_bias"),
@@ -226,7 +227,8 @@ _VLLM_SERVER: Column = {
     "top_p": Taken("top_p", write=_above_zero),
     "seed": Taken("seed", write=_modulo(2**63)),  # -1 would select a random seed
     **_special(
-        *("priority", "max_tokens", "prompt_logprobs", "beam_width", "length_penalty", "skip_special_tokens")
+        *("priority", "max_tokens", "prompt_logprobs", "beam_width", "length_penalty", "skip_special_tokens"),
+        "lora",
     ),
     "banned_tokens": "its API has biases of -100 at least, which do not ban a token for certain",
     "data_parallel_rank": "each rank of a server behind a URL is a replica",
@@ -249,6 +251,7 @@ _SGLANG: Column = {
         cache_salt="extra_key",
     ),
     **_NOT_OF_VLLM,
+    **_NO_ADAPTERS,
     **_NO_SEARCH,
     **_NOT_VLLM,
     "seed": "only some of its modes support it",
@@ -298,6 +301,7 @@ _TABBY_SHARED: Column = {
     "seed": "its API has none",
     "prompt_logprobs": "it does not return them",
     "cache_salt": "its API has none",
+    **_NO_ADAPTERS,
     **_NO_SEARCH,
     **_NOT_VLLM,
 }
@@ -369,6 +373,7 @@ _TGI: Column = {
     "prompt_logprobs": "it returns no alternatives to them",
     **_no("its API has no such list", "logit_bias", "banned_tokens", "bad_words", "allowed_token_ids"),
     **_no("its API has no such switch", "min_tokens", "ignore_eos", "cache_salt"),
+    **_NO_ADAPTERS,
     **_NO_SEARCH,
     **_NOT_VLLM,
 }
@@ -392,6 +397,7 @@ _OLLAMA: Column = {
         *("bad_words", "allowed_token_ids", "stop_token_ids", "min_tokens", "ignore_eos", "cache_salt"),
         *("prompt_logprobs", "skip_special_tokens"),
     ),
+    **_NO_ADAPTERS,
     **_NO_SEARCH,
     **_NOT_VLLM,
 }
@@ -413,6 +419,7 @@ _SCRIPTED: Column = {
     "prompt_logprobs": "it does not read prompts",
     "beam_width": "a script is played unchanged",
     "length_penalty": "a script is played unchanged",
+    "lora": "a script is played unchanged",
     **_NOT_VLLM,
 }
 

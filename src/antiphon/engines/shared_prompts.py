@@ -13,6 +13,7 @@ from contextvars import copy_context
 
 from msgspec import Struct
 
+from antiphon.core.turn import Adapter
 from antiphon.engines.engine import GenerationRequest
 
 SHARED_TOKENS = 256
@@ -20,15 +21,15 @@ SHARED_TOKENS = 256
 
 
 class _Content(Struct, frozen=True):
-    """The tokens in a slot, computed with an adapter."""
+    """The tokens in a slot, computed with these adapters."""
 
-    adapter: str | None
+    lora: tuple[Adapter, ...] | None
     ids: tuple[int, ...]
 
     def shared(self, other: "_Content") -> int:
         """The number of tokens that both begin with; 0 if there are few."""
         begin = slice(SHARED_TOKENS)
-        if self.adapter != other.adapter or self.ids[begin] != other.ids[begin]:
+        if self.lora != other.lora or self.ids[begin] != other.ids[begin]:
             return 0
         shared = common_length(self.ids, other.ids)
         return shared if shared >= SHARED_TOKENS else 0
@@ -107,6 +108,8 @@ class SharedPrompts:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
+        self.found = True
+        """The engine looks for prompts in its slots."""
         self._tickets: dict[PromptTicket, None] = {}  # in the order of their coming
         self._idle: list[_Content] = []  # of slots that are not in use; the last that became so is the last
 
@@ -118,8 +121,10 @@ class SharedPrompts:
     def ticket(self, request: GenerationRequest, start: Callable[[], None]) -> PromptTicket:
         """A ticket that calls `start` when the prompt of this request should be computed."""
         # A seed costs the cache (`llama_request`), and prompts with media are sent as text.
-        cached = request.sampling.seed is None and not request.prompt.media
-        return PromptTicket(self, _Content(request.adapter, request.prompt.ids if cached else ()), start)
+        cached = self.found and request.sampling.seed is None and not request.prompt.media
+        return PromptTicket(
+            self, _Content(request.sampling.lora, request.prompt.ids if cached else ()), start
+        )
 
     def enter(self, ticket: PromptTicket) -> None:
         """Start it, or let it wait."""

@@ -295,11 +295,8 @@ class UpstreamEngine:
         """The adapters in use, of which requests have the indexes in `names`."""
 
         def of(*, sent: bool) -> frozenset[str]:
-            return frozenset(
-                names[int(generation.adapter)]
-                for generation in self._generations
-                if generation.adapter is not None and generation.sent is sent
-            )
+            generations = (generation for generation in self._generations if generation.sent is sent)
+            return frozenset(names[number] for generation in generations for number in generation.adapters)
 
         return AdapterFigures(of(sent=True), of(sent=False), len(names))
 
@@ -409,7 +406,7 @@ class UpstreamEngine:
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
-        generation.prompt_tokens, generation.adapter = len(request.prompt.ids), request.adapter
+        generation.prompt_tokens, generation.adapters = len(request.prompt.ids), _numbers(request)
         generation.lookups = self._lookups
         self._generations[generation] = None
         enter = partial(self._enter, generation, request.sampling.priority or 0)
@@ -444,7 +441,7 @@ class _Generation(Exchange):
     permit: Permit | None = None
     prompt: PromptTicket | None = None
     prompt_tokens = 0
-    adapter: str | None = None
+    adapters: Sequence[int] = ()
     sent = False
     lookups: _Lookups
 
@@ -691,6 +688,12 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
     raise EngineError(
         f"The server at {options.model} {why}. {seen} Check the URL, or say what it is with --upstream-kind."
     )
+
+
+def _numbers(request: GenerationRequest) -> Sequence[int]:
+    """The numbers of the adapters that a request uses, of an engine that knows them by their numbers."""
+    used = (adapter.name for adapter in request.sampling.lora or () if adapter.scale)
+    return [name for name in used if isinstance(name, int)]
 
 
 def _missing_features_error(options: Options, kind: str) -> EngineError:

@@ -218,8 +218,9 @@ class VllmEngine:
         if adapter is not None and self._core is not None:
             await self._core.unload_adapter(adapter)
 
-    def _adapter(self, name: str | None) -> Any:
+    def _adapter(self, request: GenerationRequest) -> Any:
         """The adapter of a request; None if it has none. Raises EngineError for one that is not loaded."""
+        name = _adapter_of(request)  # `supported` refuses more than one, and other scales
         if name is None:
             return None
         if name not in self._loaded:
@@ -234,7 +235,7 @@ class VllmEngine:
             if request.max_tokens < 1:  # vLLM would refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
             reader = OutputReader(core.vocabulary, request)
-            generation = _Generation(self, receiver, reader, request.adapter)
+            generation = _Generation(self, receiver, reader, _adapter_of(request))
             trace = observed().trace
             generation.start = partial(self._start, core, generation, request, trace)
             generation.permit = self._admission.enter(
@@ -259,7 +260,7 @@ class VllmEngine:
             rendered = await core.rendered(request.prompt) if request.prompt.media else None
             if rendered is not None:
                 generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            adapter = self._adapter(request.adapter)
+            adapter = self._adapter(request)
             if adapter is None and rendered is not None:
                 adapter = self._of_images
             around = RequestExtras(adapter, trace, rendered)
@@ -344,7 +345,7 @@ class VllmEngine:
         return [task.result() for task in tasks], sum(len(request.prompt_token_ids) for request in requests)
 
     def _around(self, request: GenerationRequest) -> RequestExtras:
-        return RequestExtras(self._adapter(request.adapter), observed().trace)
+        return RequestExtras(self._adapter(request), observed().trace)
 
     async def _outputs(self, core: VllmCore, requests: Sequence[Any]) -> list[Any]:
         """The outputs to requests for one token. Raises EngineError."""
@@ -513,6 +514,11 @@ class _SingleOutput:
     def fail(self, error: AntiphonError) -> None:
         """There will be no output, because vLLM has ended."""
         self.take(None)
+
+
+def _adapter_of(request: GenerationRequest) -> str | None:
+    """The name of the adapter of a request."""
+    return str(request.sampling.lora[0].name) if request.sampling.lora else None
 
 
 def _card(core: VllmCore) -> ModelCard:

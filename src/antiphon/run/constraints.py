@@ -30,7 +30,7 @@ from antiphon.constrain.way_out import WaysOut
 from antiphon.core.constraint import Constraint, Gbnf
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
-from antiphon.core.turn import CallMode, PromptEnding, Sampling, ToolChoice, Turn
+from antiphon.core.turn import Adapter, CallMode, PromptEnding, Sampling, ToolChoice, Turn
 from antiphon.engines.engine import MAX_CHARACTERS_PER_TOKEN, Capabilities
 from antiphon.run.schemas import Schemas, schemas_of
 
@@ -64,6 +64,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,),
     "beam_width": (1,),
     "skip_special_tokens": (True,),
+    "lora": ((),),
 }
 """Values without effect: they are accepted by every engine."""
 
@@ -86,6 +87,7 @@ _SEARCHED = frozenset(
         *("beam_width", "length_penalty", "max_tokens", "stop_token_ids", "ignore_eos"),
         *("logprobs", "prompt_logprobs", "priority", "cache_salt", "data_parallel_rank"),
         *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "skip_special_tokens"),
+        "lora",
     }
 )
 """Parameters that can be combined with a beam search.
@@ -170,6 +172,8 @@ def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
             raise RequestError(f"'{wire}' {why}. Leave it out.", param=wire)
         neutral[name] = default
     _check_ranges(sampling, capabilities)
+    if sampling.lora and not capabilities.scales_adapters:
+        _check_single(sampling.lora)
     return replace(sampling, **neutral) if neutral else sampling
 
 
@@ -185,6 +189,13 @@ def _check_ranges(sampling: Sampling, capabilities: Capabilities) -> None:
         if value is not None and not within.admits(value):
             message = f"'{name}' is {value}, and the engine of this model takes {within}."
             raise RequestError(message, param=name)
+
+
+def _check_single(lora: Sequence[Adapter]) -> None:
+    """Refuse what an engine cannot do that applies one adapter to a generation, as it is."""
+    if len(lora) > 1 or lora[0].scale != 1:
+        message = "The engine of this model takes one adapter for a request, with the scale 1. Name one."
+        raise RequestError(message, param="lora")
 
 
 _NO_SAMPLING = Sampling()

@@ -226,6 +226,16 @@ class ServedModel:
         """The path of each adapter by its name."""
         return {} if self._adapters is None else self._adapters.adapters
 
+    @property
+    def adapter_names(self) -> Sequence[str]:
+        """The names of all adapters that a request may name, by their numbers.
+
+        Those that its server has loaded are no models of their own.
+        """
+        if self._adapters is not None:
+            return (*self._adapters.adapters,)
+        return () if self.model is None else self.model.card.adapters
+
     async def load_adapter(self, name: str, path: str) -> None:
         """Load an adapter. Raises RequestError if the engine takes none, or refuses this one; EngineError."""
         await self._require_adapters("lora_name").load_adapter(name, path)

@@ -27,12 +27,13 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Turn
+from antiphon.core.turn import Adapter, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.figures import CacheFigures
 from antiphon.engines.pool import ReplicaState
 from antiphon.model_tables import KEEP_ALL, KeepLoaded
+from antiphon.run.adapters import adapters_for
 from antiphon.run.failed_loads import RETRY_SECONDS, FailedLoads
 from antiphon.run.loading import ModelState, ServedModel
 from antiphon.run.model import Model, Prepared, PromptSize
@@ -309,6 +310,10 @@ class Models:
         await served.unload_adapter(name)
         log.info("adapter unloaded", name=name, model=served.names[0])
 
+    def adapter_names(self, name: str) -> Sequence[str]:
+        """The names of the adapters of the model of this name, by their numbers. Raises NotFoundError."""
+        return self._find(name)[0].adapter_names
+
     def _owner(self, adapter: str) -> ServedModel | None:
         return next((served for served in self._served if adapter in served.adapters), None)
 
@@ -426,6 +431,10 @@ class _Hold:
         self._models.release(self._served)
 
 
+def _with_lora(turn: Turn, lora: tuple[Adapter, ...]) -> Turn:
+    return replace(turn, sampling=replace(turn.sampling, lora=lora))
+
+
 def _may_use(name: str, match: tuple[ServedModel, str | None]) -> bool:
     """Whether the key of the request is for a model, by this name or by its own."""
     account = observed().account
@@ -479,10 +488,7 @@ class NamedModel:
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
     ) -> Prepared:
-        prepared = await self._model.prepare(self._completed(turn), ids, choices)
-        if self._adapter is None:
-            return prepared  # its turn is completed
-        return replace(prepared, model=self, request=replace(prepared.request, adapter=self._adapter))
+        return await self._model.prepare(self._adapted(self._completed(turn)), ids, choices)
 
     async def count(self, turn: Turn) -> PromptSize:
         async with self.in_use():
@@ -512,6 +518,29 @@ class NamedModel:
         async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:
             async for piece in pieces:
                 yield piece
+
+    def _adapted(self, turn: Turn) -> Turn:
+        """The turn with the adapters of its answer, by their names. Raises RequestError."""
+        served, own, lora = self._served, self._adapter, turn.sampling.lora
+        if lora is None:
+            return turn if own is None else _with_lora(turn, (Adapter(own),))
+        if "lora" not in self._model.card.capabilities.sampling:
+            return turn  # it is refused by this name
+        account = observed().account
+        if own is not None and not any(map(account.may_use, served.names)):
+            message = f"The key is for '{own}' only as it is, without other adapters. Leave it out."
+            raise RequestError(message, param="lora")
+        children = served.adapters
+
+        def may_use(name: str) -> bool:
+            return name not in children or account.may_use(name)
+
+        adapters = adapters_for(lora, served.adapter_names, own, may_use)
+        if len(adapters) == 1 and adapters[0].scale == 1 and adapters[0].name in children:
+            observed().served = str(adapters[0].name)  # as if the model had been called so
+        else:
+            observed().served = served.names[0]
+        return _with_lora(turn, adapters)
 
     def _completed(self, turn: Turn) -> Turn:
         """The turn with the model's defaults for parameters that are not set, and those that are forced."""

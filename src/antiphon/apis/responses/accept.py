@@ -19,12 +19,12 @@ from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
-from antiphon.apis.sampling import check, shared_sampling, stops, token_limit, variables
+from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
 from antiphon.apis.sealing import Signer
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import Item, Message, Role, Status, TextPart
-from antiphon.core.turn import PromptEnding, Turn
+from antiphon.core.turn import PromptEnding, Sampling, Turn
 
 LOGPROBS = "message.output_text.logprobs"
 LOGPROB_COPIES = 7
@@ -225,6 +225,7 @@ def _turn(
         template=request.chat_template,
         ending=_ending(shown),
         prompt_limit=request.truncate_prompt_tokens,
+        sampling=Sampling(lora=adapters(request.lora)),
         shorten=request.truncation == "auto",
         owner=context.owner,
         id=context.id,

@@ -56,7 +56,7 @@ def summary_turn(turn: Turn) -> Turn:
         tools=(),
         tool_choice=ToolChoice(),
         format=None,
-        sampling=Sampling(),
+        sampling=Sampling(lora=turn.sampling.lora),  # the model that summarises is the one that answers
         stop=(),
         ending=PromptEnding.ANSWER,
     )

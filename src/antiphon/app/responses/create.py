@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.apis.media import with_sources
+from antiphon.apis.request import ScaledAdapter
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
@@ -30,6 +31,7 @@ from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import DAY
 from antiphon.core.observation import observed
+from antiphon.run.adapters import name_of
 from antiphon.run.drive import Driver
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
@@ -70,6 +72,8 @@ async def begin(
     contents = app.contents(owner)
     request = await read_request(app, wire, owner, response_id, earlier, contents=contents)
     accepted = request.accepted
+    if wire.lora:  # a worker may answer it when other adapters are loaded, with other numbers
+        wire = replace(wire, lora=_named(wire.lora, app.models.adapter_names(wire.model)))
     if accepted.settings.store:
         conversation, size = accepted.settings.conversation, sum(len(item.payload) for item in accepted.items)
         into = None if conversation is None else conversation.id
@@ -79,6 +83,16 @@ async def begin(
         if isinstance(wire.input, list):
             wire = replace(wire, input=[with_sources(item, contents.reference_of) for item in wire.input])
     return Creation(app, wire, request)
+
+
+def _named(lora: Sequence[ScaledAdapter], names: Sequence[str]) -> list[ScaledAdapter]:
+    """The adapters by their names, those that exist."""
+    return [
+        adapter
+        if adapter.id is None or (name := name_of(adapter.id, names)) is None
+        else ScaledAdapter(name=name, scale=adapter.scale)
+        for adapter in lora
+    ]
 
 
 class Creation:

@@ -231,7 +231,7 @@ class CompletionsServer:
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         """Stop strings are not sent: the decoder above has to see them."""
         prompt = request.prompt.ids if self._flavour.tokens else request.prompt.text
-        body = {**self._fixed, "prompt": prompt, **self._request_fields(request)}
+        body = {**self._fixed, **adapter_field(request), "prompt": prompt, **self._request_fields(request)}
         if _decodes_elsewhere(request.sampling):
             body |= _NOT_STREAMED
         return self.path, msgspec.json.encode(body)
@@ -254,6 +254,7 @@ class CompletionsServer:
         ids, sampling = request.prompt.ids, request.sampling
         count = sampling.prompt_logprobs or 0
         body = {"model": self._fixed["model"], "prompt": ids, "max_tokens": 1, "prompt_logprobs": count}
+        body |= adapter_field(request)
         if sampling.cache_salt is not None:
             body["cache_salt"] = sampling.cache_salt
         answer = await post(self.path, body, _ScoredAnswer)
@@ -274,6 +275,7 @@ class CompletionsServer:
             raise RequestError(message, param="stop_token_ids")
         body: dict[str, Any] = {
             **self._fixed,
+            **adapter_field(request),
             **_NOT_STREAMED,
             "prompt": request.prompt.ids,
             "max_tokens": request.max_tokens,
@@ -323,6 +325,11 @@ def max_tokens_of(request: GenerationRequest, context: int, spare: int) -> int:
     size = len(request.prompt.ids)
     room = context - size
     return min(request.max_tokens, max(room - spare * size, room // 2, 1))
+
+
+def adapter_field(request: GenerationRequest) -> Mapping[str, Any]:
+    """The model of a request with an adapter, which is a model of its own to vLLM's server."""
+    return {"model": request.sampling.lora[0].name} if request.sampling.lora else {}
 
 
 def hides_special_tokens(request: GenerationRequest) -> bool:

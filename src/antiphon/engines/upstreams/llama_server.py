@@ -6,11 +6,17 @@ the server never gets more requests than that, because a request that waits ther
 
 A prompt with media is sent as text, with markers in their places: the server takes no media with tokens. A
 word joiner splits text of clients that looks like a special token.
+
+Adapters are those that the server was started with, under the names of their files. It finds what it has
+computed of a prompt whatever adapters it was computed with: in slots, if a request names none, and in its
+main memory. So after the first request that names some, no prompt is looked for there. Adapters by number are
+those of our own process, which is asked in a way that needs no such care (`llama_cpp`).
 """
 
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -22,13 +28,22 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError
 from antiphon.core.items import MediaKind
+from antiphon.core.turn import Adapter
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
-from antiphon.engines.http_client import HttpClient
+from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import COLUMN, check, check_ids, defaults_of, request_of
 from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
 from antiphon.engines.samplers import ranges, supported
 from antiphon.engines.shared_prompts import SharedPrompts
-from antiphon.engines.upstreams.kind import EVENT, Answers, Lookups, UpstreamSettings, ask, texts_around_media
+from antiphon.engines.upstreams.kind import (
+    EVENT,
+    Answers,
+    Lookups,
+    UpstreamSettings,
+    ask,
+    texts_around_media,
+    unreachable,
+)
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -58,6 +73,7 @@ class LlamaServer:
         self.prompts = SharedPrompts(slots)
         self._client = client
         self._vocabulary = vocabulary
+        self._numbers = {name: number for number, name in enumerate(card.adapters)}
         pieces: Lookups[str, list[TokenPiece]] = Lookups(self._pieces)
         texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
         self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
@@ -82,12 +98,23 @@ class LlamaServer:
 
     def encode_request(self, request: GenerationRequest) -> tuple[str, bytes]:
         check(request, self._vocabulary)
-        body = request_of(request)
+        changes: dict[str, Any] = {}
         if request.prompt.media:
-            body = msgspec.json.encode(
-                msgspec.json.decode(body) | {"prompt": self._multimodal(request.prompt)}
-            )
-        return self.path, body
+            changes["prompt"] = self._multimodal(request.prompt)
+        lora = request.sampling.lora
+        if self._numbers and lora is not None and not any(isinstance(one.name, int) for one in lora):
+            lora = self._all_scales(lora)
+            request = replace(request, sampling=replace(request.sampling, lora=lora))
+            self.prompts.found = False
+        if not self.prompts.found:
+            changes["cache_prompt"] = False
+        body = request_of(request)
+        return self.path, msgspec.json.encode(msgspec.json.decode(body) | changes) if changes else body
+
+    def _all_scales(self, lora: Sequence[Adapter]) -> tuple[Adapter, ...]:
+        """The scale of each of the server's adapters: it takes an empty list for none at all."""
+        scales = {adapter.name: adapter.scale for adapter in lora}
+        return tuple(Adapter(number, scales.get(name, 0.0)) for name, number in self._numbers.items())
 
     def _multimodal(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as text, with the media. The token that it begins with is added there."""
@@ -161,6 +188,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         names = ", ".join(entry["id"] for entry in models["data"])
         raise EngineError(f"The server has no model '{settings.model}'. It has {names}.")
     name = str(model["id"])
+    adapters = await _adapters(client)
     card = ModelCard(
         name=PurePath(name).stem if name.endswith(".gguf") else name,
         context=min(props["default_generation_settings"]["n_ctx"], settings.context or 2**31),
@@ -168,6 +196,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         bos=props.get("bos_token", ""),
         eos=props.get("eos_token", ""),
         created=int(time.time()),
+        adapters=adapters,
         known_as=(name, PurePath(str(props.get("model_path", ""))).stem),
         opening=opening_of(
             await _tokenize(client, {"content": "a"}),
@@ -177,6 +206,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
             token_ids=True,
             sampling=supported(COLUMN),
             ranges=ranges(COLUMN),
+            scales_adapters=True,
             constraints=(Gbnf,),
             media=_media_of(props),
             media_remedy="If the model takes images: start llama-server with its encoder, --mmproj.",
@@ -186,6 +216,21 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
     slots = min(props["total_slots"], settings.parallel or 2**31)
     cells = slots * props["default_generation_settings"]["n_ctx"]
     return LlamaServer(client, card, slots, cells, model["meta"]["n_vocab"], props.get("media_marker", ""))
+
+
+async def _adapters(client: HttpClient) -> tuple[str, ...]:
+    """The names of the server's adapters: their files', or their paths if two files have one name."""
+    try:
+        answer = await client.request("GET", "/lora-adapters")
+    except HttpError as error:
+        raise unreachable(error) from error
+    listed = answer.json() if answer.status == 200 else None
+    try:
+        paths = [entry["path"] for entry in sorted(listed or (), key=itemgetter("id"))]
+        names = [PurePath(path).stem for path in paths]
+    except (TypeError, KeyError):  # another server's, with llama.cpp's interface
+        return ()
+    return (*(names if len({*names}) == len(names) else paths),)
 
 
 def _media_of(props: Mapping[str, Any]) -> frozenset[MediaKind]:
