@@ -130,6 +130,35 @@ GROUPED = template(
     content={"close": "eos"},
 )
 
+KEYED = template(
+    thinking={"open_pattern": r"\x3cthink[>]", "close": "</think>"},
+    tool_calls={
+        "open_pattern": r"<tool_call>(?P<name>[^<\n]+)",
+        "close": "</tool_call>",
+        **ELEMENTS,
+        "content_args": {
+            "tag_pattern": r"<key>(?P<key>.*?)</key>\s*<value>(?P<value>.*?)</value>",
+            "value_parser": JSON_OR_TEXT,
+        },
+    },
+    content={"close": "<|end|>"},
+)
+"""Writes no marker after the name of a function."""
+
+UNCLOSED = template(
+    thinking=THINK,
+    tool_calls={
+        "open_pattern": r"<call (?P<name>\w+|\$\w+)>",
+        "close": "</call>",
+        **ELEMENTS,
+        "content_args": {
+            "tag_pattern": r"<arg=(?P<key>\w+)>(?P<value>.*?)(?:</arg>|(?=<arg=))",
+        },
+    },
+    content={"close": "<|end|>"},
+)
+"""A value may end where the next one begins."""
+
 ALL = {
     "hermes": HERMES,
     "coder": CODER,
@@ -141,4 +170,6 @@ ALL = {
     "addressed": ADDRESSED,
     "brackets": BRACKETS,
     "grouped": GROUPED,
+    "keyed": KEYED,
+    "unclosed": UNCLOSED,
 }

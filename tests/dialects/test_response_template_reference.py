@@ -86,6 +86,33 @@ def test_reads_the_same(name: str, reasoning: str, said: str, given: list[Call],
     ]
 
 
+SINGLE: Mapping[str, list[str]] = {
+    "keyed": [
+        "<think>hm</think>ok<tool_call>get_weather\n<key>city</key>\n<value>Rome</value>\n</tool_call><|end|>",
+        "<tool_call>now</tool_call><tool_call>now\n</tool_call>",
+        "<tool_call>get_weather<key>city</key><value>Rome</value><key>days</key><value>3</value></tool_call>",
+    ],
+    "unclosed": [
+        "<call get_weather><arg=city>Rome</arg><arg=days>3</arg></call><call now></call><|end|>",
+        "<call get_weather><arg=city>Rome<arg=days>3</arg></call>",
+    ],
+}
+"""Answers whose parts the writers above do not write: by template."""
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in SINGLE.items() for text in texts])
+def test_reads_these_the_same(name: str, text: str) -> None:
+    tools = [{"function": {"name": tool, "parameters": schema}} for tool, schema in TOOLS.items()]
+    expected = reference.parse_response(text, ALL[name], prefix="", tools=tools)
+    items = fold(check(Table(build(json.dumps(ALL[name])).grammar), text, [], tools=TOOLS)).items
+    assert [item.text for item in items if isinstance(item, Message)] == [
+        *filter(None, [expected.get("content")])
+    ]
+    assert [(i.name, json.loads(i.arguments)) for i in items if isinstance(i, FunctionCall)] == [
+        (call["function"]["name"], call["function"]["arguments"]) for call in expected.get("tool_calls", ())
+    ]
+
+
 def test_the_templates_of_the_reference_are_understood() -> None:
     """It has templates for families whose tokenizers ship none."""
     with warnings.catch_warnings():

@@ -31,6 +31,7 @@ from antiphon.core.grammar import (
     State,
     Trim,
     Value,
+    unclosed,
 )
 from antiphon.decode.headers import plain_key, plain_name
 from antiphon.dialects.response_template.fields import Field, Markers
@@ -44,6 +45,8 @@ from antiphon.dialects.response_template.patterns import (
 
 _INEXACT = (PatternPart.CAPTURE, PatternPart.OTHER)
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:\.(\w+))?\}")
+_LOOKAHEAD = re.compile(r"\|(?:\\s\*)?\(\?=([^()|]*)\)(?=[|)])")
+"""An alternative of a group, not the first, that is a lookahead without groups of its own."""
 _TAG = re.compile(r"<([\w:.-]+)[\s=>]?")
 _TYPES = {"text": None, "json": "guess", "int": "guess", "float": "guess", "bool": "guess"}
 """The parser that the template names → the type of the value, see `ArgumentKey`."""
@@ -103,6 +106,8 @@ class Calls:
             states["opening"] = Span(SpanKind.OPENING, on=self._inner)
         if self._source.group:
             on, peek = (self._call_states.on, self._call_states.peek) if self._bare else ({}, {})
+            if self._bare and self._field.content == "xml-inline":  # a call may have no arguments
+                on = {**ends, **on}
             states["name"] = Name(
                 on={**self._name_ends, **on}, parse=_name_form(self._headers), peek=peek, words=8
             )
@@ -129,10 +134,8 @@ class Calls:
         self._headers.append(_header_pattern(self._field, pieces, self._source.group, "NAME"))
         if solid[-1].part is PatternPart.LITERAL:
             self._name_ends.add(self._field, [self._field.marker(solid[-1])], self._call_states.then)
-        elif self._call_states.on or self._call_states.peek:
-            self._bare = True
         else:
-            self._field.reject("has calls whose name has no end marker")
+            self._bare = True
 
     def _ends(self, default_state: str) -> Markers:
         """The markers after a call. With several in a row, only the last one ends the markup."""
@@ -158,7 +161,7 @@ def _call_source(field: Field) -> _CallSource:
         _placeholder(field, text)
         for text in (function.get("name"), function.get("arguments"), transform.get("id"))
     )
-    if arguments == ("content", "") and name[0] != "content" and not name[1]:
+    if arguments == ("content", "") and name[0] not in ("", "content") and not name[1]:
         return _CallSource(group=name[0])
     if name[1] and arguments[1]:
         return _CallSource("", name[1], arguments[1], call_id[1])
@@ -188,7 +191,10 @@ def _call_states(field: Field, source: _CallSource) -> _CallStates:
         begin = Span(SpanKind.CALL, on={"{": "braces"})
         return _CallStates({"arguments": begin, "braces": _braces(field)}, "arguments", on={"{": "braces"})
     if field.content == "xml-inline" and source.group:
-        return _CallStates(_elements(field), "arguments")
+        elements = _elements(field)
+        arguments = elements["arguments"]
+        assert isinstance(arguments, Span)
+        return _CallStates(elements, "arguments", on=arguments.on)
     return field.reject(f"has calls with `content` `{field.content}`, which is not supported")
 
 
@@ -206,7 +212,13 @@ def _elements(field: Field) -> Mapping[str, State]:
     name = parser.get("name", "text") if isinstance(parser, dict) else None
     if name not in _TYPES or field.arguments.get("merge_duplicates"):
         field.reject("has a `value_parser` or `merge_duplicates` that is not supported")
-    elements = [_element(field, way) for way in field.pattern(field.arguments.get("tag_pattern"))]
+    pattern = field.arguments.get("tag_pattern")
+    ahead = _LOOKAHEAD.search(pattern) if isinstance(pattern, str) else None
+    if isinstance(pattern, str) and ahead is not None:  # a value may end where the next element begins
+        pattern = pattern.replace(ahead[0], "", 1)
+    elements = [_element(field, way) for way in field.pattern(pattern)]
+    if ahead is not None and {_only(field, ahead[1])} != {element.tag for element in elements}:
+        field.reject("has a `tag_pattern` with a lookahead that is not the beginning of an element")
     tags, separators, closes = Markers(), Markers(), Markers()
     for element in elements:
         tags.add(field, [element.tag], "key")
@@ -216,8 +228,20 @@ def _elements(field: Field) -> Mapping[str, State]:
     return {
         "arguments": Span(SpanKind.CALL, on=tags),
         "key": Key(on=separators, parse=_key_form([element.head for element in elements], _TYPES[name])),
-        "value": Value(on=closes, trim=Trim.NEWLINE if trims else Trim.NOTHING),
+        "value": Value(
+            on=closes,
+            trim=Trim.NEWLINE if trims else Trim.NOTHING,
+            habits=unclosed(tags) if ahead is not None else {},
+        ),
     }
+
+
+def _only(field: Field, pattern: str) -> str | None:
+    """The marker that a pattern matches, if it is nothing else."""
+    match field.pattern(pattern):
+        case [(PatternPiece(PatternPart.LITERAL, _, marker),)]:
+            return marker
+    return None
 
 
 class _Element(NamedTuple):

@@ -135,7 +135,8 @@ class _PatternParser:
         self._at = quantifier.end()
         if all(piece.part is PatternPart.SPACE or piece.text.isspace() for way in ways for piece in way):
             return [(_SPACE,)]
-        if ways[0] and ways[0][0].part is PatternPart.OTHER and atom[0] != "(":
+        is_class = atom[0] == "[" and quantifier[1] != "?"
+        if is_class or (ways[0] and ways[0][0].part is PatternPart.OTHER and atom[0] != "("):
             return [(PatternPiece(PatternPart.OTHER, atom + quantifier[0]),)]
         if quantifier[1] == "?":
             return [*ways, ()]
@@ -147,11 +148,9 @@ class _PatternParser:
         if self._take("?P<"):
             name, _, _ = self._pattern[self._at :].partition(">")
             self._at += len(name) + 1
-            inner = self.alternatives()
-            if len(inner) != 1 or any(
-                piece.part in (PatternPart.CAPTURE, PatternPart.START) for piece in inner[0]
-            ):
-                raise UnsupportedPatternError(f"the group {name!r} has alternatives, or captures inside")
+            inner = (piece for way in self.alternatives() for piece in way)
+            if any(piece.part in (PatternPart.CAPTURE, PatternPart.START) for piece in inner):
+                raise UnsupportedPatternError(f"the group {name!r} has a capture or an anchor inside")
             self._close()
             return [(PatternPiece(PatternPart.CAPTURE, f"({self._pattern[start : self._at]}", name),)]
         if self._take("?="):
@@ -179,6 +178,10 @@ class _PatternParser:
             return PatternPiece(PatternPart.START, source)
         if source in _SPACES or _SPACE_SET.fullmatch(source):
             return _SPACE
+        if match[1] or match[2]:
+            return PatternPiece(PatternPart.LITERAL, source, chr(int(match[1] or match[2], 16)))
+        if single := _ONE_CHARACTER.fullmatch(source):
+            return PatternPiece(PatternPart.LITERAL, source, single[1])
         if source[0] == "[" or source in _CLASSES:
             return PatternPiece(PatternPart.OTHER, source)
         text = _CONTROLS.get(source, source.removeprefix("\\"))
@@ -207,11 +210,15 @@ def _joined(alternative: Alternative) -> Alternative:
 
 
 _QUANTIFIER = re.compile(r"([?*+]|\{\d*(?:,\d*)?\})\??")
-_SINGLE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\]{}?*+()|]", re.DOTALL)
+_SINGLE = re.compile(
+    r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\]{}?*+()|]", re.DOTALL
+)
 _REPEATS = re.compile(r"[*+{]")
 _SPACE = PatternPiece(PatternPart.SPACE, r"\s*")
 _SPACES = (r"\s", "$", r"\Z")
 """Space, and the end of the answer, which ends every field in any case."""
 _SPACE_SET = re.compile(r"\[(?:\\[snrt]|\s)+\]")
+_ONE_CHARACTER = re.compile(r"\[\\?([^\w\s^\\])\]")
+"""A class of one character, as patterns write it in the place of an escape: `[<]`, `[\\[]`."""
 _CLASSES = (".", r"\w", r"\d", r"\S", r"\D", r"\b")
 _CONTROLS = {r"\n": "\n", r"\r": "\r", r"\t": "\t"}
