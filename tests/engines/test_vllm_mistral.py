@@ -87,7 +87,7 @@ class MistralContract:
         async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             yield client
 
-    def test_it_is_known_for_what_it_is(self, server: Running) -> None:
+    async def test_it_is_known_for_what_it_is(self, server: Running) -> None:
         card = server.engine.card
         assert (card.chat_template, card.bos, card.eos) == (None, "<s>", "</s>")
         assert "[TOOL_CALLS]" in card.special_tokens
