@@ -129,7 +129,8 @@ class TokenModel(EngineModel):
         plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
         room = min(card.context - len(prompt.ids), max_tokens)
         max_tokens = min(room, sampling.max_tokens or room)
-        await self._check_room(plan, max_tokens, room)
+        if sampling.beam_width is None:  # it has no form, and is refused later
+            await self._check_room(plan, max_tokens, room)
         request = GenerationRequest(
             prompt,
             max_tokens=max_tokens,
