@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Message, Reasoning, Role, TextPart
 from antiphon.core.turn import Function, PromptEnding, Turn
+from antiphon.dialects.detection.detect import Evidence, detect
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.mistral_tokenizer import MistralTokenizer, mistral_file
 from antiphon.engines.token_cache import TokenCache
@@ -155,6 +156,17 @@ def test_a_conversation_that_the_format_lacks_is_a_clients_error(name):
     with pytest.raises(RequestError, match="cannot express") as refused:
         ours(name).render({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]})
     assert "\n" not in refused.value.message
+
+
+@every
+def test_its_dialect_is_found_by_what_the_library_writes(name):
+    assert detect(Evidence(ours(name), ("mistral",), "<s>", "</s>")).name == "mistral"
+
+
+@pytest.mark.parametrize("name", ["tekken v3", "tekken v13"])
+@pytest.mark.parametrize("names", [(), ("model", "LlamaForCausalLM")])
+def test_it_is_found_whatever_the_model_is_called(name, names):
+    assert detect(Evidence(ours(name), names, "<s>", "</s>")).name == "mistral"
 
 
 # Text

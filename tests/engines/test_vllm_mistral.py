@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="class", loop_scope="module")
 async def inside(folder: Path) -> AsyncIterator[Running]:
     options = Options(str(folder), context=CONTEXT, parallel=4, vllm=(*VLLM_ARGUMENTS, DUMMY))
-    async with running(options.build()) as server:
+    async with running(options.build(), model_name=("m",)) as server:
         yield server
 
 
@@ -75,7 +75,7 @@ async def inside(folder: Path) -> AsyncIterator[Running]:
 async def behind(folder: Path) -> AsyncIterator[Running]:
     with vllm_server(str(folder), DUMMY, f"max_model_len={CONTEXT}") as url:
         engine = UpstreamEngine(UpstreamOptions(url, parallel=4, tokenizer=str(folder)))
-        async with running(engine) as server:
+        async with running(engine, model_name=("m",)) as server:
             yield server
 
 
@@ -127,7 +127,7 @@ class MistralContract:
             arguments = "".join(call.function.arguments or "" for call in calls)
         else:
             [choice] = (await client.chat.completions.create(**request)).choices
-            assert choice.finish_reason == "tool_calls"
+            assert choice.finish_reason in {"tool_calls", "length"}  # closed, if it was cut
             [call] = choice.message.tool_calls or ()
             name, call_id, arguments = call.function.name, call.id, call.function.arguments
         assert name == "weather"

@@ -95,7 +95,7 @@ def inspect(target: str | None, *, template: bool = False) -> Report:
         facts, beside = read_metadata(path), find_encoder(path)
         evidence, task = _of_model(path, facts), task_of(facts)[0].value
         encoder = beside.name if beside else None
-    report = _report(str(path), detect(evidence), evidence.template if template else None)
+    report = _report(str(path), detect(evidence), _source(evidence) if template else None)
     return structs.replace(report, task=task, encoder=encoder)
 
 
@@ -113,6 +113,11 @@ def _of_model(path: Path, facts: Mapping[str, Value]) -> Evidence:
     return Evidence(
         str(template) if template else None, names(facts, path), response_template=response_template(path)
     )
+
+
+def _source(evidence: Evidence) -> str | None:
+    """The source of a chat template."""
+    return evidence.template if isinstance(evidence.template, str) else None
 
 
 def _report(source: str, detection: Detection, template: str | None) -> Report:

@@ -79,7 +79,7 @@ async def _inspect(options: Options) -> UpstreamReport:
 
 def _dialect(card: ModelCard) -> tuple[str, str]:
     """The dialect that fits, and why."""
-    detection = detect(evidence_of(card, card.chat_template))
+    detection = detect(evidence_of(card, card.chat_template or card.conversation_template))
     return detection.name, detection.reason
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
@@ -284,7 +285,7 @@ class ServedModel:
         """The model of an engine that takes tokens. Raises EngineError if it has no chat template."""
         card, settings = engine.card, self._settings
         template = self._template or card.chat_template
-        evidence = evidence_of(card, template)
+        evidence = evidence_of(card, template or card.conversation_template)
         detection = await asyncio.to_thread(choose, settings.dialect, evidence, settings.reasoning_tags)
         _report(detection)
         dialect = detection.dialect
@@ -336,7 +337,7 @@ def _is_pattern(name: str) -> bool:
     return "*" in name
 
 
-def evidence_of(card: ModelCard, template: str | None) -> Evidence:
+def evidence_of(card: ModelCard, template: str | ConversationTemplate | None) -> Evidence:
     """The evidence for the dialect of a loaded model; `template` is the one in use."""
     return Evidence(template, (card.name, *card.known_as), card.bos, card.eos, card.response_template)
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.items import Reasoning
 from antiphon.dialects.detection import generic
 from antiphon.dialects.detection.samples import ProbeSamples, collect_samples
@@ -44,11 +45,12 @@ OVERRIDE = "Choose another with --dialect NAME."
 class Evidence(Struct, frozen=True):
     """The known properties of a model before it generates.
 
-    `names` are its names, file name and architecture; `bos` and `eos` the texts of its tokens;
+    `template` is the source of its chat template, or what takes its place. `names` are its names, file name
+    and architecture; `bos` and `eos` the texts of its tokens;
     `response_template` is Hugging Face's, as JSON text.
     """
 
-    template: str | None = None
+    template: str | ConversationTemplate | None = None
     names: tuple[str, ...] = ()
     bos: str = ""
     eos: str = ""
@@ -139,7 +141,7 @@ class _Ranking:
 
     def __init__(self, samples: ProbeSamples, evidence: Evidence, dialects: Sequence[Dialect]) -> None:
         self._samples = samples
-        self._source = evidence.template or ""
+        self._source = evidence.template if isinstance(evidence.template, str) else ""
         self._dialects = dialects
         self._markers = score_markers(samples, dialects)
         self._answers = score_round_trip(samples.answers, dialects)
