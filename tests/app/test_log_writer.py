@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.app import log_writer as module
 from antiphon.app.journal import BackgroundJournal, StoredInput, StreamJournal
 from antiphon.app.log_writer import LogWriter
-from antiphon.app.metrics import Metrics
+from antiphon.app.metrics import Metrics, ServerState
 from antiphon.core.errors import NotFoundError, StoreError
 from antiphon.core.events import TextDelta, TextEnded
 from antiphon.run import drive
@@ -243,7 +243,7 @@ async def test_writes_and_outages_are_counted(store: Outage, monkeypatch: pytest
     store.away = False
     await calls
     failed = len(store.calls) - 1
-    text = metrics.text("text/plain", {}, {}, 0)[0].decode()
+    text = metrics.text("text/plain", ServerState())[0].decode()
     assert f"\nantiphon:store_failures_total {float(failed)}\n" in text
     assert "\nantiphon:store_write_seconds_count 1.0\n" in text
 

@@ -157,11 +157,18 @@ async def test_responses_from_before_the_start_are_answered(store: Outage) -> No
 async def test_many_responses_are_answered_so_many_at_a_time(store: Outage) -> None:
     async with working(store, jobs=3) as server:
         names = [await queued(store, "slow", f"resp_{number}") for number in range(9)]
-        most = 0
+        loads = [0]
+
+        async def watch() -> None:
+            while True:
+                loads.append(server.engine.load.running)
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
         while not all([(await found(store, name)).status.terminal for name in names]):
-            most = max(most, server.engine.load.running)
             await asyncio.sleep(0.001)
-        assert most == 3
+        watching.cancel()
+        assert max(loads) == 3
         for name in names:
             assert await status_of(store, name) == "completed"
             check(await log_of(store, name))
