@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="class", loop_scope="module")
 async def inside(folder: Path) -> AsyncIterator[Running]:
     options = Options(str(folder), context=CONTEXT, parallel=4, vllm=(*VLLM_ARGUMENTS, DUMMY))
-    async with running(options.build(), model_name=("m",)) as server:
+    async with running(options.build(), model_name=("m",), dialect=None) as server:
         yield server
 
 
@@ -75,7 +75,7 @@ async def inside(folder: Path) -> AsyncIterator[Running]:
 async def behind(folder: Path) -> AsyncIterator[Running]:
     with vllm_server(str(folder), DUMMY, f"max_model_len={CONTEXT}") as url:
         engine = UpstreamEngine(UpstreamOptions(url, parallel=4, tokenizer=str(folder)))
-        async with running(engine, model_name=("m",)) as server:
+        async with running(engine, model_name=("m",), dialect=None) as server:
             yield server
 
 
