@@ -176,7 +176,7 @@ def test_it_is_found_whatever_the_model_is_called(name, names):
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40), cut=st.integers(0, 8))
 def test_text_of_tokens_is_whole_characters_however_they_are_cut(name, text, cut):
     vocabulary = Vocabulary(MistralCodec(ours(name)))
-    ids = vocabulary.encode(text)
+    ids = vocabulary.codec.encode(text)  # special tokens are hidden, whoever spells them
     begun = vocabulary.encode("[INST]hello[/INST]")
     reader = OutputReader(vocabulary, GenerationRequest(Prompt("", tuple(begun)), 99))
     outputs = [ids[start : start + cut + 1] for start in range(0, len(ids), cut + 1)]

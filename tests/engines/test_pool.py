@@ -31,7 +31,7 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
-from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Receiver, Work
+from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Range, Receiver, Work
 from antiphon.engines.models import resolve
 from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
@@ -482,3 +482,13 @@ async def test_answers_survive_servers_that_are_killed() -> None:
 def _told(output: Output) -> tuple[str, FinishReason, int]:
     """What has to be the same. How much of a prompt was cached differs between servers."""
     return output.text, output.reason, output.usage.completion_tokens
+
+
+bounds = st.none() | st.integers(-3, 3).map(float)
+numbers = st.lists(st.integers(-3, 3).map(float), max_size=3).map(tuple)
+ranges = st.builds(Range, bounds, bounds, bounds, st.none() | numbers)
+
+
+@given(ranges, ranges, st.integers(-4, 4).map(float))
+def test_a_pool_takes_the_numbers_that_all_replicas_take(one: Range, other: Range, value: float) -> None:
+    assert one.both(other).admits(value) is (one.admits(value) and other.admits(value))

@@ -1,5 +1,6 @@
 """Which versions of vLLM the engine takes, and what differs between them."""
 
+import asyncio
 import inspect
 import os
 from importlib import import_module
@@ -8,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import EngineError
+from antiphon.core.errors import EngineError, EngineNotReadyError
 from antiphon.engines import vllm_versions
 from antiphon.engines.vllm import Options
 from antiphon.engines.vllm_versions.version import VllmVersion, known, version_for
-from tests.contracts.engine import chunks_of, finish_of, text_of
+from tests.contracts.engine import Collected, chunks_of, finish_of, request_of, text_of, until
 from tests.engines import fake_vllm
 from tests.engines.fake_vllm import EngineCoreOutput
 
@@ -48,7 +49,9 @@ def test_all_builds_of_a_version_are_taken(version, more):
     assert version_for(version + more, untested=False) is module_of(version)
 
 
-@pytest.mark.parametrize(("strange", "nearest"), [("0.31.2", "0.32"), ("0.34.0", "0.33"), ("1.0.0", "0.33")])
+@pytest.mark.parametrize(
+    ("strange", "nearest"), [("0.31.2", "0.32"), ("0.34.0", "0.33"), ("1.0.0", "0.33"), ("dev", "0.33")]
+)
 def test_a_version_that_is_not_known_is_refused_unless_it_is_to_be_tried(strange, nearest, caplog):
     with pytest.raises(EngineError) as refused:
         version_for(strange, untested=False)
@@ -81,6 +84,37 @@ async def test_media_that_the_core_has_dropped_are_sent_again(installed):
         assert engine.load.idle
     finally:
         await engine.stop()
+
+
+@pytest.mark.parametrize("installed", ["0.33"], indirect=True)
+@pytest.mark.parametrize("ends", ["cancelled", "stopped"])
+async def test_a_request_that_is_sent_again_ends_as_any_other(installed, ends):
+    engine = Options("org/model").build()
+    await engine.start()
+    llm, stops = fake_vllm.AsyncLLM.last, []
+    core = llm.engine_core
+
+    def drop(hashes):
+        core.held = True  # the second request gets no output
+        if ends == "stopped":  # in the turn in which it is sent again
+            stops.append(asyncio.ensure_future(engine.stop()))
+        llm.renderer.forgotten += hashes
+
+    llm.renderer.queue_mm_cache_invalidations = drop
+    core.script = [EngineCoreOutput(new_token_ids=[], finish_reason="error", mm_cache_miss_hashes=["f"])]
+    receiver = Collected()
+    work = engine.generate(await request_of(engine, "a", 3), receiver)
+    await until(lambda: llm.renderer.forgotten)
+    if ends == "cancelled":
+        await until(lambda: core.requests)
+        work.cancel()
+        await until(lambda: core.aborted)
+        assert engine.load.idle
+        await engine.stop()
+    else:
+        with pytest.raises(EngineNotReadyError):
+            await receiver.whole()
+        await asyncio.gather(*stops)
 
 
 @pytest.mark.parametrize(("version", "appended"), [("0.32", []), ("0.33", [7])])

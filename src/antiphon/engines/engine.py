@@ -64,7 +64,7 @@ class Range(Struct, frozen=True):
     least: float | None = None
     most: float | None = None
     above: float | None = None
-    only: tuple[float, ...] = ()
+    only: tuple[float, ...] | None = None
 
     def admits(self, value: float) -> bool:
         """Whether the number is one of them."""
@@ -72,12 +72,22 @@ class Range(Struct, frozen=True):
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
             and (self.above is None or value > self.above)
-            and (not self.only or value in self.only)
+            and (self.only is None or value in self.only)
+        )
+
+    def both(self, other: "Range") -> "Range":
+        """The numbers that are in both."""
+        named = self.only if self.only is not None else other.only
+        return Range(
+            max((low for low in (self.least, other.least) if low is not None), default=None),
+            min((high for high in (self.most, other.most) if high is not None), default=None),
+            max((low for low in (self.above, other.above) if low is not None), default=None),
+            None if named is None else tuple(filter(other.admits, filter(self.admits, named))),
         )
 
     def __str__(self) -> str:
         """For people: `0 to 10`."""
-        if self.only:
+        if self.only is not None:
             return " or ".join(f"{value:g}" for value in self.only)
         if self.least is not None and self.most is not None:
             return f"{self.least:g} to {self.most:g}"

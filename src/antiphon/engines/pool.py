@@ -40,6 +40,7 @@ from antiphon.engines.engine import (
     ModelCard,
     Probed,
     PromptScorer,
+    Range,
     Receiver,
     Reranker,
     Transcriber,
@@ -432,7 +433,10 @@ def _common(pool_card: ModelCard | None, card: ModelCard, name: str) -> ModelCar
         token_ids=pool.token_ids and replica.token_ids,
         text_prompts=pool.text_prompts or replica.text_prompts,
         sampling=pool.sampling & replica.sampling,
-        ranges={**pool.ranges, **replica.ranges},
+        ranges={
+            name: pool.ranges.get(name, Range()).both(replica.ranges.get(name, Range()))
+            for name in (*pool.ranges, *replica.ranges)
+        },
         alternatives=min(pool.alternatives, replica.alternatives),
         constraints=tuple(kind for kind in pool.constraints if kind in replica.constraints),
         triggers=pool.triggers and replica.triggers,

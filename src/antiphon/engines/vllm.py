@@ -419,6 +419,13 @@ class VllmEngine:
         """Whether the request of an output has to be sent again, see `VllmCore.forget_media`."""
         return self._core is not None and self._core.forget_media(output)
 
+    def repeat(self, generation: "_Generation") -> None:
+        """Send the request of a generation again, which vLLM has ended. Until it is sent, it waits."""
+        self._running.pop(generation.id, None)
+        generation.ended = False
+        self._waiting[generation] = None
+        generation.start()
+
     def leave(self, generation: "_Generation | _SingleOutput") -> None:
         """A generation is over, whether vLLM has ended it or not."""
         if isinstance(generation, _Generation):
@@ -469,8 +476,7 @@ class _Generation:
         self.ended = output.finish_reason is not None
         if self.ended and not self._repeated and self._engine.forget_media(output):
             self._repeated = True
-            self._engine.leave(self)
-            self.start()
+            self._engine.repeat(self)
             return None
         try:
             chunk = self.reader.read(output)
@@ -523,7 +529,6 @@ def _adapter_of(request: GenerationRequest) -> str | None:
 
 def _card(core: VllmCore) -> ModelCard:
     codec = core.vocabulary.codec
-    family = ("mistral",) if codec.conversation_template is not None else ()
     return ModelCard(
         name=core.folder.name if core.folder.is_dir() else str(core.folder),
         context=core.context,
@@ -533,7 +538,7 @@ def _card(core: VllmCore) -> ModelCard:
         eos=codec.eos,
         special_tokens=frozenset(core.vocabulary.special.values()),
         created=int(time.time()),
-        known_as=(*core.names, *family),
+        known_as=tuple(core.names),
         response_template=response_template(core.folder / "tokenizer.json"),
         opening=core.opening,
         capabilities=Capabilities(

@@ -607,7 +607,7 @@ async def read_model(
         bos=bos if flavour.tokens else "",
         eos=metadata.eos or tokenizer.eos,
         created=int(time.time()),
-        known_as=names if tokenizer.conversation_template is None else (*names, "mistral"),
+        known_as=names,
         response_template=metadata.response_template,
         opening=opening,
         special_tokens=metadata.special_tokens | tokenizer.special | {metadata.bos},

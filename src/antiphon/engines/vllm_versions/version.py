@@ -53,8 +53,8 @@ def version_for(installed: str, *, untested: bool) -> VllmVersion:
     """
     versions = known()
     match = re.match(r"(\d+)\.(\d+)", installed)
-    version = (int(match[1]), int(match[2])) if match else versions[-1]
-    if version not in versions:
+    version = (int(match[1]), int(match[2])) if match else None
+    if version is None or version not in versions:
         named = " and ".join(f"{major}.{minor}" for major, minor in versions)
         if not untested:
             (_, first), (major, last) = versions[0], versions[-1]
@@ -64,6 +64,6 @@ def version_for(installed: str, *, untested: bool) -> VllmVersion:
                 "Or run `vllm serve`, and give Antiphon its URL."
             )
         log.warning("this version of vLLM was never tested", vllm=installed, tested=named)
-        version = versions[-1] if version > versions[-1] else versions[0]
+        version = versions[0] if version is not None and version < versions[0] else versions[-1]
     major, minor = version
     return cast(VllmVersion, import_module(f"{vllm_versions.__name__}.v{major}_{minor}"))
