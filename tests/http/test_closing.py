@@ -231,6 +231,14 @@ async def test_a_stop_string_ends_the_answer_where_it_is(api: ChatApi) -> None:
     assert (choice["finish_reason"], choice.get("notes")) == ("stop", None)
 
 
+async def test_a_stop_string_in_what_closes_the_answer_ends_it_too(api: ChatApi) -> None:
+    """It is no answer in its form then, and no note says that it were."""
+    choice = await api.choice("write", response_format=FORMAT, max_tokens=60, stop=["ends"])
+    assert choice["message"]["content"].startswith('{"story": "once upon a time once upon')
+    assert choice["message"]["content"].endswith('", "')
+    assert (choice["finish_reason"], choice.get("notes")) == ("stop", None)
+
+
 class Losing(Obedient):
     """Its replicas are lost after so many tokens, one after the other."""
 

@@ -121,7 +121,7 @@ def _demands(answer: Answer, case: Case) -> Iterator[str]:
     whole = [call for call in answer.calls if _is_whole(call)]
     no_call = case.must and not whole
     broken = [f"{call.name}({call.arguments})" for call in whole if not _is_met(call, case)]
-    if not answer.calls and not has_format(answer.text, case):
+    if not whole and not has_format(answer.text, case):  # a call that is broken is no answer
         broken.append(f"the form of {answer.text!r}")
     if case.obeys and no_call and not lacks_calls(case):
         yield "the model obeyed, but calls nothing"

@@ -310,8 +310,9 @@ class EventBuilder:
             media_tokens=self.media_tokens,
         )
         reason, stop = finish.reason, finish.stop
-        if self.stopped is not None:
-            reason, stop = FinishReason.STOP, self.stopped
+        closed, unused = finish.closed, finish.unused
+        if self.stopped is not None:  # also in the text that would have ended its form
+            reason, stop, closed, unused = FinishReason.STOP, self.stopped, 0, 0
         self._events.append(
             Finished(
                 reason,
@@ -320,8 +321,8 @@ class EventBuilder:
                 "",
                 rest,
                 kv_transfer_params=finish.kv_transfer_params,
-                closed=finish.closed,
-                unused=finish.unused,
+                closed=closed,
+                unused=unused,
             )
         )
 
