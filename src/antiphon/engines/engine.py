@@ -30,6 +30,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   `transcribe` those of `Transcriber`;
 * an engine whose `sampling` names `prompt_logprobs` has the method of `PromptScorer`, one with `beam_width`
   that of `BeamSearcher`; `generate` ignores these fields;
+* an engine that has the method of `NextTokenScorer` gives each prompt the same result in any company;
 * an engine whose capabilities say `chat` gets conversations instead of prompts, and its
   chunks are `ChatChunk`s: it refuses to tokenize, and its tokens have no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
@@ -45,7 +46,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.core.chunks import Chunk, PromptToken
+from antiphon.core.chunks import Candidate, Chunk, PromptToken
 from antiphon.core.constraint import Constraint
 from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
@@ -455,6 +456,49 @@ class BeamSearcher(Protocol):
         """The `beam_width` likeliest answers, the best first, each whole, as `generate` would push it.
 
         Raises RequestError, EngineError.
+        """
+        ...
+
+
+class NextTokenRequest(Struct, frozen=True):
+    """Prompts that begin alike, of each of which some next tokens are to be scored.
+
+    Each prompt is the `beginning` followed by one of `ends`, which are never empty; the text of each was
+    tokenized apart from that of the beginning. `tokens` are the ids to be scored after each of the ends. Of
+    `sampling` only `lora`, `cache_salt` and `priority` are set.
+    """
+
+    beginning: Prompt
+    ends: tuple[Prompt, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    sampling: Sampling = Sampling()
+
+
+class NextToken(Struct, frozen=True):
+    """Which token a prompt is followed by: candidates, the likeliest first, each with its log probability.
+
+    The log probabilities are those of the model for all of its tokens, before anything that samplers do. With
+    `complete`, all tokens that were to be scored are among the candidates; those that are not have at most
+    the probability of the last one. An engine without `token_ids` gives texts: all ids are -1.
+    """
+
+    candidates: tuple[Candidate, ...]
+    complete: bool = True
+    cached_tokens: int = 0
+
+
+@runtime_checkable
+class NextTokenScorer(Protocol):
+    """The method of an engine that scores next tokens in another way than by generating one.
+
+    For other engines `engines/next_token.py` generates one token after each prompt.
+    """
+
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """The next token of each prompt, in the order of the ends.
+
+        The beginning is computed once. The result for an end does not depend on the others, on their order,
+        or on what the cache holds. If it is cancelled, all work ends. Raises RequestError, EngineError.
         """
         ...
 
