@@ -917,6 +917,24 @@ async def test_sglang_gives_tokens_and_text(last):
     }
 
 
+async def test_sglang_is_told_the_adapter():
+    """It lists its adapters as models, whose parent is the model."""
+    [listed] = SGLANG["/v1/models"]
+    model = {"id": "smol", "owned_by": "sglang", "root": "smol", "max_model_len": 2048}
+    adapter = {"id": "sql", "owned_by": "sglang", "root": "/sql", "parent": "smol"}
+    at_first, later = generating(written("Hi", [504], LENGTH))
+    at_first |= {"/v1/models": [answer(200, {"data": [model, adapter]})]}
+    assert listed == answer(200, {"data": [model]})
+    async with canned(at_first) as server:
+        engine = await started(server)
+        assert engine.card.adapters == ("sql",)
+        server.answers |= {"/generate": later["/generate"]}
+        for lora, sent in (((Adapter("sql"),), "sql"), ((), None), (None, None)):
+            await generated(engine, GenerationRequest(REQUEST.prompt, 4, Sampling(lora=lora)))
+            assert server.asked[-1].body.get("lora_path") == sent
+        await engine.stop()
+
+
 async def test_sglang_is_sent_images_beside_text():
     """What it answers was recorded from an Idefics3 of random weights, on SGLang's Transformers backend."""
     around = (("<s>a ", "<im", "age>"), (" b",))

@@ -219,7 +219,7 @@ async def test_a_full_context_is_no_limit_of_the_client() -> None:
 
 async def test_an_answer_that_repeats_itself_is_closed() -> None:
     async with chatting(Obedient(SCRIPT), limit=Limits(repetitions=20)) as api:
-        [choice] = (await api.ask("again?", response_format=FORMAT, max_tokens=2000))["choices"]
+        [choice] = (await api.ask("again?", response_format=FORMAT, max_tokens=20_000))["choices"]
         assert _is_story(choice["message"]["content"])
         assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "repetition")
         assert choice["notes"]

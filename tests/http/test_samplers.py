@@ -12,6 +12,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.apis.request import SampledFields
 from antiphon.engines.upstream import Options, UpstreamEngine
@@ -334,13 +335,13 @@ KINDS = {
 
 
 @asynccontextmanager
-async def served(kind: Kind) -> AsyncIterator[tuple[Canned, httpx.AsyncClient]]:
+async def served(kind: Kind, dialect: str = "hermes") -> AsyncIterator[tuple[Canned, httpx.AsyncClient]]:
     """A server of the kind, and a client of an Antiphon in front of it."""
     # In one piece: on waiting for the next one, which it acknowledges late, the client spends most of its time.
     answers = {path: [b"".join(pieces)] for path, pieces in kind.answers.items()}
     async with canned(answers) as upstream:
         engine = UpstreamEngine(Options(upstream.url, upstream_kind=kind.kind, context=2048))
-        model = served_model(engine, dialect="hermes", template=CHATML)
+        model = served_model(engine, dialect=dialect, template=CHATML)
         async with (
             running(engine, models=Models([model])) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1/", timeout=30) as client,
@@ -535,3 +536,87 @@ async def test_values_without_effect_are_taken_in_front_of_every_server() -> Non
             for api, body in APIS.items():
                 got = await client.post(api, json={"model": "m", **body, **off})
                 assert got.status_code == 200, got.text
+
+
+# Forms of servers that read the client's own words
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "schema": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    },
+    "object": {"response_format": {"type": "json_object"}},
+    "regex": {"structured_outputs": {"regex": "[0-9]{2}"}},
+    "choice": {"structured_outputs": {"choice": ["a.b", "c"]}},
+    "grammar": {"structured_outputs": {"grammar": 'root ::= "a"'}},
+    "tools": {"response_format": {"type": "json_object"}, "tools": [TOOL]},
+    "required": {"tools": [TOOL], "tool_choice": "required"},
+    "begun": {
+        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"a'}],
+        "response_format": {"type": "json_object"},
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    },
+}
+ANY_OBJECT = {"type": "object"}
+
+
+def tgi_form(kind: str, value: Any) -> dict[str, Any]:
+    return {"grammar": {"type": kind, "value": value}}
+
+
+SENT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "ollama": {"schema": {"format": SCHEMA}, "object": {"format": ANY_OBJECT}},
+    "tgi": {
+        "schema": tgi_form("json", SCHEMA),
+        "object": tgi_form("json", ANY_OBJECT),
+        "regex": tgi_form("regex", "[0-9]{2}"),
+        "choice": tgi_form("regex", r"a\.b|c"),
+    },
+    "tabbyapi-exllamav2": {
+        "schema": {"json_schema": SCHEMA},
+        "object": {"json_schema": ANY_OBJECT},
+        "regex": {"regex_pattern": "[0-9]{2}"},
+        "choice": {"regex_pattern": r"a\.b|c"},
+    },
+    "completions": {},
+}
+"""What servers are sent for each form; nothing for one that they cannot be told, which is checked."""
+FORM_FIELDS = ("format", "grammar", "json_schema", "regex_pattern")
+
+
+@pytest.mark.parametrize("name", SENT)
+async def test_a_form_is_sent_where_the_answer_has_nothing_else(name: str) -> None:
+    """All are checked afterwards, because such servers read schemas in their own ways."""
+    kind = KINDS[name]
+    if name == "tabbyapi-exllamav2":
+        kind = replace(kind, answers=tabby(TABBY_V2, "json_schema", "regex_pattern"))
+    async with served(kind, "pythonic") as (upstream, client):
+        for form, fields in FORMS.items():
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+            got = await client.post("chat/completions", json=body)
+            assert got.status_code == 200, got.text
+            request = next(each.body for each in reversed(upstream.asked) if each.path == kind.path)
+            sent = request | (request["parameters"] if name == "tgi" else {})
+            told = {field: sent[field] for field in FORM_FIELDS if field in sent}
+            assert told == SENT[name].get(form, {}), form
+            [choice] = got.json()["choices"]
+            assert choice.get("unmet") or choice["finish_reason"] == "length", form
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "answers"),
+    [
+        ("ollama", "pythonic", {"/api/version": [answer(200, {"version": "0.4.9"})]}),
+        ("tabbyapi-exllamav2", "pythonic", {}),
+        ("ollama", "hermes", {}),  # its models may reason before they answer
+    ],
+)
+async def test_a_form_is_not_sent(name: str, dialect: str, answers: Mapping[str, list[bytes]]) -> None:
+    kind = replace(KINDS[name], answers={**KINDS[name].answers, **answers})
+    async with served(kind, dialect) as (upstream, client):
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **FORMS["schema"]}
+        got = await client.post("chat/completions", json=body)
+        assert got.json()["choices"][0]["unmet"]
+        assert not {*FORM_FIELDS} & {*upstream.asked[-1].body}

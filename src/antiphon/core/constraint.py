@@ -68,4 +68,17 @@ class StructuralTag(Struct, frozen=True):
     text: str
 
 
-Constraint = Gbnf | StructuralTag
+class WholeSchema(Struct, frozen=True):
+    """The JSON Schema of an answer that consists of JSON alone, for a server that reads schemas."""
+
+    schema: Mapping[str, Any]
+
+
+class WholePattern(Struct, frozen=True):
+    """The regular expression of an answer, all of which matches it, for a server that reads such."""
+
+    pattern: str
+
+
+Constraint = Gbnf | StructuralTag | WholeSchema | WholePattern
+"""The last two are the client's own words, which a server reads in its own way."""

@@ -147,7 +147,6 @@ def _llama_samplers(name: str, value: tuple[str, ...], request: GenerationReques
 
 _NOT_VLLM = _no("only vLLM has it", "vllm_xargs", "kv_transfer_params", "data_parallel_rank")
 _NO_ADAPTERS = _no("its API has no adapters for a request", "lora")
-_NOT_PASSED_ON = _no("Antiphon does not pass adapters on to it", "lora")
 _NO_SEARCH = _no("it has no beam search", "beam_width", "length_penalty")
 _EXLLAMAV2 = ("tfs", "top_a", "skew", "smoothing_factor", "cfg_scale", "negative_prompt")
 """The samplers that ExLlamaV2 has, and no other engine."""
@@ -250,9 +249,9 @@ _SGLANG: Column = {
         logprobs="top_logprobs_num",
         prompt_logprobs="top_logprobs_num",
         cache_salt="extra_key",
+        lora="lora_path",
     ),
     **_NOT_OF_VLLM,
-    **_NOT_PASSED_ON,
     **_NO_SEARCH,
     **_NOT_VLLM,
     "seed": "only some of its modes support it",
@@ -374,7 +373,7 @@ _TGI: Column = {
     "prompt_logprobs": "it returns no alternatives to them",
     **_no("its API has no such list", "logit_bias", "banned_tokens", "bad_words", "allowed_token_ids"),
     **_no("its API has no such switch", "min_tokens", "ignore_eos", "cache_salt"),
-    **_NOT_PASSED_ON,
+    "lora": "it does not list its adapters, so their names cannot be checked",
     **_NO_SEARCH,
     **_NOT_VLLM,
 }

@@ -102,7 +102,7 @@ class ClosedGeneration:
         self._pool = pool
         self._context = copy_context()  # the client's: it gets its share of the pool
         self._plan: ConstraintPlan | None = plan  # from the last known place on; None: the text does not fit
-        self._notation = None if plan.constraint is None else type(plan.constraint)
+        self._notation = plan.notation
         self._passed: list[Chunk] = []
         self._since: list[str] = []  # texts that were passed on after the known place
         self._held: list[Chunk] = []

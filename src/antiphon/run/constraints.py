@@ -5,6 +5,7 @@ the answer is complete, and its end reports the violations.
 """
 
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import isinf
@@ -27,7 +28,18 @@ from antiphon.constrain.growth import Farthest, Growth, growth_of
 from antiphon.constrain.matcher import Matcher, matches
 from antiphon.constrain.shortest import Shortest
 from antiphon.constrain.way_out import WaysOut
-from antiphon.core.constraint import Constraint, Gbnf
+from antiphon.core.constraint import (
+    Constraint,
+    Format,
+    Gbnf,
+    JsonObject,
+    JsonSchema,
+    OneOf,
+    Regex,
+    StructuralTag,
+    WholePattern,
+    WholeSchema,
+)
 from antiphon.core.errors import RequestError
 from antiphon.core.grammar import Grammar
 from antiphon.core.turn import Adapter, CallMode, PromptEnding, Sampling, ToolChoice, Turn
@@ -99,6 +111,10 @@ WIRE_NAMES = {"beam_width": "use_beam_search"}
 """The parameters that have another name for clients."""
 
 
+Notation = type[Gbnf] | type[StructuralTag]
+"""A kind of constraint that any grammar can be written as."""
+
+
 class Closing(Struct, frozen=True):
     """How an answer that is cut can be ended in its form, from where a plan applies.
 
@@ -115,7 +131,8 @@ class Closing(Struct, frozen=True):
 class ConstraintPlan(Struct, frozen=True):
     """The part of the demands on an answer that the engine enforces: all or nothing.
 
-    `has_unenforced`: some demands are left to check. `demands` are the encoded `Demands`, as the process that
+    `has_unenforced`: some demands are left to check, all if the constraint is in the client's words.
+    `demands` are the encoded `Demands`, as the process that
     compiled them wrote them: only such processes decode them, in functions that such a process runs.
     `closing` is None if there is no grammar.
     """
@@ -124,6 +141,11 @@ class ConstraintPlan(Struct, frozen=True):
     has_unenforced: bool = False
     demands: bytes = b""
     closing: Closing | None = None
+
+    @property
+    def notation(self) -> Notation | None:
+        """How the constraint on a part of the answer is written; None if the engine enforces no grammar."""
+        return _notation(type(self.constraint))
 
 
 class WayOut(Struct, frozen=True):
@@ -238,7 +260,7 @@ def requirements_of(
 def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capabilities) -> ConstraintPlan:
     """The plan for these demands, for an engine of these capabilities. Raises RequestError."""
     enforced = compile_constraint(required, grammar)
-    notation = capabilities.constraints[0] if capabilities.constraints else None
+    notation = _notation(*capabilities.constraints)
     if enforced.triggers and not capabilities.triggers:
         notation = None
     plan = plan_of(Demands(enforced), notation)
@@ -247,7 +269,45 @@ def plan_for(required: OutputRequirements, grammar: Grammar, capabilities: Capab
     schemas, form = schemas_of(required), None
     if required.format is not None and schemas.format is None:
         form = format_grammar(required, required.format)
-    return plan_of(Demands(enforced, schemas, form), notation)
+    plan = plan_of(Demands(enforced, schemas, form), notation)
+    if notation is None and capabilities.constraints:
+        return replace(plan, constraint=_in_own_words(required, enforced, capabilities))
+    return plan
+
+
+def _notation(*kinds: type[Any]) -> Notation | None:
+    """The first of these kinds that any grammar can be written as."""
+    for kind in kinds:
+        if kind is Gbnf or kind is StructuralTag:
+            return kind
+    return None
+
+
+def _in_own_words(
+    required: OutputRequirements, enforced: CompiledConstraint, capabilities: Capabilities
+) -> Constraint | None:
+    """The client's format, if the answer consists of nothing else, and the engine reads such formats."""
+    format_, grammar_ir = required.format, enforced.grammar_ir
+    if format_ is None or grammar_ir is None or enforced.triggers or required.mid_text:
+        return None
+    constraint = _client_format(format_)
+    if constraint is None or type(constraint) not in capabilities.constraints:
+        return None
+    return constraint if grammar_ir.start == format_grammar(required, format_).start else None
+
+
+def _client_format(format_: Format) -> Constraint | None:
+    match format_:
+        case JsonSchema(schema):
+            return WholeSchema(schema)
+        case JsonObject():
+            return WholeSchema({"type": "object"})
+        case Regex(pattern):
+            return WholePattern(pattern)
+        case OneOf(texts):
+            return WholePattern("|".join(map(re.escape, texts)))
+        case _:
+            return None
 
 
 def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
@@ -255,7 +315,7 @@ def plan_to_check(required: OutputRequirements) -> ConstraintPlan:
     return ConstraintPlan(has_unenforced=True, demands=pickle.dumps(Demands(schemas=schemas_of(required))))
 
 
-def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPlan:
+def plan_of(demands: Demands, notation: Notation | None) -> ConstraintPlan:
     """The plan for an engine that takes constraints in this notation."""
     enforced, constraint = demands.enforced, None
     if notation is not None and enforced.grammar_ir is not None:
@@ -264,7 +324,7 @@ def plan_of(demands: Demands, notation: type[Constraint] | None) -> ConstraintPl
     return ConstraintPlan(constraint, has_unenforced, pickle.dumps(demands), _closing(enforced))
 
 
-def _written(notation: type[Constraint], grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Constraint:
+def _written(notation: Notation, grammar_ir: GrammarIR, triggers: tuple[str, ...] = ()) -> Constraint:
     write = gbnf.write if notation is Gbnf else structural_tag.write
     return write(grammar_ir, triggers)
 
@@ -291,9 +351,9 @@ def demands_of(plan: ConstraintPlan) -> Demands:
 
 def plan_after(plan: ConstraintPlan, text: str) -> ConstraintPlan | None:
     """The constraint on the rest of an answer after `text`; None if that violates the demands."""
-    demands, notation = demands_of(plan), None if plan.constraint is None else type(plan.constraint)
+    demands = demands_of(plan)
     enforced = demands.enforced.after(text)
-    return None if enforced is None else plan_of(replace(demands, enforced=enforced), notation)
+    return None if enforced is None else plan_of(replace(demands, enforced=enforced), plan.notation)
 
 
 def plans_after(
@@ -328,7 +388,7 @@ def ways_out(plan: ConstraintPlan, text: str, texts: Sequence[str]) -> list[WayO
     return found
 
 
-def constraint_out(plan: ConstraintPlan, text: str, notation: type[Constraint]) -> Constraint:
+def constraint_out(plan: ConstraintPlan, text: str, notation: Notation) -> Constraint:
     """The constraint on the ways out after `text`, of which there is one at least."""
     enforced = demands_of(plan).enforced.after(text)
     assert enforced is not None

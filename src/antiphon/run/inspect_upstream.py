@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from antiphon.core.constraint import Gbnf, StructuralTag
+from antiphon.core.constraint import Gbnf, StructuralTag, WholePattern, WholeSchema
 from antiphon.core.turn import Sampling
 from antiphon.dialects.detection.detect import OVERRIDE, detect
 from antiphon.engines.engine import ModelCard
@@ -17,6 +17,7 @@ from antiphon.run.inspect import table
 from antiphon.run.loading import evidence_of
 
 _NOTATIONS = {Gbnf: "as a grammar (GBNF)", StructuralTag: "as a structural tag"}
+_OWN_WORDS = {WholeSchema: "JSON Schemas", WholePattern: "regular expressions"}
 
 
 class Feature(Struct, frozen=True):
@@ -147,11 +148,13 @@ def _tokens(card: ModelCard) -> Iterator[Feature]:
 
 def _constraints(card: ModelCard) -> Feature:
     kinds = card.capabilities.constraints
-    if kinds:
+    if kinds and kinds[0] in _NOTATIONS:
         return Feature("structured output and tool choice", "works", f"enforced {_NOTATIONS[kinds[0]]}")
-    return Feature(
-        "structured output and tool choice", "degraded", "checked afterwards, and listed in `unmet`"
-    )
+    how = "checked afterwards, and listed in `unmet`"
+    if kinds:
+        what = " and ".join(_OWN_WORDS[kind] for kind in kinds)
+        how += f"; {what} are sent to the server where an answer has nothing else"
+    return Feature("structured output and tool choice", "degraded", how)
 
 
 def lines(report: UpstreamReport) -> Iterator[str]:

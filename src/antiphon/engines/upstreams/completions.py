@@ -23,7 +23,7 @@ from antiphon.core.chunks import (
     TokenCount,
     TokenId,
 )
-from antiphon.core.constraint import Constraint, Gbnf, StructuralTag
+from antiphon.core.constraint import Constraint, Gbnf, StructuralTag, WholePattern, WholeSchema
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard
@@ -35,6 +35,7 @@ from antiphon.engines.upstreams.gbnf_spelling import respelled
 from antiphon.engines.upstreams.kind import (
     CUMULATIVE,
     MEDIA_REMEDY,
+    MODELS,
     NO_ID,
     Answers,
     Lookups,
@@ -247,6 +248,10 @@ class CompletionsServer:
                 fields["structured_outputs"] = {"structural_tag": text}
             case Gbnf(text):
                 fields["grammar_string"] = respelled(text)
+            case WholeSchema(schema):
+                fields["json_schema"] = schema
+            case WholePattern(pattern):
+                fields["regex_pattern"] = pattern
         return fields
 
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
@@ -325,6 +330,13 @@ def max_tokens_of(request: GenerationRequest, context: int, spare: int) -> int:
     size = len(request.prompt.ids)
     room = context - size
     return min(request.max_tokens, max(room - spare * size, room // 2, 1))
+
+
+def listed_adapters(answers: Answers, model: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the adapters that a server lists as models; none if the model is one of them."""
+    if model.get("parent"):
+        return ()
+    return tuple(entry["id"] for entry in answers[MODELS]["data"] if entry.get("parent"))
 
 
 def adapter_field(request: GenerationRequest) -> Mapping[str, Any]:

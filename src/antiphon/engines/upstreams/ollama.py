@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token, TokenCount
+from antiphon.core.constraint import WholeSchema
 from antiphon.core.errors import EngineError
 from antiphon.core.items import MediaKind
 from antiphon.engines.engine import WORD_JOINER, Capabilities, GenerationRequest, ModelCard, Prompt
@@ -57,6 +58,9 @@ SINCE: Mapping[str, tuple[int, ...]] = {
     "repeat_last_n": (0, 30),
 }
 """The versions that certain fields came with."""
+
+SCHEMAS_SINCE = (0, 5)
+"""The version that took a JSON Schema as `format`."""
 
 _RAW_PROMPT = {"raw": True, "think": False, "truncate": False, "shift": False}
 """Without these Ollama would put the prompt into its own template, remove reasoning from the text, cut a
@@ -100,6 +104,8 @@ class OllamaServer:
         body = {"model": self._name, **self._prompt(request.prompt), **_RAW_PROMPT, "stream": True}
         if (count := request.sampling.logprobs) is not None:
             body |= {"logprobs": True, "top_logprobs": count}
+        if isinstance(request.constraint, WholeSchema):
+            body["format"] = request.constraint.schema
         return self.path, msgspec.json.encode(body | {"options": options | fields_of(request, COLUMN)})
 
     def _prompt(self, prompt: Prompt) -> Mapping[str, Any]:
@@ -201,6 +207,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         capabilities=Capabilities(
             text_prompts=True,
             sampling=supported(COLUMN) - missing,
+            constraints=(WholeSchema,) if version >= SCHEMAS_SINCE else (),
             media=frozenset({MediaKind.IMAGE} if images else ()),
             media_remedy="" if images else "Choose a model of which Ollama shows the capability 'vision'.",
         ),

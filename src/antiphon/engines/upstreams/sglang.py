@@ -30,6 +30,7 @@ from antiphon.core.chunks import (
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
+from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
@@ -39,6 +40,7 @@ from antiphon.engines.upstreams.completions import (
     Flavour,
     hides_special_tokens,
     is_owned_by,
+    listed_adapters,
     listed_model,
     read_model,
 )
@@ -167,9 +169,7 @@ class SglangServer:
         body: dict[str, Any] = {**self._prompt(request.prompt), "sampling_params": params, "stream": True}
         if sampling.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
-        if sampling.cache_salt is not None:
-            body["extra_key"] = sampling.cache_salt
-        return self.path, msgspec.json.encode(body)
+        return self.path, msgspec.json.encode({**body, **_own_fields(sampling)})
 
     def _prompt(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as tokens; as text, if there are images in it."""
@@ -194,9 +194,7 @@ class SglangServer:
             "top_logprobs_num": sampling.prompt_logprobs,
             "return_text_in_logprobs": True,
         }
-        if sampling.cache_salt is not None:
-            body["extra_key"] = sampling.cache_salt
-        answer = await post(self.path, body, _ScoredAnswer)
+        answer = await post(self.path, {**body, **_own_fields(sampling)}, _ScoredAnswer)
         try:
             return await asyncio.to_thread(_scored_tokens, answer.meta_info, ids)
         except (msgspec.ValidationError, ValueError) as error:
@@ -204,6 +202,16 @@ class SglangServer:
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
         return SglangReader(request, self._text)
+
+
+def _own_fields(sampling: Sampling) -> Mapping[str, Any]:
+    """What belongs to a prompt: its part of the cache, and the adapter, which is given by its name."""
+    fields: dict[str, Any] = {}
+    if sampling.cache_salt is not None:
+        fields["extra_key"] = sampling.cache_salt
+    if sampling.lora:
+        fields["lora_path"] = sampling.lora[0].name
+    return fields
 
 
 class SglangReader:
@@ -285,6 +293,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         client, model["id"], answer="text", body={"skip_special_tokens": False}
     )
     card, slots, tokenizer = await read_model(SGLANG, model, answers, settings, server_tokenizer)
+    card = replace(card, adapters=listed_adapters(answers, model))
     if await _takes_images(client):
         capabilities = replace(card.capabilities, media=frozenset({MediaKind.IMAGE}), media_remedy="")
         card = replace(card, capabilities=capabilities)

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.core.constraint import Gbnf
+from antiphon.core.constraint import Constraint, Gbnf, WholePattern, WholeSchema
 from antiphon.engines.engine import ModelCard
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.samplers import sent_names
@@ -31,7 +31,12 @@ from antiphon.engines.upstreams.tokenizers import EstimatedTokens
 OWNER = "tabbyapi"
 
 EXLLAMAV3 = Flavour("tabbyapi", "tabbyapi", special=True, constraints=(Gbnf,), triggers=False)
-EXLLAMAV2 = Flavour("tabbyapi-exllamav2", "tabbyapi-exllamav2", special=True)
+EXLLAMAV2 = Flavour(
+    "tabbyapi-exllamav2", "tabbyapi-exllamav2", special=True, constraints=(WholeSchema, WholePattern)
+)
+
+FORMATS: Mapping[type[Constraint], str] = {WholeSchema: "json_schema", WholePattern: "regex_pattern"}
+"""The fields with which ExLlamaV2 is given a form."""
 
 DOCUMENT = "/openapi.json"
 
@@ -113,6 +118,13 @@ def _with_template(card: ModelCard, model: Mapping[str, Any]) -> ModelCard:
     return replace(card, chat_template=template)
 
 
+def _takes(kind: type[Constraint], fields: Mapping[str, Any]) -> bool:
+    """Whether a version with these fields enforces this kind of constraint. Older grammars were no GBNF."""
+    if kind is Gbnf:
+        return "GBNF" in str((fields.get("grammar_string") or {}).get("description"))
+    return FORMATS[kind] in fields
+
+
 def _with_fields(card: ModelCard, flavour: Flavour, fields: Mapping[str, Any]) -> ModelCard:
     """The card, with the features that this version has."""
     able = card.capabilities
@@ -123,7 +135,6 @@ def _with_fields(card: ModelCard, flavour: Flavour, fields: Mapping[str, Any]) -
         missing = {*UNTOLD}
     if flavour is EXLLAMAV3 and NEWER not in fields:
         missing |= SINCE
-    grammars = "GBNF" in str((fields.get("grammar_string") or {}).get("description"))
-    constraints = able.constraints if grammars else ()
+    constraints = tuple(kind for kind in able.constraints if _takes(kind, fields))
     capabilities = replace(able, sampling=able.sampling - missing, constraints=constraints)
     return replace(card, capabilities=capabilities)

@@ -4,13 +4,14 @@ It takes and returns text. Each event has one token, with its log probability, a
 the last one: docs/openapi.json and router/src/server.rs in its repository, as of version 3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.core.chunks import Candidate, Chunk, Finish, FinishReason, Token, TokenCount, TokenId
+from antiphon.core.constraint import WholePattern, WholeSchema
 from antiphon.engines.engine import GenerationRequest, ModelCard
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.samplers import fields_of
@@ -38,7 +39,7 @@ from antiphon.engines.upstreams.tokenizers import EstimatedTokens, Tokenizer
 
 NAME = TGI
 
-FLAVOUR = Flavour(TGI, TGI, alternatives=ANY_NUMBER)
+FLAVOUR = Flavour(TGI, TGI, alternatives=ANY_NUMBER, constraints=(WholeSchema, WholePattern))
 """How many alternatives it gives depends on its `--max-top-n-tokens`: it refuses what is too much itself."""
 
 _REASONS = {
@@ -93,11 +94,23 @@ class TgiServer:
             "details": True,
             "do_sample": True,
             **fields_of(request, FLAVOUR.column),
+            **_grammar(request),
         }
         return self.path, msgspec.json.encode({"inputs": request.prompt.text, "parameters": parameters})
 
     def reader(self, request: GenerationRequest) -> "_Reader":
         return _Reader(request)
+
+
+def _grammar(request: GenerationRequest) -> Mapping[str, Any]:
+    """The format of the answer, which the server makes a regular expression."""
+    match request.constraint:
+        case WholeSchema(schema):
+            return {"grammar": {"type": "json", "value": schema}}
+        case WholePattern(pattern):
+            return {"grammar": {"type": "regex", "value": pattern}}
+        case _:
+            return {}
 
 
 class _Reader:

@@ -26,10 +26,11 @@ from antiphon.engines.upstreams.completions import (
     CompletionsServer,
     adapter_field,
     is_owned_by,
+    listed_adapters,
     listed_model,
     read_model,
 )
-from antiphon.engines.upstreams.kind import MODELS, Answers, Post, UpstreamSettings, unreachable
+from antiphon.engines.upstreams.kind import Answers, Post, UpstreamSettings, unreachable
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
 
 GENERATE = "/inference/v1/generate"
@@ -172,15 +173,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
     )
     media, remedy, defaults = await _images(client, model["id"])
     capabilities = replace(card.capabilities, media=media, media_remedy=remedy)
-    card = replace(card, capabilities=capabilities, adapters=_adapters(answers, model))
+    card = replace(card, capabilities=capabilities, adapters=listed_adapters(answers, model))
     return VllmServer(model["id"], card, slots, tokenizer, defaults)
-
-
-def _adapters(answers: Answers, model: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the adapters that the server lists; none if the model is one of them."""
-    if model.get("parent"):
-        return ()
-    return tuple(entry["id"] for entry in answers[MODELS]["data"] if entry.get("parent"))
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
