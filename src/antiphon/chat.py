@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TextIO, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -76,6 +76,7 @@ class ServerModel(Struct):
     """One entry of the model list."""
 
     id: str
+    max_model_len: int | None = None
 
 
 class ServerModels(Struct):
@@ -119,8 +120,14 @@ class ChatClient:
 
     def models(self) -> list[str]:
         """The models that the server lists."""
-        with self._request("GET", "/models") as response:
-            return [model.id for model in _decode(response.read(), ServerModels).data]
+        return [model.id for model in _decode(self.get("/models"), ServerModels).data]
+
+    def context(self) -> int | None:
+        """The most tokens of a prompt of the model with its answer; None if the server does not tell.
+
+        Raises ChatError if the server has no such model.
+        """
+        return _decode(self.get(f"/models/{quote(self.model())}"), ServerModel).max_model_len
 
     def choose(self, model: str) -> None:
         """Ask this model from now on."""

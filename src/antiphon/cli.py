@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `demo`, `chat`, `inspect`, `replay`, `completion`, `version`.
+"""The command line: `antiphon serve`, `demo`, `chat`, `launch`, `inspect`, `replay`, `completion`, `version`.
 
 Each command only collects options and passes them on; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
@@ -103,6 +104,51 @@ def chat(
         ask_once(client, " ".join(prompt), system)
     else:
         converse(client, system)
+
+
+@app.command(name="launch")
+def launch_agent(  # noqa: PLR0913 - each is an option
+    agent: Literal["codex", "claude", "opencode", "pi", "qwen"],
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    url: Annotated[str, Parameter(env_var="ANTIPHON_URL")] = "http://127.0.0.1:8000/v1",
+    model: str | None = None,
+    api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
+    serve: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    show: Annotated[bool, Parameter(name="--print", negative=())] = False,
+) -> None:
+    """Start a coding agent with the model of a server, which runs already or is started for it.
+
+    The agent gets a configuration of its own: yours is left alone.
+
+    Parameters
+    ----------
+    agent
+        The program to start.
+    arguments
+        For the program; after -- also those that have a meaning here.
+    url
+        Where the server's API is; without a path, at /v1.
+    model
+        The model to use. Without it, the first that the server lists.
+    api_key
+        The key to send, or @FILE. Of several, the first.
+    serve
+        Start a server with these options of antiphon serve, in quotes, and end it with the program.
+    show
+        Print what would be set and started, and start nothing.
+    """
+    from antiphon import launch  # noqa: PLC0415
+    from antiphon.chat import ChatClient  # noqa: PLC0415
+
+    row, key = launch.AGENTS[agent], next(iter(api_key), None)
+    with launch.started(serve, launch.folder_of(row)) if serve is not None else nullcontext((url, key)) as at:
+        address, key = at
+        server = launch.server_at(ChatClient(address, api_key=key, model=model), key)
+        if show:
+            print(launch.described(row, server, arguments))
+        else:
+            sys.exit(launch.launch(row, server, arguments))
 
 
 def _is_kind(given: object, value: str | None) -> None:

@@ -158,5 +158,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         Node("codex", "@openai/codex@0.169.0", binary="codex"),
         Node("claude-code", "@anthropic-ai/claude-code@2.1.197", binary="claude"),
+        Node("opencode", "opencode-ai@1.18.33", binary="opencode"),
+        Node("pi", "@mariozechner/pi-coding-agent@0.73.1", binary="pi"),
+        Node("qwen", "@qwen-code/qwen-code@0.24.4", binary="qwen"),
     )
 }

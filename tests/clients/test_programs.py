@@ -3,9 +3,11 @@
 Set ANTIPHON_TEST_CLIENTS=1 for these: they install clients from PyPI and npm.
 """
 
+import asyncio
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine, Options
 from antiphon.engines.models import resolve
 from antiphon.engines.scripted import ScriptedEngine
+from antiphon.launch import AGENTS
 from antiphon.run.models import Models
 from antiphon.tools.mcp.open import open_mcp
 from tests.acting import TakingTurns
 from tests.clients.environments import ENVIRONMENTS, INSTALL_SECONDS, RUN_SECONDS
+from tests.render.templates import CHATML
 from tests.server import running, served_model
 from tests.tools.mcp_servers import serving
 
@@ -277,3 +281,67 @@ async def test_claude_code_talks_with_a_real_model(tmp_path: Path) -> None:
         assert len(re.findall(r"[A-Za-z]+", answer["result"])) >= 2, answer
         assert (answer["said"], answer["used"]) == ([answer["result"]], [])
     assert second["usage"]["cache_read_input_tokens"] > 50  # what changes in its prompts is left out
+
+
+# Agents as `antiphon launch` starts them: agent → its environment, what it is given, its tool for commands.
+LAUNCHED: dict[str, tuple[str, list[str], str, dict[str, Any]]] = {
+    "codex": (
+        "codex",
+        ["exec", "--skip-git-repo-check", "-s", "danger-full-access"],
+        "exec_command",
+        {"cmd": "echo tool-ran-$((40+2))"},
+    ),
+    "claude": (
+        "claude-code",
+        ["--allowedTools=Bash", "-p"],
+        "Bash",
+        {"command": "echo tool-ran-$((40+2))", "description": "Run it"},
+    ),
+    "opencode": (
+        "opencode",
+        ["run"],
+        "bash",
+        {"command": "echo tool-ran-$((40+2))", "description": "Run it"},
+    ),
+    "pi": ("pi", ["-p"], "bash", {"command": "echo tool-ran-$((40+2))"}),
+    "qwen": (
+        "qwen",
+        ["--yolo", "-p"],
+        "run_shell_command",
+        {"command": "echo tool-ran-$((40+2))", "is_background": False},
+    ),
+}
+
+
+def test_every_agent_is_launched() -> None:
+    assert LAUNCHED.keys() == AGENTS.keys()
+
+
+@pytest.mark.parametrize("agent", LAUNCHED)
+async def test_an_agent_that_is_launched_runs_a_command(agent: str, tmp_path: Path) -> None:
+    name, arguments, tool, call = LAUNCHED[agent]
+    environment = ENVIRONMENTS[name]
+    environment.ready()
+    written = json.dumps({"name": tool, "arguments": call})
+    script = [
+        {"when": "tool-ran-42", "output": "It has run."},
+        {"when": f'"name": "{tool}"', "output": f"<tool_call>\n{written}\n</tool_call>"},
+        {"output": "A title."},
+    ]
+    model = served_model(ScriptedEngine(script, name="m", context=LARGE), dialect="hermes", template=CHATML)
+    async with running([], models=Models([model]), api_key=[KEY]) as server:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "antiphon", "launch", agent),
+            *("--url", f"{server.url}/v1", "--api-key", KEY, *arguments, "Run it."),
+            env={
+                "PATH": f"{environment.folder / 'node_modules' / '.bin'}:{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+            },
+            cwd=tmp_path,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, error = await asyncio.wait_for(process.communicate(), RUN_SECONDS)
+    assert process.returncode == 0, error.decode()
+    assert "It has run." in out.decode()
