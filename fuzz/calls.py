@@ -3,7 +3,7 @@
     python fuzz/calls.py [--tokens 256] [--at-once 8] [NAME …]
 
 Each of the schemas of `tests/constrain/agent_schemas.py` is that of a strict function which has to be called,
-or of an answer where it is not that of an object; once streamed and once whole. SmolLM2 answers, on llama.cpp;
+or of an answer where it is not that of an object; once streamed, once whole. SmolLM2 answers, on llama.cpp;
 in the environment of `make test-vllm`, with `ANTIPHON_TEST_VLLM` as there, on vLLM. Prints each that does not
 fit, and the sums; exits with 1 if there was one. On two cores it takes a quarter of an hour with llama.cpp.
 """
