@@ -5,7 +5,8 @@
 Each of the schemas of `tests/constrain/agent_schemas.py` is that of a strict function which has to be called,
 or of an answer where it is not that of an object; once streamed, once whole. SmolLM2 answers, on llama.cpp;
 in the environment of `make test-vllm`, with `ANTIPHON_TEST_VLLM` as there, on vLLM. Prints each that does not
-fit, and the sums; exits with 1 if there was one. On two cores it takes a quarter of an hour with llama.cpp.
+fit or is refused, and the sums; exits with 1 if there is one that does not fit. Refused are forms that so few
+tokens cannot have. On two cores it takes half an hour with llama.cpp.
 """
 
 import argparse
@@ -53,11 +54,16 @@ def request(name: str, schema: dict[str, Any], tokens: int, *, stream: bool) -> 
     }
 
 
+class TooShortError(Exception):
+    """No answer of so few tokens has this form."""
+
+
 async def answer(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[list[str], bool]:
     """The arguments of the calls, or the text, and whether the answer was cut and closed."""
     response = await client.post("/v1/chat/completions", json=body)
-    if response.status_code != 200:
-        return [response.text], False
+    if response.status_code == 400 and response.json()["error"]["param"] == "max_tokens":
+        raise TooShortError(response.json()["error"]["message"])
+    response.raise_for_status()
     if not body["stream"]:
         [choice] = response.json()["choices"]
         calls = choice["message"].get("tool_calls") or ()
@@ -95,8 +101,14 @@ async def count(names: Sequence[str], tokens: int, at_once: int) -> Counter[str]
 
         async def one(name: str, *, stream: bool) -> None:
             schema = AGENT_SCHEMAS[name]
+            texts, closed = list[str](), False
             async with turn:
-                texts, closed = await answer(client, request(name, schema, tokens, stream=stream))
+                try:
+                    texts, closed = await answer(client, request(name, schema, tokens, stream=stream))
+                except TooShortError as refusal:
+                    sums["refused"] += 1
+                    print(f"{name}: {refusal}", flush=True)
+                    return
             why = fault(schema, texts)
             sums["answers"] += 1
             sums["closed"] += closed
