@@ -25,7 +25,7 @@ if __name__ == "__main__":
 import httpx2 as httpx
 import jsonschema_rs
 
-from tests.constrain.agent_schemas import AGENT_SCHEMAS
+from tests.constrain.agent_schemas import AGENT_SCHEMAS, validator
 from tests.real_engine import real_engine
 from tests.server import NO_TLS, running
 
@@ -82,7 +82,7 @@ async def answer(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[list[
 
 def fault(schema: dict[str, Any], texts: Sequence[str]) -> str | None:
     """Why they do not fit; None if they do."""
-    fits = jsonschema_rs.validator_for(schema, validate_formats=True)
+    fits = validator(schema)
     try:
         for text in texts:
             fits.validate(json.loads(text))

@@ -7,6 +7,10 @@ Java generators (`nullable`, `definitions`, `allOf`), and of people who write by
 
 from typing import Any
 
+import jsonschema_rs
+
+from antiphon.core.schema_ids import without_ids
+
 Json = dict[str, Any]
 
 TEXT: Json = {"type": "string"}
@@ -368,3 +372,17 @@ AGENT_SCHEMAS: dict[str, Json] = {
     }.items()
     for name, schema in schemas.items()
 }
+
+
+def validator(schema: Any) -> Any:
+    """Draft 4 is what its words are from; names of schemas are not what is checked."""
+    plain = {name: value for name, value in without_ids(schema).items() if name != "$schema"}
+    if (
+        not jsonschema_rs.meta.is_valid(plain)
+        or "additionalItems" in plain
+        or isinstance(plain.get("items"), list)
+    ):
+        return jsonschema_rs.validator_for(
+            {**plain, "$schema": "http://json-schema.org/draft-04/schema#"}, validate_formats=True
+        )
+    return jsonschema_rs.validator_for(plain, validate_formats=True)

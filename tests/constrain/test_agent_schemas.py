@@ -6,7 +6,6 @@ No model is needed: what is drawn from the grammar fits the schema, and xgrammar
 import json
 from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from antiphon.constrain import gbnf, matcher
@@ -16,8 +15,7 @@ from antiphon.constrain.grammar_ir import Expr, GrammarIR, char_class, repeat, s
 from antiphon.constrain.json_schema import compile_schema
 from antiphon.constrain.matcher import matches
 from antiphon.constrain.value_syntax import JsonSyntax
-from antiphon.core.schema_ids import without_ids
-from tests.constrain.agent_schemas import AGENT_SCHEMAS
+from tests.constrain.agent_schemas import AGENT_SCHEMAS, validator
 from tests.constrain.language import Language, language_of
 from tests.constrain.sampler import samples
 from tests.constrain.xgrammar_alone import Grammars, xgrammar
@@ -44,20 +42,6 @@ def compiled(schema: Any, longest: int | None = None) -> GrammarIR:
     rules: dict[str, Expr] = {}
     expr = JsonSyntax(rules, "test", schema_ir.definitions).expr(schema_ir.node)
     return without_unused_rules(GrammarIR(expr, rules))
-
-
-def validator(schema: Any) -> Any:
-    """Draft 4 is what its words are from; names of schemas are not what is checked."""
-    plain = {name: value for name, value in without_ids(schema).items() if name != "$schema"}
-    if (
-        not jsonschema_rs.meta.is_valid(plain)
-        or "additionalItems" in plain
-        or isinstance(plain.get("items"), list)
-    ):
-        return jsonschema_rs.validator_for(
-            {**plain, "$schema": "http://json-schema.org/draft-04/schema#"}, validate_formats=True
-        )
-    return jsonschema_rs.validator_for(plain, validate_formats=True)
 
 
 def test_there_are_two_hundred() -> None:
