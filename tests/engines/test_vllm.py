@@ -28,7 +28,7 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines import vllm
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import SILENT_SECONDS, Options
-from antiphon.engines.vllm_core import engine_args
+from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from antiphon.engines.vllm_tokenizers import HuggingFaceCodec
 from tests.contracts.engine import (
