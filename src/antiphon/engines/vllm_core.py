@@ -18,7 +18,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from antiphon.core.constraint import StructuralTag
@@ -36,8 +35,6 @@ from antiphon.engines.vllm_sockets import Messages, Sender, Steps
 from antiphon.engines.vllm_stream import Vocabulary
 from antiphon.engines.vllm_tokenizers import codec_of
 from antiphon.engines.vllm_versions.version import VllmVersion
-
-log = structlog.get_logger()
 
 ID_BYTES = 7
 """Random bytes in the id of a request, as many as keep it in one line of the processor's cache."""
