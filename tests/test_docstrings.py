@@ -5,7 +5,7 @@ import builtins
 import keyword
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,12 @@ FOREIGN = frozenset(
 """Names of formulas, and of what the code does not spell."""
 _TICKED = re.compile(r"`+([A-Za-z_][\w.]*)(?:\(\))?`+")
 _PLAIN = re.compile(r"[\w.$-]+")
+
+
+@pytest.fixture(scope="module")
+def trees() -> Mapping[Path, ast.Module]:
+    """All modules."""
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
@@ -50,8 +56,7 @@ def unknown(text: str, known: frozenset[str]) -> list[str]:
     ]
 
 
-def test_every_name_in_a_docstring_exists() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+def test_every_name_in_a_docstring_exists(trees: Mapping[Path, ast.Module]) -> None:
     files = {part for path in trees for part in path.relative_to(SOURCE).with_suffix("").parts}
     language = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names}
     known = frozenset(
@@ -95,9 +100,8 @@ def methods(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]:
                     yield part.name, part.lineno, ast.get_docstring(part)
 
 
-def test_public_methods_are_documented_where_they_are_declared() -> None:
+def test_public_methods_are_documented_where_they_are_declared(trees: Mapping[Path, ast.Module]) -> None:
     """One without a docstring does what a method of this name is documented to do in its protocol."""
-    trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
     found = [(path, *method) for path, tree in trees.items() for method in methods(tree)]
     documented = {name for _, name, _, text in found if text}
     wrong = [

@@ -28,10 +28,11 @@ from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines import vllm
 from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import SILENT_SECONDS, Options
-from antiphon.engines.vllm_core import engine_args
+from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from antiphon.engines.vllm_tokenizers import HuggingFaceCodec
 from tests.contracts.engine import (
+    PATIENCE,
     Collected,
     EngineContract,
     chunks_of,
@@ -557,10 +558,10 @@ async def test_the_figures_of_the_cache_are_those_of_the_schedulers(engine):
         for adapter in ("poet", None, None, "poet")  # the last waits
     ]
     core.held = False
-    while (await engine.cache_figures()).usage != 3 / 16:
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(PATIENCE):
+        while (figures := await engine.cache_figures()).usage != 3 / 16:
+            await asyncio.sleep(0)  # about a step: none ends before
     core.held = True
-    figures = await engine.cache_figures()
     assert (figures.block_size, figures.blocks) == (16, 100)
     assert figures.config == {"cache_dtype": "auto"}
     assert figures.hits / figures.queries == 0.4

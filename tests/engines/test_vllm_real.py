@@ -18,7 +18,8 @@ from antiphon.core.errors import EngineDiedError, EngineError, EngineNotReadyErr
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.vllm import Options, VllmEngine
-from antiphon.engines.vllm_core import engine_args, workers_of
+from antiphon.engines.vllm_arguments import engine_args
+from antiphon.engines.vllm_core import workers_of
 from tests.contracts.engine import (
     Collected,
     EngineContract,

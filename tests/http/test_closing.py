@@ -15,6 +15,7 @@ from antiphon.core.limits import Limits
 from antiphon.engines.engine import GenerationRequest, Receiver, Work
 from antiphon.engines.script import Line, answer_of
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
+from antiphon.run import closing
 from tests.acting import ActingTool
 from tests.http.api import client
 from tests.http.chat_api import ChatApi, chatting, function
@@ -42,7 +43,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "tell?", "output": CALL},
     {"when": "think?", "output": f"<think>{'hm ' * 200}</think>{TOLD}"},
     {"when": "short?", "output": '{"story": "once", "ends": "well"}'},
-    {"when": "again?", "output": '{"story": "' + "and so on " * 2000},
+    {"when": "again?", "output": '{"story": "' + "and so on " * 2000, "delay_ms": 1},
     {"when": "free?", "output": "and " * 100},
     {"output": TOLD},
 ]
@@ -71,6 +72,12 @@ class Obedient(ScriptedEngine):
         if "moods" in request.constraint.text:
             return TOLD.removeprefix(written)
         return '", "ends": "well"}' + ("}\n</tool_call>" if "<tool_call>" in written else "")
+
+
+@pytest.fixture(autouse=True)
+def every_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is cut at the same place, however many tokens of it are held by then: as many as come meanwhile."""
+    monkeypatch.setattr(closing, "MAX_PLACES", 10_000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

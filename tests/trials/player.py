@@ -98,10 +98,20 @@ def options_of(server: Json, cases: list[Json], folder: Path) -> list[str]:
 
 
 class Server(Struct):
-    """A running server, and what it has logged until now."""
+    """A running server, and the file of its log."""
 
     url: str
-    log: Callable[[], str]
+    log: Path
+
+    def logged(self) -> int:
+        """The bytes that it has logged until now."""
+        return self.log.stat().st_size
+
+    def log_since(self, began: int) -> str:
+        """What it has logged after so many bytes."""
+        with self.log.open("rb") as file:
+            file.seek(began)
+            return file.read().decode()
 
 
 class Answer:
@@ -230,7 +240,7 @@ def _filled(value: Json, names: Mapping[str, Json]) -> Json:
 
 def _fetch(server: Server, method: str, path: str, body: Json = None, **fields: Json) -> Answer:
     """One request; `fields` are those of a step."""
-    began = len(server.log())
+    began = server.logged()
     content = (
         fields["text"].encode() if "text" in fields else b"" if body is None else json.dumps(body).encode()
     )
@@ -246,7 +256,7 @@ def _fetch(server: Server, method: str, path: str, body: Json = None, **fields: 
         response = connection.getresponse()
         read = _read_for(connection, response, fields["seconds"]) if "seconds" in fields else response.read()
         got = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(server, response.status, got, read, server.log()[began:])
+        return Answer(server, response.status, got, read, server.log_since(began))
     finally:
         connection.close()
 
@@ -270,7 +280,7 @@ def _read_for(
 
 def _send_raw(server: Server, pieces: list[str]) -> Answer:
     """The bytes of a whole request, in several pieces."""
-    began, address = len(server.log()), urlsplit(server.url)
+    began, address = server.logged(), urlsplit(server.url)
     with socket.create_connection((str(address.hostname), address.port or 80), timeout=SECONDS) as connection:
         for number, piece in enumerate(pieces):
             time.sleep(0.1 if number else 0)
@@ -278,7 +288,7 @@ def _send_raw(server: Server, pieces: list[str]) -> Answer:
         response = http.client.HTTPResponse(connection)
         response.begin()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(server, response.status, headers, response.read(), server.log()[began:])
+        return Answer(server, response.status, headers, response.read(), server.log_since(began))
 
 
 def _play_step(server: Server, step: Json, names: Mapping[str, Json]) -> Answer:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,30 +18,55 @@ CASES = [json.loads(line) for line in (FOLDER / "cases.jsonl").read_text().split
 
 
 def _options(case: Any) -> str:
-    return json.dumps(case["server"], sort_keys=True)
+    """What the cases of one server have in common. A model that waits has its own: its next answer would wait less."""
+    waits = any("delay_ms" in line for line in case.get("script", ()))
+    return json.dumps([case["server"], case["id"] if waits else None], sort_keys=True)
 
 
 BY_SERVER = {options: [*cases] for options, cases in groupby(sorted(CASES, key=_options), _options)}
 """The cases of each server: it is started once for them."""
 
 
+class Servers:
+    """Starts the server of each case, and keeps it for the next case. pytest would start it again for each parameter."""
+
+    def __init__(self) -> None:
+        self._options: str | None = None
+        self._server: Server | str = ""
+        self._stack = ExitStack()
+
+    def of(self, options: str) -> Server | str:
+        """The server with these options; what it says if it does not start."""
+        if options != self._options:
+            self.close()
+            self._server, self._options = self._started(BY_SERVER[options]), options
+        return self._server
+
+    def _started(self, cases: list[Any]) -> Server | str:
+        folder = Path(self._stack.enter_context(TemporaryDirectory()))
+        process = self._stack.enter_context(serving(folder, *options_of(cases[0]["server"], cases, folder)))
+        try:
+            return Server(process.url, folder / "stderr")
+        except AssertionError as error:
+            return f"the server does not start: {error}"
+
+    def close(self) -> None:
+        """End the server that runs."""
+        self._options = None
+        self._stack.close()
+
+
 @pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest) -> Iterator[Server | str]:
-    """The server for some cases; what it says if it does not start."""
-    cases = BY_SERVER[request.param]
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        with serving(folder, *options_of(cases[0]["server"], cases, folder)) as process:
-            try:
-                yield Server(process.url, (folder / "stderr").read_text)
-            except AssertionError as error:
-                yield f"the server does not start: {error}"
+def servers() -> Iterator[Servers]:
+    with closing(Servers()) as servers:
+        yield servers
 
 
 EACH = [pytest.param(options, case, id=case["id"]) for options, cases in BY_SERVER.items() for case in cases]
 
 
-@pytest.mark.parametrize(("server", "case"), EACH, indirect=["server"])
-def test_a_case_comes_out_as_it_must(server: Server | str, case: Any) -> None:
+@pytest.mark.parametrize(("options", "case"), EACH)
+def test_a_case_comes_out_as_it_must(servers: Servers, options: str, case: Any) -> None:
+    server = servers.of(options)
     found = [server] if isinstance(server, str) else faults(server, case)
     assert not found, "\n".join((case["about"], *found))

@@ -45,8 +45,10 @@ from antiphon.engines.engine import (
 from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.models import response_template
 from antiphon.engines.silence import SilenceTimer
+from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_beams import Beam, Row, search
-from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args, installed_version
+from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore
+from antiphon.engines.vllm_imports import installed_version
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
 from antiphon.engines.vllm_versions.version import VllmVersion
 

@@ -5,63 +5,39 @@ tokenizer, and the checks of requests. Its frontend is not used: the outputs of 
 per step for all requests, see decision 13. These interfaces may change with any version of vLLM: what did is
 in `vllm_versions`, and the extra pins the versions that are known.
 
-Importing vLLM takes seconds, and may fail; nothing is imported before the first engine is made.
+`vllm_imports` imports it, `vllm_arguments` reads its arguments, and `vllm_sockets` has its sockets.
 """
 
 import asyncio
-import importlib
-import json
 import os
 import signal
-from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, NoReturn
+from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from antiphon.core.constraint import StructuralTag
-from antiphon.core.errors import EngineError, RequestError, install_extra
+from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
 from antiphon.engines.figures import AdapterFigures, CacheFigures
 from antiphon.engines.samplers import supported
+from antiphon.engines.vllm_arguments import unloadable
 from antiphon.engines.vllm_beams import BeamParameters
+from antiphon.engines.vllm_imports import imported
+from antiphon.engines.vllm_sockets import Messages, Sender, Steps
 from antiphon.engines.vllm_stream import Vocabulary
 from antiphon.engines.vllm_tokenizers import codec_of
-from antiphon.engines.vllm_versions.version import VllmVersion, version_for
-
-log = structlog.get_logger()
-
-_ENVIRONMENT = {
-    # Otherwise its processes would be copies of this one, with its sockets and its threads.
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-"""Environment variables for vLLM, unless the operator has set them."""
-
-NOT_TAKEN: Mapping[str, str] = {
-    "model": "the model is the argument of `antiphon serve`",
-    "enable_log_requests": "Antiphon logs requests",
-    "disable_log_stats": "the figures that it logs are made in a part of vLLM that is not used",
-    "stream_interval": "a stream sends text as soon as it is generated",
-    "skip_tokenizer_init": "the tokenizer is needed",
-}
-"""Engine arguments of vLLM's that have no meaning here, and why."""
+from antiphon.engines.vllm_versions.version import VllmVersion
 
 ID_BYTES = 7
 """Random bytes in the id of a request, as many as keep it in one line of the processor's cache."""
-
-READ_TAGS = ("auto", "xgrammar")
-"""The backends of vLLM's structured output that read structural tags of all kinds."""
 
 _SAME = (
     "temperature",
@@ -102,105 +78,6 @@ _FIGURES = frozenset({"block_size", "num_gpu_blocks"})
 _TOLD = os.path.exists("/proc/self/stat")
 _WORKER = "VLLM::Worker"
 """vLLM's name for the processes of its core that compute, if the core does not compute itself."""
-
-
-def imported(name: str) -> Any:
-    """A module of vLLM's. Raises EngineError if vLLM is not installed, or cannot be imported."""
-    for variable, value in _ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise EngineError(install_extra("The engine vllm", "vllm")) from error
-    except ImportError as error:
-        raise EngineError(f"vLLM cannot be imported: {error}.") from error
-
-
-def installed_version(*, untested: bool) -> VllmVersion:
-    """The differences of the vLLM that is installed. Raises EngineError for an unknown one, or for none."""
-    return version_for(imported("vllm").__version__, untested=untested)
-
-
-def engine_args(model: str, assignments: Sequence[str], options: Mapping[str, int | None]) -> Any:
-    """The `AsyncEngineArgs` for a model, of arguments that are written KEY=VALUE, and of our own `options`.
-
-    Raises EngineError, with the remedy, for an argument that vLLM does not have or cannot read.
-    """
-    arguments = imported("vllm.engine.arg_utils").AsyncEngineArgs
-    parser = _parser(arguments)
-    actions = {action.dest: action for action in parser._actions}
-    words = [f"--model={model}", "--disable-log-stats"]
-    for assignment in assignments:
-        key, _, value = assignment.partition("=")
-        key = key.removeprefix("--").replace("-", "_")
-        _check_key(key, actions)
-        if options.get(key) is not None:
-            raise EngineError(f"'{key}' is given by an option of Antiphon and by --vllm. Give one of them.")
-        words += _words(actions[key], value)
-    words += [f"--{key.replace('_', '-')}={number}" for key, number in options.items() if number is not None]
-    try:
-        args = arguments.from_cli_args(parser.parse_args(words))
-    except (ValueError, OSError) as error:  # it looks for the model on the hub
-        raise _unloadable(model, error) from error
-    _check_backend(getattr(args, "structured_outputs_config", None))
-    return args
-
-
-def _check_backend(config: Any) -> None:
-    """Raise EngineError for a library of structured output that reads no structural tags."""
-    backend = getattr(config, "backend", "auto")
-    if backend not in READ_TAGS:
-        raise EngineError(
-            f"--vllm structured_outputs_config with the backend {backend} is not supported: it reads no "
-            f"structural tags, which constrain answers. Use {' or '.join(READ_TAGS)}, or leave it out."
-        )
-
-
-def _parser(arguments: Any) -> Any:
-    """The parser of vLLM's arguments, which raises EngineError where it would end the process."""
-    base: Any = imported("vllm.utils.argparse_utils").FlexibleArgumentParser
-
-    class Parser(base):  # type: ignore[misc]
-        def error(self, message: str) -> NoReturn:
-            raise EngineError(f"--vllm: {message}.")
-
-    return arguments.add_cli_args(Parser(add_help=False))
-
-
-def _check_key(key: str, actions: Mapping[str, Any]) -> None:
-    if key in NOT_TAKEN:
-        raise EngineError(f"--vllm {key} is not supported: {NOT_TAKEN[key]}. Leave it out.")
-    if key not in actions:
-        close = get_close_matches(key, actions, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise EngineError(f"vLLM has no engine argument '{key}'.{hint}")
-
-
-def _words(action: Any, value: str) -> list[str]:
-    """An argument as on vLLM's command line."""
-    if action.nargs == 0:
-        if value.lower() not in ("", "true", "false"):
-            raise EngineError(f"--vllm {action.dest} is true or false, not '{value}'.")
-        return _switch(action, on=value.lower() != "false")
-    flag = next(name for name in action.option_strings if name.startswith("--"))
-    if action.nargs in ("+", "*"):
-        return [flag, *(json.loads(value) if value.startswith("[") else value.split(","))]
-    return [f"{flag}={value}"]
-
-
-def _switch(action: Any, *, on: bool) -> list[str]:
-    """The word that turns a switch on or off; none for off if it has none, because it is off without it."""
-    for option in action.option_strings:
-        namespace = Namespace()
-        action(None, namespace, [], option)
-        if getattr(namespace, action.dest) is on:
-            return [option]
-    return []
-
-
-def _unloadable(model: str, error: Exception) -> EngineError:
-    why = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return EngineError(f"vLLM cannot load {model}: {why}")
 
 
 def is_ending(process: int) -> bool:
@@ -282,131 +159,6 @@ class _NoLogger:
         """The same."""
 
 
-class _Steps(asyncio.Queue[Exception]):
-    """The queue of outputs for vLLM's client: it passes on at once those that the client has read.
-
-    It keeps failures. With a real queue another task would have to wake up for each step.
-    """
-
-    take: Callable[[Any], None]
-
-    def put_nowait(self, item: Any) -> None:
-        if isinstance(item, Exception):
-            super().put_nowait(item)
-        else:
-            self.take(item)
-
-
-class _Messages:
-    """Receives the messages of vLLM's core, and passes on the outputs of a step in the same call.
-
-    vLLM's client has a task for that, which would have to be woken up for each step. It gets what is not
-    outputs: results of calls, the end of the core, and everything if it also counts the outputs (with data
-    parallelism).
-    """
-
-    take: Callable[[Any], None]
-
-    def __init__(self, client: Any) -> None:
-        self._zmq = imported("zmq")
-        # The same socket, without zmq's own binding to asyncio.
-        self._socket = self._zmq.Socket.shadow(client.resources.output_socket)
-        self._decode = client.decoder.decode
-        self._counted = hasattr(type(client), "process_engine_outputs")
-        self._state, self._readable = int(self._zmq.EVENTS), int(self._zmq.POLLIN)
-        self._others: asyncio.Queue[Any] = asyncio.Queue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._descriptor = -1
-
-    async def recv_multipart(self, *, copy: bool) -> Any:
-        """As that of the socket, for vLLM's task."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            # A separate one: vLLM may close the socket, and the other with it, at any time.
-            self._descriptor = os.dup(self._socket.getsockopt(self._zmq.FD))
-            self._loop.add_reader(self._descriptor, self._arrived)
-            self._loop.call_soon(self._arrived)  # the descriptor tells nothing of what had come before
-        message = await self._others.get()
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-    def _arrived(self) -> None:
-        """Receive all messages that have arrived: the descriptor is not readable again for them."""
-        try:
-            self._receive()
-            # Asking is cheaper than the exception of an empty socket, for each step.
-            while self._socket.get(self._state) & self._readable:
-                self._receive()
-        except self._zmq.Again:  # another message was received with the last one
-            pass
-        except self._zmq.ZMQError as error:
-            self.leave()  # its descriptor stays readable
-            self._others.put_nowait(error)
-
-    def _receive(self) -> None:
-        frames = [self._socket.recv(self._zmq.NOBLOCK, copy=False)]
-        while frames[-1].more:
-            frames.append(self._socket.recv(self._zmq.NOBLOCK, copy=False))
-        if not self._counted:
-            try:
-                outputs = self._decode(frames)
-            except Exception:  # the task finds out what it is, and tells
-                log.debug("a message of vLLM's is not outputs", exc_info=True)
-            else:
-                if outputs.utility_output is None:
-                    self.take(outputs)
-                    return
-        self._others.put_nowait(frames)
-
-    def leave(self) -> None:
-        """Remove it from the event loop. Nothing is received any more."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if self._loop is not None and descriptor >= 0:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-
-
-class _Sent:
-    """The result of sending: there is nothing to wait for."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-class _Sender:
-    """Sends to a socket of vLLM's, at the end of a turn of the event loop all that was sent in the turn.
-
-    Each message that is sent by itself wakes a thread of zmq's, which takes longer than all else that is done
-    to send it; and requests come together. `failed` is called with an error.
-    """
-
-    def __init__(self, socket: Any, failed: Callable[[Exception], None]) -> None:
-        self._zmq = imported("zmq")
-        self._socket = self._zmq.Socket.shadow(socket)
-        self._failed = failed
-        self._unsent: list[Sequence[Any]] = []
-
-    def send_multipart(self, parts: Sequence[Any], *, copy: bool) -> _Sent:
-        """As that of the socket; it has no limit to what waits."""
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send_all, copy)
-        self._unsent.append(parts)
-        return _Sent()
-
-    def _send_all(self, copy: bool) -> None:
-        unsent, self._unsent = self._unsent, []
-        try:
-            for parts in unsent:
-                self._socket.send_multipart(parts, self._zmq.NOBLOCK, copy=copy)
-        except self._zmq.ZMQError as error:
-            self._failed(error)
-
-    def leave(self) -> None:
-        """Forget what was not sent: another thread closes the socket next."""
-        self._unsent = []
-
-
 class VllmCore:
     """A loaded model. The constructor returns when its processes are ready.
 
@@ -419,13 +171,13 @@ class VllmCore:
             llm = imported("vllm.v1.engine.async_llm").AsyncLLM
             self._llm = llm.from_engine_args(args, stat_loggers=[_NoLogger])
         except (RuntimeError, ValueError, OSError) as error:
-            raise _unloadable(args.model, error) from error
+            raise unloadable(args.model, error) from error
         self._statistics = _Statistics()
         client = self._llm.engine_core
-        self._steps = client.outputs_queue = _Steps()
-        self._messages = _Messages(client)
+        self._steps = client.outputs_queue = Steps()
+        self._messages = Messages(client)
         client.resources.output_socket.recv_multipart = self._messages.recv_multipart
-        self._sender = _Sender(client.input_socket, self._steps.put_nowait)
+        self._sender = Sender(client.input_socket, self._steps.put_nowait)
         client.input_socket.send_multipart = self._sender.send_multipart
         own = [process.pid for process in getattr(client.resources.engine_manager, "processes", ())]
         self._processes = [*own, *(worker for process in own for worker in workers_of(process))]

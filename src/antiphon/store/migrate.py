@@ -1,6 +1,7 @@
 """Brings the tables up to date, with the migrations in `migrations/`."""
 
 import sqlite3
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -21,18 +22,18 @@ def migrate(connection: Connection) -> None:
 
     Raises StoreUnusableError for tables of a newer Antiphon, and for those that no Antiphon has made so.
     """
-    config = Config()
-    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config = _config()
     config.attributes["connection"] = connection
     revision = MigrationContext.configure(connection).get_current_revision()
-    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    revisions = _revisions()
     if revision is not None and revision not in revisions:
         raise StoreUnusableError(
             f"it has version {revision}, of a newer Antiphon, and this one knows versions up to "
             f"{revisions[0]}. Update Antiphon, or restore a backup from before the update"
         )
     try:
-        command.upgrade(config, "head")
+        if revision != revisions[0]:
+            command.upgrade(config, "head")
     except DBAPIError as error:
         if not _is_about_tables(error):
             raise
@@ -44,6 +45,18 @@ def migrate(connection: Connection) -> None:
         raise StoreUnusableError(
             f"its tables were changed by hand: {missing} is missing. Restore a backup, or undo the change"
         )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    return config
+
+
+@cache
+def _revisions() -> list[str]:
+    """The newest first. To find them, each migration is run as a module."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
 def _is_about_tables(error: DBAPIError) -> bool:
