@@ -5,6 +5,7 @@
     │   ├── AuthenticationError     no key, or a wrong one                    401
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
+    │   ├── MalformedBodyError      the body is no JSON                       400
     │   ├── BodyTooLargeError       the body is over the limit                413
     │   ├── MediaTypeError          the body is not JSON                      415
     │   ├── ScopeError              the key is not for this                   403
@@ -124,6 +125,10 @@ class MethodNotAllowedError(RequestError):
     """This path does not support this method. Check the method."""
 
     status = 405
+
+
+class MalformedBodyError(RequestError):
+    """The request body is not valid JSON. Send a JSON object."""
 
 
 class BodyTooLargeError(RequestError):

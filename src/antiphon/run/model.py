@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_results import is_answer, pair_results
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
@@ -144,6 +145,10 @@ class Model(Protocol):
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The vectors of texts. Raises RequestError for unsupported parameters, EngineError."""
+        ...
+
+    async def decide(self, decision: Decision) -> Verdicts:
+        """The probabilities of the options of questions. Raises RequestError, EngineError."""
         ...
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:

@@ -18,6 +18,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import (
     AntiphonError,
     EngineError,
@@ -27,7 +28,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Adapter, Turn
+from antiphon.core.turn import Adapter, Sampling, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.figures import CacheFigures
@@ -222,6 +223,15 @@ class Models:
         assert served.model is not None
         observed().served = adapter or served.names[0]
         return NamedModel(self, served, served.model, adapter)
+
+    def canonical(self, name: str) -> str:
+        """The own name of the model, or adapter, that requests with this name get. Raises NotFoundError."""
+        served, adapter = self._find(name)
+        return adapter or served.names[0]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model of this name, which is not another's by default."""
+        return self._lookup(name) is not None
 
     def _check_ready(self) -> None:
         if self.health is Health.READY:
@@ -509,6 +519,14 @@ class NamedModel:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         async with self.in_use():
             return await self._model.embed(request)
+
+    async def decide(self, decision: Decision) -> Verdicts:
+        asked = Turn(decision.model, sampling=decision.sampling, variables=decision.variables)
+        turn = self._adapted(self._completed(asked))
+        own = {name: getattr(turn.sampling, name) for name in ("lora", "cache_salt", "priority")}
+        decision = replace(decision, sampling=Sampling(**own), variables=turn.variables)
+        async with self.in_use():
+            return await self._model.decide(decision)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         async with self.in_use():
