@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from antiphon.core.decision import Decision, Question, Verdict, Verdicts
 from antiphon.core.items import text_in
-from antiphon.run.models import NamedModel
+from antiphon.run.token_model import TokenModel
 
 Decider = Callable[[Decision], Verdicts]
 
@@ -36,10 +36,10 @@ def deciding(decide: Decider = by_digest) -> Iterator[list[Decision]]:
     """Every model decides so while the block runs; yields what they are asked."""
     asked: list[Decision] = []
 
-    async def decided(_: NamedModel, decision: Decision) -> Verdicts:
+    async def decided(_: TokenModel, decision: Decision) -> Verdicts:
         asked.append(decision)
         await asyncio.sleep(0)
         return decide(decision)
 
-    with patch.object(NamedModel, "decide", decided):
+    with patch.object(TokenModel, "decide", decided, create=True):
         yield asked

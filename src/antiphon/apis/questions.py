@@ -1,8 +1,8 @@
 """What the two APIs of decisions share: options of requests, limits, JSON that a model reads, diagnostics.
 
 A question of either becomes a `Question` of `core/decision.py`, and a `Verdict` the answer in the API's form.
-Requests may have fields of Antiphon's own, which begin with `x_`; answers have some only if they are asked
-for, or if an answer would mislead without them.
+Requests may have fields of Antiphon's own, such as `x_orders`; answers have some only if they are asked for,
+or if an answer would mislead without them.
 """
 
 import json
@@ -131,7 +131,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check(request: DecisionParams) -> None:
     """Refuse what a decision cannot do. Raises RequestError."""
     for name, remedy in REFUSED.items():
-        if getattr(request, name) not in (None, False, {}):
+        value = getattr(request, name)
+        if value is not None and value is not False:
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name)
     for name in _THINKING:
         if (request.chat_template_kwargs or {}).get(name):

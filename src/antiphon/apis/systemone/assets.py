@@ -63,10 +63,8 @@ class Assets:
 
 def listed(urls: Sequence[str] | None, kind: MediaKind, name: str) -> tuple[Part, ...]:
     """The media at the URLs of a list. Raises RequestError."""
-    return tuple(
-        at_url(kind, RequestObject({name: url}, f"{name}[{index}]"), f"{name}[{index}]", name)
-        for index, url in enumerate(urls or ())
-    )
+    placed = {f"{name}[{index}]": url for index, url in enumerate(urls or ())}
+    return tuple(at_url(kind, RequestObject(placed, ""), place, place) for place in placed)
 
 
 def _images(assets: Mapping[str, Asset], uploads: Uploads) -> dict[str, Attachment]:

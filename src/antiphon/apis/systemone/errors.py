@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from antiphon.apis.systemone.schema import ErrorDetail, Problem, SystemOneError, SystemOneFailure
+from antiphon.apis.systemone.schema import ErrorDetail, Problem, SystemOneFailure, SystemOneFailureBody
 from antiphon.core.errors import AntiphonError, MalformedBodyError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 
@@ -45,7 +45,7 @@ def encode_error(error: AntiphonError) -> bytes:
     type_ = "exceed_context_size_error" if error.code == _CONTEXT else _TYPES.get(code, error.type)
     listed = code == UNPROCESSABLE or isinstance(error, MalformedBodyError)
     detail = [_problem(error)] if listed else ErrorDetail(type_, error.message)
-    return msgspec.json.encode(SystemOneError(SystemOneFailure(error.message, type_, code), detail))
+    return msgspec.json.encode(SystemOneFailureBody(SystemOneFailure(error.message, type_, code), detail))
 
 
 def _problem(error: AntiphonError) -> Problem:

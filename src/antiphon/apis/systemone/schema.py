@@ -150,7 +150,7 @@ class ErrorDetail(Struct):
     message: str
 
 
-class SystemOneError(Struct):
+class SystemOneFailureBody(Struct):
     """The body of an error. `detail` lists problems of a request that is wrong."""
 
     error: SystemOneFailure
