@@ -62,7 +62,7 @@ def refused() -> Any:
     try:
         client.system_one(state="a", questions={"q": Choice(instructions="?", criteria={"bell\a": None})})
     except TypeSafeAPIError as error:
-        return [error.status_code, "questions.q.criteria" in str(error)]
+        return [error.status, "questions.q.criteria" in str(error)]
 
 
 print(json.dumps(globals()[WAY]()))
