@@ -1,4 +1,4 @@
-"""The arithmetic of decisions: log probabilities of next tokens → probabilities of options, and figures.
+"""The arithmetic of decisions: log probabilities of tokens → probabilities of options, and their figures.
 
 The formulas of confidence are those of Jev, with which thresholds of its users keep their meaning.
 """
@@ -102,7 +102,7 @@ def choice_confidence(probabilities: Sequence[float]) -> float:
 
 
 def score_confidence(probabilities: Sequence[float]) -> float:
-    """How close the levels stay to the likeliest one, compared with chance: 0 to 1; 1 for one level."""
+    """How close the levels stay to the likeliest, compared with chance: 0 to 1, and 1 for a single one."""
     count = len(probabilities)
     if count == 1:
         return 1.0
