@@ -8,9 +8,9 @@ from pathlib import Path
 
 url, model = sys.argv[1:]
 report = Path("report.json")
-command = [str(Path(sys.executable).with_name("jevcompat")), "test", url.removesuffix("/v1")]
+command = [str(Path(sys.executable).with_name("jevcompat")), "test", "--timeout", "600"]
 done = subprocess.run(  # noqa: S603
-    [*command, "--key-env", "OPENAI_API_KEY", "--json", str(report)],
+    [*command, url.removesuffix("/v1"), "--key-env", "OPENAI_API_KEY", "--json", str(report)],
     check=False,
     capture_output=True,
     env={**os.environ, "NO_COLOR": "1"},
@@ -25,5 +25,7 @@ unmet = {
 }
 untested = [row["id"] for row in requirements if row["status"] not in ("pass", "fail")]
 print(
-    json.dumps({"exit": done.returncode, "unmet": unmet, "untested": untested, "said": done.stderr[-2000:]})
+    json.dumps(
+        {"exit": done.returncode, "unmet": unmet, "untested": untested, "late": result.get("inconclusive")}
+    )
 )
