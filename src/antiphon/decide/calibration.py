@@ -50,6 +50,13 @@ class Calibration(Struct, frozen=True):
             message = f"The calibration {self.name} is for another file of the model {model}: "
             raise EngineError(message + f"{', '.join(self.known_as)}. Make one for this: antiphon calibrate.")
 
+    def check_version(self, version: str) -> None:
+        """Raise EngineError if it is for prompts of another version."""
+        if self.prompt_version not in (None, version):
+            message = f"The calibration {self.name} is for prompts of the version {self.prompt_version}, "
+            message += f"and those of this model have the version {version}. "
+            raise EngineError(message + "Make it again: antiphon calibrate.")
+
 
 class _DecisionFile(Struct):
     """The file `decision.json` of a model of the library transformers, as far as it is used."""

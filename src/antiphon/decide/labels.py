@@ -42,8 +42,7 @@ def labels_of(kind: QuestionKind, count: int, pairs: Sequence[str] = ()) -> tupl
 
 def forms_of(label: str) -> tuple[str, ...]:
     """How a model may write the label: after a space, too, and words also in upper case."""
-    written = dict.fromkeys((label, label.capitalize(), label.upper())) if len(label) > 1 else (label,)
-    words = written if label in YES_NO else (label,)
+    words = (label, label.capitalize(), label.upper()) if label in YES_NO else (label,)
     return tuple(space + word for space in ("", " ") for word in words)
 
 

@@ -41,6 +41,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.next_token import score_next
 from antiphon.render.media import media_in
+from antiphon.run.constraints import supported
 from antiphon.run.direct_answers import DirectAnswers
 from antiphon.run.label_tokens import LabelTokens, texts_of
 from antiphon.run.model import characters_in, repaired
@@ -55,18 +56,23 @@ MARGIN = 0.02
 Prefills = Mapping[QuestionKind, str]
 """The text that begins the answer to a question of each kind."""
 
+Forms = Sequence[Sequence[int]] | Sequence[Sequence[str]]
+"""The forms of labels: the ids of their tokens, or the texts."""
+
 _NO_PREFILLS: Prefills = dict.fromkeys(QuestionKind, "")
 
 
 class DecisionOptions(Struct, frozen=True):
     """How a model decides: the `prefill` of its answers, None to find the best one for each kind of question.
 
-    `orders` is the number of orders in which a choice is asked by default.
+    `orders` is the number of orders in which a choice is asked by default. `reasons`: the model may begin an
+    answer with reasoning by itself.
     """
 
     prefill: str | None = None
     orders: int | None = None
     calibration: Calibration | None = None
+    reasons: bool = True
 
 
 class Answers(Struct, frozen=True):
@@ -116,29 +122,11 @@ class Decider:
     async def decide(self, decision: Decision) -> Verdicts:
         """The answers to all questions. Raises RequestError, before any work of the engine; EngineError."""
         outcome = await self.read(decision)
-        calibration = self._options.calibration
-        temperatures = calibration.temperatures if calibration else {}
-        verdicts = (
-            verdict_of(
-                answers.reads,
-                answers.readings,
-                len(answers.question.options),
-                temperatures.get(answers.question.kind, 1.0),
-            )
-            for answers in outcome.answers
-        )
-        return Verdicts(
-            verdicts=(*verdicts,),
-            prompt_tokens=outcome.prompt_tokens,
-            cached_tokens=outcome.cached_tokens,
-            reads=outcome.reads,
-            prompt_version=await self.version(),
-            calibration=calibration.name if calibration else "",
-        )
+        return verdicts_of(outcome, await self.version(), self._options.calibration)
 
     async def read(self, decision: Decision) -> Outcome:
         """What is read for a decision, without its probabilities. Raises as `decide` does."""
-        self._check()
+        check_tells(self._engine)
         with naming(decision.parameters):
             frame = await self._frame(decision)
             if not self._knows_prefills:  # which are found by work of the engine
@@ -156,14 +144,8 @@ class Decider:
 
     async def check_calibration(self) -> None:
         """Raise EngineError if the calibration was made for other prompts."""
-        calibration = self._options.calibration
-        if calibration is None or calibration.prompt_version in (None, version := await self.version()):
-            return
-        message = (
-            f"The calibration {calibration.name} is for prompts of the version {calibration.prompt_version}, "
-            f"and those of this model have the version {version}. Make it again: antiphon calibrate."
-        )
-        raise EngineError(message)
+        if self._options.calibration is not None:
+            self._options.calibration.check_version(await self.version())
 
     async def prefills(self) -> Prefills:
         """The prefill of each kind of question."""
@@ -187,7 +169,7 @@ class Decider:
 
     async def masses(self) -> Mapping[str, Mapping[QuestionKind, float]]:
         """The label mass of plain questions of each kind after each prefill, 0 where it has no labels."""
-        self._check()
+        check_tells(self._engine)
         frame = await self._frame(_PROBE)
         return {prefill: await self._masses_after(prefill, frame) for prefill in PREFILLS}
 
@@ -210,15 +192,6 @@ class Decider:
             masses[kind] = sum(told) / len(told)
         return masses
 
-    def _check(self) -> None:
-        """Refuse a model whose engine tells no log probabilities."""
-        able = "logprobs" in self._engine.card.capabilities.sampling
-        if not (able or isinstance(self._engine, NextTokenScorer)):
-            message = (
-                f"The server of the model '{self._engine.card.name}' tells no log probabilities of tokens, "
-            )
-            raise UnsupportedModelError(message + "so it cannot decide. Name another model.", param="model")
-
     async def _frame(self, decision: Decision) -> _Frame:
         """The conversation with a mark for the question, rendered."""
         mark, start = f"question:{secrets.token_hex(8)};", f"answer:{secrets.token_hex(8)};"
@@ -226,14 +199,15 @@ class Decider:
         turn = repaired(
             Turn(
                 decision.model,
-                _with_question(decision.items, mark),
+                with_question(decision.items, (TextPart(mark),)),
                 variables=variables,
                 prefix=start,
                 sampling=decision.sampling,
                 parameters=decision.parameters,
             )
         )
-        context = self._engine.card.context
+        context, capabilities = self._engine.card.context, self._engine.card.capabilities
+        supported(turn, capabilities)
         with naming({"prompt": "conversation"}):
             if context:
                 check_size(characters_in(turn.items), context)
@@ -257,10 +231,10 @@ class Decider:
             beginning=frame.beginning,
             ends=prompts,
             tokens=tuple(_ids(labels) for labels in forms),
-            sampling=_shared(decision.sampling),
+            sampling=shared_sampling(decision.sampling),
         )
         results = await score_next(self._engine, request)
-        readings = iter([reading_of(labels, result) for labels, result in zip(forms, results, strict=True)])
+        readings = iter(read_answers(forms, results))
         answers = (
             Answers(question, plan, tuple(tuple(next(readings) for _ in order) for order in plan))
             for question, plan in zip(decision.questions, plans, strict=True)
@@ -286,7 +260,7 @@ class Decider:
             kind: await self._prompts.continuation(frame.end + prefills[kind]) for kind in QuestionKind
         }
         for question in decision.questions:
-            plan = reads_of(question, self._orders(decision, question), pairs)
+            plan = reads_of(question, orders_for(question, decision, self._options), pairs)
             ending = endings[question.kind]
             reads = [read for order in plan for read in order]
             prompts += [await self._prompt(question, read, ending, frame.beginning) for read in reads]
@@ -311,12 +285,6 @@ class Decider:
             raise _too_long(size, context, question, beginning)
         return text.continued(ending.text, ending.ids)
 
-    def _orders(self, decision: Decision, question: Question) -> int | None:
-        """The number of orders of a question; the server's default is one of choices."""
-        if decision.orders is None and question.kind is QuestionKind.CHOICE:
-            return self._options.orders
-        return decision.orders
-
     async def _pairs(self, decision: Decision, frame: _Frame, prefills: Prefills) -> Sequence[str]:
         """The labels of two letters, if there is a question that needs them."""
         many = any(len(question.options) > len(LETTERS) for question in decision.questions)
@@ -333,7 +301,7 @@ class Decider:
             self._labels[end] = LabelTokens(self._engine, end)
         return self._labels[end]
 
-    async def _forms(self, read: Read, end: str) -> tuple[tuple[int, ...], ...] | tuple[tuple[str, ...], ...]:
+    async def _forms(self, read: Read, end: str) -> Forms:
         """The tokens of each label of a read, or their texts. Raises UnsupportedModelError without any."""
         if not self._tells_ids:
             return texts_of(read.labels)
@@ -351,8 +319,21 @@ class NoLabelError(EngineError):
     """The model gave no label of the question any probability that its server tells. Ask in another way."""
 
 
-def reading_of(forms: Sequence[Sequence[int]] | Sequence[Sequence[str]], result: NextToken) -> Reading:
-    """What the next token says of labels with these forms. Raises NoLabelError if it says nothing."""
+def check_tells(engine: Engine) -> None:
+    """Raise UnsupportedModelError for an engine that tells no log probabilities."""
+    card = engine.card
+    if not ("logprobs" in card.capabilities.sampling or isinstance(engine, NextTokenScorer)):
+        message = f"The server of the model '{card.name}' tells no log probabilities, so it cannot decide. "
+        raise UnsupportedModelError(message + "Name another model.", param="model")
+
+
+def read_answers(labels: Sequence[Forms], results: Sequence[NextToken]) -> list[Reading]:
+    """What the next tokens say of labels with these forms. Raises NoLabelError if one says nothing."""
+    return [reading_of(forms, result) for forms, result in zip(labels, results, strict=True)]
+
+
+def reading_of(forms: Forms, result: NextToken) -> Reading:
+    """The same of one: forms are ids, or texts, of which more may be possible than are known."""
     by_text = any(isinstance(form, str) for label in forms for form in label)
     candidates = [
         (candidate.text if by_text else candidate.id, candidate.logprob) for candidate in result.candidates
@@ -363,16 +344,46 @@ def reading_of(forms: Sequence[Sequence[int]] | Sequence[Sequence[str]], result:
     return reading
 
 
+def verdicts_of(outcome: Outcome, version: str, calibration: Calibration | None) -> Verdicts:
+    """The answers by what was read."""
+    temperatures = calibration.temperatures if calibration else {}
+    verdicts = (
+        verdict_of(
+            answers.reads,
+            answers.readings,
+            len(answers.question.options),
+            temperatures.get(answers.question.kind, 1.0),
+        )
+        for answers in outcome.answers
+    )
+    return Verdicts(
+        verdicts=(*verdicts,),
+        prompt_tokens=outcome.prompt_tokens,
+        cached_tokens=outcome.cached_tokens,
+        reads=outcome.reads,
+        prompt_version=version,
+        calibration=calibration.name if calibration else "",
+    )
+
+
+def orders_for(question: Question, decision: Decision, options: DecisionOptions) -> int | None:
+    """The number of orders of a question; the server's default is one of choices."""
+    if decision.orders is None and question.kind is QuestionKind.CHOICE:
+        return options.orders
+    return decision.orders
+
+
 def _not_shown() -> UnsupportedModelError:
     message = "The chat template of this model does not show a question as it is. Name another model."
     return UnsupportedModelError(message, param="model")
 
 
-def _shared(sampling: Sampling) -> Sampling:
+def shared_sampling(sampling: Sampling) -> Sampling:
+    """The fields that a decision may set."""
     return Sampling(lora=sampling.lora, cache_salt=sampling.cache_salt, priority=sampling.priority)
 
 
-def _ids(forms: Sequence[Sequence[int]] | Sequence[Sequence[str]]) -> tuple[int, ...]:
+def _ids(forms: Forms) -> tuple[int, ...]:
     return tuple(form for label in forms for form in label if isinstance(form, int))
 
 
@@ -388,17 +399,17 @@ def _best(masses: Mapping[str, Mapping[QuestionKind, float]]) -> Prefills:
     return best
 
 
-def _with_question(items: tuple[Item, ...], mark: str) -> tuple[Item, ...]:
-    """The conversation with a mark at the end of the user's last message, or in a new one."""
-    *before, last = items or (None,)
+def with_question(items: tuple[Item, ...], parts: tuple[Part, ...]) -> tuple[Item, ...]:
+    """The conversation with these parts at the end of the user's last message, or in a new one."""
+    last = items[-1] if items else None
     if not isinstance(last, Message) or last.role is not Role.USER or last.template_role is not None:
-        return (*items, Message(Role.USER, (TextPart(mark),)))
-    parts = last.parts
-    if parts and isinstance(parts[-1], TextPart):
-        parts = (*parts[:-1], TextPart(parts[-1].text + mark))
+        return (*items, Message(Role.USER, parts))
+    end, first = last.parts[-1] if last.parts else None, parts[0]
+    if isinstance(end, TextPart) and isinstance(first, TextPart):
+        joined = (*last.parts[:-1], TextPart(end.text + first.text), *parts[1:])
     else:
-        parts = (*parts, TextPart(mark))
-    return (*(item for item in before if item is not None), replace(last, parts=parts))
+        joined = (*last.parts, *parts)
+    return (*items[:-1], replace(last, parts=joined))
 
 
 def _marked(parts: Sequence[Part], mark: str) -> tuple[Part, ...]:

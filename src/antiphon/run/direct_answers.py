@@ -76,7 +76,7 @@ class DirectAnswers:
             yield dialect.reasoning_end or ""
         elif self._may_begin_reasoning(end):
             assert dialect.reasoning is not None
-            yield f"{dialect.reasoning.opens[0]}\n{(dialect.reasoning_end or '').removeprefix(chr(10))}"
+            yield f"{dialect.reasoning.opens[0]}\n{dialect.reasoning_end}"
 
     def _may_begin_reasoning(self, end: str) -> bool:
         reasoning = self._dialect.reasoning

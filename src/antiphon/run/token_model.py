@@ -20,6 +20,8 @@ from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import CallMode, ToolChoice, Turn
+from antiphon.core.vectors import Scores
+from antiphon.decide.relevance import relevance
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -31,6 +33,7 @@ from antiphon.engines.engine import (
     Engine,
     GenerationRequest,
     Prompt,
+    Task,
 )
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in
@@ -115,7 +118,7 @@ class TokenModel(EngineModel):
         self._fill_in: FillIn | None = None
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
-        direct = DirectAnswers(renderer, dialect, reasons=reasons, state_after=self._state_after)
+        direct = DirectAnswers(renderer, dialect, reasons=deciding.reasons, state_after=self._state_after)
         self.decider = Decider(engine, self._for_decisions, direct, deciding)
 
     async def prepare(
@@ -275,6 +278,21 @@ class TokenModel(EngineModel):
 
     async def decide(self, decision: Decision) -> Verdicts:
         return await self.decider.decide(decision)
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """An engine that neither ranks nor embeds decides: the score is the probability of yes."""
+        if self.card.capabilities.tasks & {Task.RANK, Task.EMBED}:
+            return await super().score(pairs)
+        queries = dict.fromkeys(query for query, _ in pairs)
+        scores: dict[tuple[str, str], float] = {}
+        tokens = 0
+        for query in queries:
+            documents = [*dict.fromkeys(document for other, document in pairs if other == query)]
+            verdicts = await self.decide(relevance(query, documents))
+            tokens += verdicts.prompt_tokens
+            for document, verdict in zip(documents, verdicts.verdicts, strict=True):
+                scores[query, document] = verdict.probabilities[0]
+        return Scores(tuple(scores[pair] for pair in pairs), tokens)
 
     async def _for_decisions(self, turn: Turn) -> str:
         return await _render(self._renderer, turn, characters_in(turn.items))
