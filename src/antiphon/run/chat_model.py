@@ -182,7 +182,7 @@ class ChatModel(EngineModel):
         """The request for the first token of the answer to a turn. Raises RequestError."""
         turn = repaired(turn)
         self._check(turn)
-        sampling = supported(turn, self.card.capabilities)
+        sampling = replace(supported(turn, self.card.capabilities), max_tokens=1)
         prompt, messages = _messages(turn.items)
         return GenerationRequest(prompt, 1, sampling, conversation=Conversation(turn, messages))
 
