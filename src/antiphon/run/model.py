@@ -155,6 +155,14 @@ class Model(Protocol):
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
         ...
 
+    async def decide(self, decision: Decision) -> Verdicts:
+        """The probabilities of the options of questions.
+
+        Raises RequestError, before any work on them, UnsupportedModelError for a model that tells no log
+        probabilities; EngineError.
+        """
+        ...
+
     def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """A transcription, as the body of an answer. Raises RequestError, EngineError."""
         ...

@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -46,6 +46,8 @@ GRACE_SECONDS = 5.0
 """How long a model stays that was loaded for a request which does not use it yet."""
 
 log = structlog.get_logger()
+
+Asked = TypeVar("Asked", Turn, Decision)
 
 _in_use: ContextVar[tuple[ServedModel, ...]] = ContextVar("in_use", default=())
 """The models that this task holds already."""
@@ -441,7 +443,7 @@ class _Hold:
         self._models.release(self._served)
 
 
-def _with_lora(turn: Turn, lora: tuple[Adapter, ...]) -> Turn:
+def _with_lora(turn: Asked, lora: tuple[Adapter, ...]) -> Asked:
     return replace(turn, sampling=replace(turn.sampling, lora=lora))
 
 
@@ -532,13 +534,20 @@ class NamedModel:
         async with self.in_use():
             return await self._model.score(pairs)
 
+    async def decide(self, decision: Decision) -> Verdicts:
+        served = self._served
+        variables = {**served.variables, **decision.variables, **served.force_variables}
+        adapted = self._adapted(replace(decision, variables=variables))
+        async with self.in_use():
+            return await self._model.decide(adapted)
+
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    def _adapted(self, turn: Turn) -> Turn:
-        """The turn with the adapters of its answer, by their names. Raises RequestError."""
+    def _adapted(self, turn: Asked) -> Asked:
+        """The turn, or the decision, with the adapters of its answer, by their names. Raises RequestError."""
         served, own, lora = self._served, self._adapter, turn.sampling.lora
         if lora is None:
             return turn if own is None else _with_lora(turn, (Adapter(own),))
