@@ -147,10 +147,6 @@ class Model(Protocol):
         """The vectors of texts. Raises RequestError for unsupported parameters, EngineError."""
         ...
 
-    async def decide(self, decision: Decision) -> Verdicts:
-        """The probabilities of the options of questions. Raises RequestError, EngineError."""
-        ...
-
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
         ...

@@ -28,7 +28,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Adapter, Sampling, Turn
+from antiphon.core.turn import Adapter, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.figures import CacheFigures
@@ -521,14 +521,6 @@ class NamedModel:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         async with self.in_use():
             return await self._model.embed(request)
-
-    async def decide(self, decision: Decision) -> Verdicts:
-        asked = Turn(decision.model, sampling=decision.sampling, variables=decision.variables)
-        turn = self._adapted(self._completed(asked))
-        own = {name: getattr(turn.sampling, name) for name in ("lora", "cache_salt", "priority")}
-        decision = replace(decision, sampling=Sampling(**own), variables=turn.variables)
-        async with self.in_use():
-            return await self._model.decide(decision)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         async with self.in_use():
