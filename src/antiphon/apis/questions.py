@@ -15,19 +15,17 @@ from msgspec import Meta, Struct
 from antiphon.apis.request import MAX_ADAPTERS, AtLeastOne, CacheSalt, MediaFallback, ScaledAdapter
 from antiphon.apis.sampling import adapters
 from antiphon.apis.wire import decode, members_of, unknown_members
-from antiphon.core.decision import Decision, Question, QuestionKind, Verdicts
+from antiphon.core.decision import Decision, Question, Verdicts
 from antiphon.core.errors import RequestError
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Part, Reasoning, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
+from antiphon.decide.orders import orders_of
 
 T = TypeVar("T")
 
 BYTES_PER_TOKEN = 4
 """Of a text, about: limits count before anything is tokenized."""
-MOST_DEFAULT_ORDERS = 4
-"""The most orders in which a choice is asked if a request does not say how many."""
-
 _BREAKS = {*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029}
 _THINKING = ("enable_thinking", "thinking")
 _SAMPLED = "Nothing is sampled: the answer has the probability of every option. Leave it out."
@@ -190,10 +188,8 @@ def check_size(decision: Decision, limits: Limits) -> None:
 
 
 def reads_of(question: Question, orders: int | None) -> int:
-    """The most prompts that are read for a question: one for each order of its options."""
-    if question.kind is not QuestionKind.CHOICE:
-        return min(orders or 1, len(question.options))
-    return min(orders or MOST_DEFAULT_ORDERS, len(question.options))
+    """How many prompts are read for a question: one for each order of its options."""
+    return len(orders_of(question.kind, len(question.options), orders))
 
 
 def tokens_of(decision: Decision) -> int:
