@@ -39,7 +39,6 @@ from antiphon.decide.reads import verdict_of
 from antiphon.run.decisions import Answers
 from antiphon.run.token_model import TokenModel
 
-
 FEW = 50
 """With fewer cases than this, the report warns."""
 
