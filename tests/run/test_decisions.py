@@ -216,8 +216,8 @@ async def test_the_prefill_is_the_one_with_the_most_mass():
     engine, model = await made(script, settings=ModelSettings(dialect="hermes"))
     await asyncio.gather(model.decide(decision()), model.decide(decision()))
     assert all(prompt.endswith("(") for prompt in prompts_in(engine)[-8:])
-    # The probe is made once: for each kind of question, with each of the two prefills that labels may follow.
-    assert len(engine.requests) == 2 * 3 + 2
+    # The probe is made once, with each of the prefills.
+    assert len(engine.requests) == 3 + 2
     assert await model.decider.prefills() == dict.fromkeys(QuestionKind, "(")
 
 

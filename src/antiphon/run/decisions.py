@@ -35,7 +35,6 @@ from antiphon.engines.engine import (
     Engine,
     NextToken,
     NextTokenRequest,
-    NextTokenScorer,
     Prompt,
     check_size,
 )
@@ -97,6 +96,15 @@ class _Frame(Struct, frozen=True):
 
     beginning: Prompt
     end: str
+
+
+class _Scored(Struct, frozen=True):
+    """The reads of each question; of all reads the prompts, the forms of their labels, and the results."""
+
+    plans: tuple[Reads, ...]
+    prompts: tuple[Prompt, ...]
+    forms: tuple[Forms, ...]
+    results: tuple[NextToken, ...]
 
 
 class Decider:
@@ -174,23 +182,23 @@ class Decider:
         return {prefill: await self._masses_after(prefill, frame) for prefill in PREFILLS}
 
     async def _masses_after(self, prefill: str, frame: _Frame) -> Mapping[QuestionKind, float]:
-        masses = dict.fromkeys(QuestionKind, 0.0)
-        for kind in QuestionKind:
-            questions = tuple(question for question in _PROBE.questions if question.kind is kind)
-            try:
-                outcome = await self._outcome(
-                    replace(_PROBE, questions=questions), frame, dict.fromkeys(QuestionKind, prefill)
-                )
-            except (UnsupportedModelError, NoLabelError):
-                continue
-            told = [
-                reading.label_mass
-                for answers in outcome.answers
-                for readings in answers.readings
-                for reading in readings
-            ]
-            masses[kind] = sum(told) / len(told)
-        return masses
+        end = frame.end + prefill
+        questions = [one for one in _PROBE.questions if await self._has_labels(one, end)]
+        prefills = dict.fromkeys(QuestionKind, prefill)
+        scored = await self._scored(replace(_PROBE, questions=(*questions,)), frame, prefills)
+        masses: dict[QuestionKind, list[float]] = {kind: [] for kind in QuestionKind}
+        for question, forms, result in zip(questions, scored.forms, scored.results, strict=True):
+            masses[question.kind].append(mass_of(forms, result))
+        return {kind: sum(values) / len(values) if values else 0.0 for kind, values in masses.items()}
+
+    async def _has_labels(self, question: Question, end: str) -> bool:
+        """The labels of a question of the probe are tokens after this end."""
+        ((read,),) = reads_of(question, 1)
+        try:
+            await self._forms(read, end)
+        except UnsupportedModelError:
+            return False
+        return True
 
     async def _frame(self, decision: Decision) -> _Frame:
         """The conversation with a mark for the question, rendered."""
@@ -220,32 +228,32 @@ class Decider:
         return _Frame(beginning, end + self._direct.beginning(end))
 
     async def _outcome(self, decision: Decision, frame: _Frame, prefills: Prefills) -> Outcome:
+        scored = await self._scored(decision, frame, prefills)
+        readings = iter(read_answers(scored.forms, scored.results))
+        answers = (
+            Answers(question, plan, tuple(tuple(next(readings) for _ in order) for order in plan))
+            for question, plan in zip(decision.questions, scored.plans, strict=True)
+        )
+        shared = len(frame.beginning.ids)
+        return Outcome(
+            answers=(*answers,),
+            prompt_tokens=shared + sum(len(prompt.ids) for prompt in scored.prompts),
+            cached_tokens=min(shared, *(result.cached_tokens for result in scored.results)),
+            reads=len(scored.prompts),
+        )
+
+    async def _scored(self, decision: Decision, frame: _Frame, prefills: Prefills) -> _Scored:
+        """The next tokens after all reads of a decision."""
         plans, prompts = await self._prompts_of(decision, frame, prefills)
-        forms = [
-            await self._forms(read, frame.end + prefills[read.kind])
-            for plan in plans
-            for order in plan
-            for read in order
-        ]
+        reads = [read for plan in plans for order in plan for read in order]
+        forms = [await self._forms(read, frame.end + prefills[read.kind]) for read in reads]
         request = NextTokenRequest(
             beginning=frame.beginning,
             ends=prompts,
             tokens=tuple(_ids(labels) for labels in forms),
             sampling=shared_sampling(decision.sampling),
         )
-        results = await score_next(self._engine, request)
-        readings = iter(read_answers(forms, results))
-        answers = (
-            Answers(question, plan, tuple(tuple(next(readings) for _ in order) for order in plan))
-            for question, plan in zip(decision.questions, plans, strict=True)
-        )
-        shared = len(frame.beginning.ids)
-        return Outcome(
-            answers=(*answers,),
-            prompt_tokens=shared + sum(len(prompt.ids) for prompt in prompts),
-            cached_tokens=min(shared, *(result.cached_tokens for result in results)),
-            reads=len(prompts),
-        )
+        return _Scored(plans, prompts, (*forms,), await score_next(self._engine, request))
 
     async def _prompts_of(
         self, decision: Decision, frame: _Frame, prefills: Prefills
@@ -322,7 +330,7 @@ class NoLabelError(EngineError):
 def check_tells(engine: Engine) -> None:
     """Raise UnsupportedModelError for an engine that tells no log probabilities."""
     card = engine.card
-    if not ("logprobs" in card.capabilities.sampling or isinstance(engine, NextTokenScorer)):
+    if "logprobs" not in card.capabilities.sampling:
         message = f"The server of the model '{card.name}' tells no log probabilities, so it cannot decide. "
         raise UnsupportedModelError(message + "Name another model.", param="model")
 
@@ -334,14 +342,24 @@ def read_answers(labels: Sequence[Forms], results: Sequence[NextToken]) -> list[
 
 def reading_of(forms: Forms, result: NextToken) -> Reading:
     """The same of one: forms are ids, or texts, of which more may be possible than are known."""
+    reading = _read(forms, result)
+    if reading is None:
+        raise NoLabelError
+    return reading
+
+
+def mass_of(forms: Forms, result: NextToken) -> float:
+    """The label mass of one; 0 if it says nothing."""
+    reading = _read(forms, result)
+    return 0.0 if reading is None else reading.label_mass
+
+
+def _read(forms: Forms, result: NextToken) -> Reading | None:
     by_text = any(isinstance(form, str) for label in forms for form in label)
     candidates = [
         (candidate.text if by_text else candidate.id, candidate.logprob) for candidate in result.candidates
     ]
-    reading = read_labels(candidates, forms, complete=result.complete and not by_text)
-    if reading is None:
-        raise NoLabelError
-    return reading
+    return read_labels(candidates, forms, complete=result.complete and not by_text)
 
 
 def verdicts_of(outcome: Outcome, version: str, calibration: Calibration | None) -> Verdicts:
