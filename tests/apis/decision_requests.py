@@ -22,6 +22,7 @@ OPENAI: dict[str, Json] = {
         },
         {
             "type": "score",
+            "name": "urgency",
             "instructions": "How urgent?",
             "levels": [
                 {"label": "can wait"},

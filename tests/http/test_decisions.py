@@ -194,6 +194,7 @@ async def test_names_that_stand_for_the_model_here() -> None:
                 {"model": "gpt-6-luna"},
             ):
                 assert (await api.post(path, unnamed | asked))["model"] == "talker"
+                assert api.asked[-1].model == "talker"
             await api.post(path, status=404, model="nobody")
         listed = (await api.http.get("/v1/models")).json()
     assert [model["decides"] for model in listed["data"]] == [False, True]

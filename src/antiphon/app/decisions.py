@@ -1,6 +1,7 @@
 """Decisions without HTTP: questions about a text, answered with probabilities, in either API."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 
@@ -28,21 +29,31 @@ ALIASES = frozenset({"jev-latest", "jev-preview", "gpt-6-luna"})
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 
-async def decide(app: App, request: CreateDecision, owner: str) -> bytes:
-    """The body with the answers to questions about an input. Raises RequestError, EngineError."""
-    decision = openai.accept(request, app.limits, owner)
+async def decide(app: App, request: CreateDecision, owner: str, *, large: bool = False) -> bytes:
+    """The body with the answers to questions about an input. Raises RequestError, EngineError.
+
+    A `large` request is read in a thread.
+    """
+    decision = await _accepted(app, partial(openai.accept, request, app.limits, owner), large=large)
     name, verdicts = await _decided(app, decision)
     return openai_body.answer(request, name, verdicts)
 
 
 async def system_one(
-    app: App, request: SystemOneRequest, owner: str, uploads: Mapping[str, str] = _NO_PARTS
+    app: App,
+    request: SystemOneRequest,
+    owner: str,
+    uploads: Mapping[str, str] = _NO_PARTS,
+    *,
+    large: bool = False,
 ) -> bytes:
     """The body with the answers to questions about a state, in the form of System One.
 
-    `uploads` are the images of a form, in base64. Raises RequestError, EngineError.
+    `uploads` are the images of a form, in base64. A `large` request is read in a thread. Raises RequestError,
+    EngineError.
     """
-    decision = systemone.accept(request, app.limits, owner, uploads)
+    work = partial(systemone.accept, request, app.limits, owner, uploads)
+    decision = await _accepted(app, work, large=large)
     name, verdicts = await _decided(app, decision)
     return systemone_body.answer(request, name, verdicts)
 
@@ -50,6 +61,10 @@ async def system_one(
 def decides(able: Capabilities) -> bool:
     """Whether a model with these capabilities answers questions."""
     return Task.GENERATE in able.tasks and "logprobs" in able.sampling
+
+
+async def _accepted(app: App, accept: Callable[[], Decision], *, large: bool) -> Decision:
+    return await app.large.run(accept) if large else accept()
 
 
 async def _decided(app: App, decision: Decision) -> tuple[str, Verdicts]:

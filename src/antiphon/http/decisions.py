@@ -21,6 +21,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
 from antiphon.http.files import form_of, pieces_of
 from antiphon.http.request import (
+    LONG_BODY,
     app_of,
     decoded,
     json_response,
@@ -38,8 +39,10 @@ REQUEST = "request"
 
 async def decide(request: Request) -> Response:
     """Answer questions about an input with probabilities."""
-    wire = await _decoded(request, await read_json(request), CreateDecision)
-    work = decisions.decide(app_of(request), wire, owner_of(request))
+    body = await read_json(request)
+    wire = await _decoded(request, body, CreateDecision)
+    large = len(body) >= LONG_BODY
+    work = decisions.decide(app_of(request), wire, owner_of(request), large=large)
     return _response(await unless_disconnected(request, work))
 
 
@@ -47,7 +50,8 @@ async def system_one(request: Request) -> Response:
     """Answer questions about a state with probabilities, in the form of System One."""
     body, uploads = await _body(request)
     wire = await _decoded(request, body, SystemOneRequest)
-    work = decisions.system_one(app_of(request), wire, owner_of(request), uploads)
+    large = len(body) >= LONG_BODY
+    work = decisions.system_one(app_of(request), wire, owner_of(request), uploads, large=large)
     return _response(await unless_disconnected(request, work))
 
 
@@ -61,7 +65,7 @@ async def _decoded(request: Request, body: bytes, type_: type[T]) -> T:
     wire, unknown = await decoded(app, body, lambda: read(body, type_, app.limits))
     check_model(wire.model, app.limits)
     observed().model = wire.model
-    log_ignored(unknown)
+    pass
     return wire
 
 

@@ -55,7 +55,7 @@ def test_the_whole_body() -> None:
             },
             {
                 "type": "score",
-                "name": None,
+                "name": "urgency",
                 "score": pytest.approx(1.3),
                 "confidence": 0.0,
                 "probabilities": [

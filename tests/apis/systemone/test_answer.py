@@ -54,6 +54,14 @@ def test_the_whole_body() -> None:
     assert [*shown["answers"]] == [*SYSTEMONE["questions"]]
 
 
+def test_the_likeliest_is_chosen_and_the_first_of_several() -> None:
+    criteria = dict.fromkeys("abc")
+    question = {"type": "choice", "instructions": "?", "criteria": criteria}
+    for probabilities, expected in (((0.2, 0.5, 0.3), "b"), ((0.2, 0.4, 0.4), "b"), ((0.1, 0.1, 0.8), "c")):
+        verdicts = Verdicts((Verdict(probabilities, 1, label_is_likeliest=True),), 1)
+        assert body(verdicts, questions={"q": question})["answers"]["q"]["choice"] == expected
+
+
 def test_diagnostics_by_the_ids_of_questions() -> None:
     shown = body(x_diagnostics=True)["x_diagnostics"]
     assert [*shown] == [*SYSTEMONE["questions"]]

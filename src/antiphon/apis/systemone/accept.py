@@ -41,6 +41,7 @@ def accept(
     """
     check(request)
     limits.check("questions", len(request.questions), "questions")
+    limits.check("attachments", len(request.assets or ()), "assets")
     reader = _Reader(limits, Assets(request.assets or {}, uploads))
     decision = Decision(
         model=request.model or "",

@@ -4,8 +4,7 @@ A placeholder in the state or in instructions becomes its image. In what an opti
 under which the image stands after the instructions: options are one line each.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -24,22 +23,19 @@ class Assets:
     """The images of a request, by placeholders. Raises RequestError for one that is no image."""
 
     def __init__(self, assets: Mapping[str, Asset], uploads: Uploads) -> None:
-        self._images = _images(assets, uploads)
+        images = _images(assets, uploads)
+        # Of several placeholders that begin alike, the longest counts.
+        self._images = {name: images[name] for name in sorted(images, key=len, reverse=True)}
         self._escaped = {_in_json(name): image for name, image in self._images.items()}
         self._unused = set(self._images.values())
 
     def parts(self, text: str, *, json: bool = False) -> tuple[Part, ...]:
         """A text, or the text of JSON, with images in the places of placeholders."""
-        images = self._escaped if json else self._images
-        if not images:
-            return (TextPart(text),) if text else ()
-        parts: list[Part] = []
-        for place, piece in enumerate(_pattern(images).split(text)):
-            if place % 2:
-                self._unused.discard(images[piece])
-                parts.append(images[piece])
-            elif piece:
-                parts.append(TextPart(piece))
+        parts: list[Part] = [TextPart(text)] if text else []
+        for name, image in (self._escaped if json else self._images).items():
+            if name in text:
+                self._unused.discard(image)
+                parts = [piece for part in parts for piece in _split(part, name, image)]
         return tuple(parts)
 
     def named(self, text: str, names: dict[Attachment, str], *, json: bool = False) -> str:
@@ -98,6 +94,13 @@ def _in_json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _pattern(names: Mapping[str, Attachment]) -> re.Pattern[str]:
-    """Matches the placeholders; of several that begin alike the longest."""
-    return re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})")
+def _split(part: Part, name: str, image: Attachment) -> Iterator[Part]:
+    """A part with an image in the places of its placeholder."""
+    if not isinstance(part, TextPart):
+        yield part
+        return
+    for place, piece in enumerate(part.text.split(name)):
+        if place:
+            yield image
+        if piece:
+            yield TextPart(piece)
