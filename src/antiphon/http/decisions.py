@@ -65,7 +65,7 @@ async def _decoded(request: Request, body: bytes, type_: type[T]) -> T:
     wire, unknown = await decoded(app, body, lambda: read(body, type_, app.limits))
     check_model(wire.model, app.limits)
     observed().model = wire.model
-    pass
+    log_ignored(unknown)
     return wire
 
 
