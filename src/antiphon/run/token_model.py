@@ -280,8 +280,9 @@ class TokenModel(EngineModel):
         return await self.decider.decide(decision)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """An engine that neither ranks nor embeds decides: the score is the probability of yes."""
-        if self.card.capabilities.tasks & {Task.RANK, Task.EMBED}:
+        """A model that neither ranks nor embeds decides, if it can: the score is the probability of yes."""
+        able = self.card.capabilities
+        if able.tasks & {Task.RANK, Task.EMBED} or "logprobs" not in able.sampling:
             return await super().score(pairs)
         queries = dict.fromkeys(query for query, _ in pairs)
         scores: dict[tuple[str, str], float] = {}
