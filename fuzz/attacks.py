@@ -543,7 +543,7 @@ def many_decisions(server: Server) -> Answers:
         "assets": assets,
     }
     twice = b'{"state": "a", "questions": {' + b'"q": {},' * 400_000 + b'"q": {}}}'
-    predicate = {"type": "predicate", "instructions": "word " * 500}
+    predicate = {"type": "predicate", "instructions": "word " * 700}
     return server.posts("/v1/systemone", wide, marked, twice) + server.posts(
         "/v1/decisions", {"model": "scripted", "input": "word " * 1000, "questions": [predicate] * 400}
     )
