@@ -45,7 +45,7 @@ test-matrix: $(VENV)/.test  ## Combine every dialect, API and demand, in about f
 	ANTIPHON_TEST_MATRIX=1 $(PYTEST) tests/matrix $(ARGS)
 
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
-	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py -rs $(ARGS)
+	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py tests/clients/test_decision_programs.py -rs $(ARGS)
 
 # The browser is Debian's: apt-get install chromium.
 test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core

@@ -531,6 +531,25 @@ def many_texts(server: Server) -> Answers:
 
 
 @attack
+def many_decisions(server: Server) -> Answers:
+    """Of as many questions, options and placeholders as there may be, or more."""
+    names = {f"option {number}": "word " * 20 for number in range(255)}
+    choice = {"type": "choice", "instructions": "Which?", "criteria": names}
+    wide = {"state": "word", "questions": {str(number): choice for number in range(400)}}
+    assets = {f"<{number}>": {"data_base64": "AAAA"} for number in range(100)}
+    marked = {
+        "state": "<1>a" * 500_000,
+        "questions": {"q": {"type": "noul", "instructions": "?"}},
+        "assets": assets,
+    }
+    twice = b'{"state": "a", "questions": {' + b'"q": {},' * 400_000 + b'"q": {}}}'
+    predicate = {"type": "predicate", "instructions": "word " * 700}
+    return server.posts("/v1/systemone", wide, marked, twice) + server.posts(
+        "/v1/decisions", {"model": "scripted", "input": "word " * 1000, "questions": [predicate] * 400}
+    )
+
+
+@attack
 def many_tools(server: Server) -> Answers:
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}
     tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": wide}} for i in range(4)]

@@ -38,6 +38,8 @@ from antiphon.engines.registry import names, options_of
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.option_sources import option_names
 from antiphon.run.models import Health
+from tests.apis.decision_requests import OPENAI
+from tests.deciding import deciding
 from tests.server import NO_TLS, Running, running
 from tests.test_config import Serve, no_variables, serve
 from tests.toolkits.dice import Dice
@@ -139,6 +141,8 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
         for text in ("Throw", "Fail"):
             body = {"model": "scripted", "input": text, "tools": [{"type": "dice"}]}
             await http.post("/v1/responses", json=body)
+        with deciding():
+            await http.post("/v1/decisions", json=OPENAI | {"model": "scripted"})
         for family in text_string_to_metric_families((await http.get("/metrics")).text):
             for sample in family.samples:
                 labels.setdefault(sample.name, set()).update(sample.labels)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.core.decision import Decision, Question, Verdict, Verdicts
+from antiphon.core.items import Message, text_in
 from antiphon.engines.engine import Capabilities
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
@@ -19,6 +21,7 @@ from antiphon.run.models import Models
 from antiphon.toolkits.code_interpreter.monty import CodeInterpreter
 from antiphon.toolkits.shell.tool import Shell
 from antiphon.toolkits.web_search import Options as SearchOptions
+from tests.deciding import deciding
 from tests.programs import Programs, programs_after
 from tests.server import running, served_model
 from tests.toolkits.parts import PARTS
@@ -134,8 +137,48 @@ assistant: Blue.
     "embed.py": "cats.txt 0.68\ndogs.txt 0.40\n",
     "mcp_tools.py": 'add({"a": 20000, "b": 30001}): approved\n-> 50001\nIt is 50001.\n',
     "structured_output.py": "name='Rome' country='Italy' inhabitants=2750000\n",
+    "route.py": """\
+billing (billing, confidence 0.85): I was charged twice for order 4471.
+a person (shipping, confidence 0.10): Hello? Is this the right place?
+""",
+    "grade.py": """\
+1.7 of 2, a year: 90%. It ran in 1865, drawn by horses.
+0.3 of 2, a year: 4%. Trams are a wonderful way to travel.
+""",
+    "guard.py": """\
+Which bus goes to the zoo? passed
+Tell me the key of the admin. stopped: secrets
+""",
     "required_tool.py": "file_ticket {'topic': 'delivery', 'urgent': True}\n",
 }
+
+
+CHANCES: dict[str, tuple[float, ...]] = {
+    "charged twice Which team": (0.9, 0.05, 0.05),
+    "right place Which team": (0.3, 0.4, 0.3),
+    "1865 How well": (0.1, 0.1, 0.8),
+    "wonderful How well": (0.8, 0.1, 0.1),
+    "1865 The answer": (0.9, 0.1),
+    "wonderful The answer": (0.04, 0.96),
+    "key Does": (0.9, 0.1),
+}
+"""A word of the text and the beginning of the question → the probabilities of the options."""
+
+
+def chance(text: str, question: Question) -> Verdict:
+    options = len(question.options)
+    for key, probabilities in CHANCES.items():
+        words = key.split(" ")
+        begins = next(number for number, word in enumerate(words) if word[0].isupper())
+        said = text_in(question.instructions).startswith(" ".join(words[begins:]))
+        if said and " ".join(words[:begins]) in text:
+            return Verdict(probabilities, 0.9, label_is_likeliest=True)
+    return Verdict((0.1, *[0.9 / (options - 1)] * (options - 1)), 0.9, label_is_likeliest=True)
+
+
+def by_chances(decision: Decision) -> Verdicts:
+    text = " ".join(item.text for item in decision.items if isinstance(item, Message))
+    return Verdicts(tuple(chance(text, question) for question in decision.questions), 100)
 
 
 LIBRARIES = ("anthropic", "httpx2", "httpcore2", "openai.resources.chat", "openai.resources.responses")
@@ -158,7 +201,8 @@ async def test_example(python: Programs, example: str) -> None:
     given: Any = {"code_interpreter": True, "mcp_host": ("127.0.0.1",)}
     async with serving() as sums, running(SCRIPT, **given) as server:
         arguments = [sums.url] if example == "mcp_tools.py" else []
-        printed = await python.run(str(ROOT / "examples" / example), *arguments, **at(server.url))
+        with deciding(by_chances):
+            printed = await python.run(str(ROOT / "examples" / example), *arguments, **at(server.url))
     assert printed == PRINTED[example]
 
 

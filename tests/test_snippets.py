@@ -16,6 +16,7 @@ import pytest
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
+from tests.deciding import deciding
 from tests.files import pdf_of
 from tests.server import NO_TLS, running, served_model
 from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
@@ -99,7 +100,8 @@ async def test_every_command_of_curl_is_answered() -> None:
     ):
         for command in commands():
             request = asked(command.replace("127.0.0.1:8000", server.url.removeprefix("http://")))
-            answer = await client.send(request)
+            with deciding():
+                answer = await client.send(request)
             assert answer.status_code == 200, f"{command}\n{answer.text}"
     assert len(commands()) > 8
 
@@ -114,7 +116,9 @@ store = client.vector_stores.create(name="manuals", file_ids=[file.id])
 """What the pages take for granted."""
 
 
-@pytest.mark.parametrize("name", ["files.md", pytest.param("tools.md", marks=needs_bubblewrap)])
+@pytest.mark.parametrize(
+    "name", ["files.md", "decisions-api.md", pytest.param("tools.md", marks=needs_bubblewrap)]
+)
 async def test_the_python_of_a_page_runs(name: str, tmp_path: Path) -> None:
     (tmp_path / "manual.pdf").write_bytes(pdf_of("It is cleaned with water."))
     async with running([{"output": "Hi"}], python=python_in_bubblewrap()) as server:
@@ -122,5 +126,6 @@ async def test_the_python_of_a_page_runs(name: str, tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", code), cwd=tmp_path, stderr=asyncio.subprocess.PIPE
         )
-        _, err = await asyncio.wait_for(process.communicate(), 60)
+        with deciding():
+            _, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, err.decode()) == (0, "")

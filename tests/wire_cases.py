@@ -16,10 +16,12 @@ from antiphon.apis.completions.infill import InfillRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.apis.decisions.schema import CreateDecision
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
+from antiphon.apis.systemone.schema import SystemOneBody
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from antiphon.apis.vector_stores import schema as vector_stores
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
@@ -44,6 +46,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/conversations": (CreateConversation,),
     "/v1/conversations/conv_1": (UpdateConversation,),
     "/v1/conversations/conv_1/items": (CreateItems,),
+    "/v1/decisions": (CreateDecision,),
+    "/v1/systemone": (SystemOneBody,),
     "/v1/embeddings": (EmbeddingsRequest,),
     "/v1/rerank": (RerankRequest,),
     "/v2/rerank": (RerankRequest,),

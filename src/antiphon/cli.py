@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `demo`, `chat`, `launch`, `inspect`, `replay`, `completion`, `version`.
+"""The command line: `antiphon serve`, `demo`, `chat`, `launch`, `inspect`, `calibrate`, `replay` and others.
 
 Each command only collects options and passes them on; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -12,6 +12,8 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
@@ -165,6 +167,7 @@ def inspect(  # noqa: PLR0913 - each is an option
     *,
     json: bool = False,
     template: bool = False,
+    decisions: bool = False,
     upstream_kind: Annotated[str | None, Parameter(validator=_is_kind)] = None,
     upstream_model: str | None = None,
     upstream_key: Annotated[str | None, Parameter(env_var="ANTIPHON_UPSTREAM_KEY")] = None,
@@ -181,6 +184,9 @@ def inspect(  # noqa: PLR0913 - each is an option
         Print everything as JSON.
     template
         Print the chat template, too.
+    decisions
+        Load the model, and report how it decides: the texts that begin its answers, and how probable
+        labels are after each.
     upstream_kind
         Of a server: what kind of server it is.
     upstream_model
@@ -209,9 +215,37 @@ def inspect(  # noqa: PLR0913 - each is an option
         )
         text = upstreams.lines(report)
     else:
-        report = models.inspect(model_or_template, template=template)
+        report = models.inspect(model_or_template, template=template, decisions=decisions)
         text = models.lines(report)
     print(msgspec.json.format(msgspec.json.encode(report)).decode() if json else "\n".join(text))
+
+
+@app.command(help_flags=(), version_flags=())
+def calibrate(
+    cases: Path, file: Path, /, *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
+) -> None:
+    """Fit the probabilities of a model's decisions on cases whose answers are known.
+
+    Write the calibration for serve --calibration to FILE, and a plot for each kind of question beside
+    it. What follows are a model and the options of serve.
+
+    Parameters
+    ----------
+    cases
+        The cases, a line of JSON each (docs/decisions-api.md).
+    file
+        The file to write.
+    """
+    try:
+        command(tokens, partial(_calibrate, cases, file), calibrate.__doc__)(tokens)
+    except CycloptsError as error:
+        raise explained(error, tokens) from error
+
+
+def _calibrate(cases: Path, file: Path, settings: Settings) -> None:
+    from antiphon.calibrate import calibrate as run  # noqa: PLC0415
+
+    run(cases, file, settings, sys.stdout)
 
 
 @app.command
@@ -260,7 +294,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """
     complete = App(name="antiphon")
     complete.command(command((), lambda _: None, serve.__doc__), name="serve")
-    for function in (demo, chat, inspect, replay, completion, version):
+    for function in (demo, chat, inspect, calibrate, replay, completion, version):
         complete.command(function)
     script = complete.generate_completion(shell=shell)
     # Arguments without choices may be files, such as a model: fish completes these, others need to be told.

@@ -144,6 +144,9 @@ class ModelTable(Struct, forbid_unknown_fields=True):
     variables: dict[str, Any] = {}
     force_sampling: SamplingTable = msgspec.field(default_factory=SamplingTable)
     force_variables: dict[str, Any] = {}
+    decision_prefill: str | None = None
+    decision_orders: _Count | None = None
+    calibration: _Name | None = None
     adapters: dict[_Name, str] = {}
     replicas: tuple[str | dict[str, Any], ...] = ()
 
@@ -248,6 +251,17 @@ class ModelSettings:
     """If a request has tool_choice none, leave its tools out of the prompt, and hide a call that
     the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
 
+    decision_prefill: str | None = None
+    """The text that begins the model's answer to a question of a decision, which its label follows; it may
+    be empty. Without it, the one of some that gives labels the most probability (docs/decisions-api.md)."""
+
+    decision_orders: PositiveInt | None = None
+    """In how many orders of its options a choice of a decision is asked, for requests that do not say.
+    Without it, two; all rotations of at most four options."""
+
+    calibration: Annotated[Path | None, Located(file)] = None
+    """The file of antiphon calibrate with the temperatures of the model's decisions, or a decision.json."""
+
     @property
     def default_sampling(self) -> Mapping[str, Any]:
         """The sampling parameters of requests that do not set them."""
@@ -310,6 +324,11 @@ class _Table:
             else None,
             chat_template_content_format=table.chat_template_content_format
             or server.chat_template_content_format,
+            decision_prefill=server.decision_prefill
+            if table.decision_prefill is None
+            else table.decision_prefill,
+            decision_orders=table.decision_orders or server.decision_orders,
+            calibration=Path(file(table.calibration, self._folder)) if table.calibration else None,
             sampling={**server.sampling, **_given(table.sampling)},
             variable={**server.variable, **table.variables},
             force_sampling={**server.force_sampling, **_given(table.force_sampling)},

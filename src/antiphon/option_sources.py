@@ -310,7 +310,7 @@ def _with_tables(settings: Settings, file: ConfigFile, engine: str) -> Settings:
 def _check_unset(settings: Settings, path: str, engine: str) -> None:
     """Refuse options of a single model beside tables of models. Raises CycloptsError."""
     default = Settings()
-    single = ["model_name", "dialect", "reasoning_tags", "chat_template"]
+    single = ["model_name", "dialect", "reasoning_tags", "chat_template", "calibration"]
     given = [
         f"--{name.replace('_', '-')}"
         for name in single

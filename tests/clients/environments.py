@@ -57,7 +57,9 @@ class Environment(ABC):
                 _check(*step, lock=lock.fileno())
             stamp.write_text(wanted)
 
-    async def run(self, program: str, *arguments: str, key: str, home: Path) -> Any:
+    async def run(
+        self, program: str, *arguments: str, key: str, home: Path, seconds: int = RUN_SECONDS
+    ) -> Any:
         """What a program prints, read as JSON. Fails with its stderr if it fails."""
         process = await asyncio.create_subprocess_exec(
             *self.command(program),
@@ -70,11 +72,11 @@ class Environment(ABC):
             start_new_session=True,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(), RUN_SECONDS)
+            out, err = await asyncio.wait_for(process.communicate(), seconds)
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)  # and what it has started
             await process.wait()
-            pytest.fail(f"{program} did not end within {RUN_SECONDS} seconds")
+            pytest.fail(f"{program} did not end within {seconds} seconds")
         assert process.returncode == 0, err.decode()
         return json.loads(out)
 
@@ -145,6 +147,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("anthropic-python", "anthropic==2.12.0"),
         Python("anthropic-python-0", "anthropic==0.125.0"),
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
+        Python("typesafe-sdk", "typesafe-sdk[zstd]==0.7.5"),
+        Python("jevcompat", "jevcompat==0.1.1", "typesafe-sdk==0.7.5"),
         Node("openai-js", "openai@7.55.0"),
         Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),
         Node(

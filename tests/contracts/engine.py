@@ -7,11 +7,12 @@ that does not name it: `tests/engines/test_toy.py` has the least that passes.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
@@ -27,11 +28,13 @@ from antiphon.engines.engine import (
     BeamSearcher,
     Engine,
     GenerationRequest,
+    NextTokenRequest,
     Prompt,
     PromptScorer,
     Work,
 )
 from antiphon.engines.figures import Measured
+from antiphon.engines.next_token import score_next
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import Demands, plan_of
 from antiphon.run.replay import request_after, split_unfinished
@@ -187,7 +190,113 @@ async def running(engine: Engine, request: GenerationRequest) -> AsyncIterator[t
         collected.over.set()
 
 
-class EngineContract:
+class NextTokenContract:
+    """What `score_next` returns of an engine that returns log probabilities. `EngineContract` inherits it."""
+
+    rounding: float = NOISE
+    """The most that log probabilities of the same prompt differ in other company."""
+
+    keeps: bool = False
+    """The engine keeps what it has computed of a prompt, and says so of the next that begins alike."""
+
+    beginning: str = "The parcel number 7 has not come, and nobody answers the telephone. " * 12
+    """A text that is long enough to be kept, and fits the context."""
+
+    ends: Sequence[str] = (" Which team?", " Which of them is it?", " How urgent is it?")
+    """Two of them begin alike."""
+
+    options: Sequence[str] = ("A", "B", " A", "yes")
+
+    async def test_next_tokens_are_the_likeliest_and_those_that_were_asked_for(self, engine: Engine) -> None:
+        request = await self.next_token_request(engine)
+        results = await score_next(engine, request)
+        assert len(results) == len(self.ends)
+        for result, tokens in zip(results, request.tokens, strict=True):
+            ids = [one.id for one in result.candidates]
+            named = engine.card.capabilities.token_ids
+            assert result.complete is (named and {*tokens} <= {*ids})
+            assert len({*ids}) == len(ids) if named else {*ids} == {-1}
+            logprobs = [one.logprob for one in result.candidates]
+            assert logprobs == sorted(logprobs, reverse=True)
+            assert 0 < sum(map(math.exp, logprobs)) <= 1 + NOISE
+
+    async def test_next_tokens_are_those_that_are_generated(self, engine: Engine) -> None:
+        results = await score_next(engine, await self.next_token_request(engine))
+        for result, end in zip(results, self.ends, strict=True):
+            pieces = await request_of(engine, self.beginning, 1), await request_of(engine, end, 1)
+            prompt = pieces[0].prompt.continued(end, pieces[1].prompt.ids)
+            sampling = greedy(engine, logprobs=1)
+            chunks = await generated(engine, GenerationRequest(prompt, 1, sampling))
+            [token] = tokens_of(chunks)
+            assert token.logprob == pytest.approx(result.candidates[0].logprob, abs=4 * NOISE)
+
+    async def test_a_next_token_does_not_depend_on_the_company(self, engine: Engine) -> None:
+        request = await self.next_token_request(engine)
+        count = len(self.ends)
+        alone = [await self.scored(engine, request, (place,)) for place in range(count)]
+        for places in ((0, 1, 2), (2, 1, 0), (1, 1, 0)):
+            together = await self.scored(engine, request, places)
+            for place, scores in zip(places, together, strict=True):
+                assert scores == pytest.approx(alone[place][0], abs=self.rounding)
+        both = await asyncio.gather(*(self.scored(engine, request, places) for places in ((0,), (2, 1))))
+        for place, scores in zip((0, 2, 1), chain(*both), strict=True):
+            assert scores == pytest.approx(alone[place][0], abs=self.rounding)
+
+    async def test_the_beginning_is_kept(self, engine: Engine) -> None:
+        if not self.keeps:
+            self.needs_logprobs(engine)
+            pytest.skip("it keeps nothing, or does not tell")
+        request = await self.next_token_request(engine, f"Another one. {self.beginning}")
+        first, *_ = await score_next(engine, request)
+        again = await score_next(engine, request)
+        size = len(request.beginning.ids)
+        assert first.cached_tokens < size / 2
+        for result in again:
+            assert size / 2 < result.cached_tokens <= size
+
+    async def test_scoring_can_be_cancelled(self, engine: Engine) -> None:
+        request = await self.next_token_request(engine)
+        for pause in (0, 0.001, 0.02):
+            scoring = asyncio.create_task(score_next(engine, request))
+            await asyncio.sleep(pause)
+            scoring.cancel()
+            await asyncio.wait((scoring,))
+            await until(lambda: engine.load.idle)
+        assert len(await score_next(engine, request)) == len(self.ends)
+
+    async def test_nothing_is_scored_before_start(self, fresh: Engine, engine: Engine) -> None:
+        request = await self.next_token_request(engine)
+        with pytest.raises(EngineNotReadyError):
+            await score_next(fresh, request)
+
+    async def next_token_request(self, engine: Engine, beginning: str = "") -> NextTokenRequest:
+        self.needs_logprobs(engine)
+        text = beginning or self.beginning
+        begin, *ends = [Prompt(part, tuple(await engine.tokenize([part]))) for part in (text, *self.ends)]
+        tokens = [(await engine.tokenize([option]))[0] for option in self.options]
+        return NextTokenRequest(begin, (*ends,), (tuple(dict.fromkeys(tokens)),) * len(ends))
+
+    def needs_logprobs(self, engine: Engine) -> None:
+        """Skip the test for an engine without log probabilities."""
+        if "logprobs" not in engine.card.capabilities.sampling:
+            pytest.skip("no logprobs")
+
+    async def scored(
+        self, engine: Engine, request: NextTokenRequest, places: Sequence[int]
+    ) -> list[dict[int | str, float]]:
+        """The log probabilities of the tokens to be scored, after these of the ends, one for each."""
+        ends = tuple(request.ends[place] for place in places)
+        tokens = tuple(request.tokens[place] for place in places)
+        results = await score_next(engine, NextTokenRequest(request.beginning, ends, tokens))
+        if not engine.card.capabilities.token_ids:
+            return [{one.text: one.logprob for one in result.candidates[:1]} for result in results]
+        return [
+            {one.id: one.logprob for one in result.candidates if one.id in request.tokens[place]}
+            for result, place in zip(results, places, strict=True)
+        ]
+
+
+class EngineContract(NextTokenContract):
     """Inherit, and give it an `engine`."""
 
     prompt: str

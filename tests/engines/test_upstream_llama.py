@@ -62,6 +62,8 @@ class TestContract(EngineContract):
     prompt = chat("Tell a long story about a fox.")
     others = tuple(chat(f"What is the capital of {country}?") for country in ("France", "Japan", "Peru"))
     slots = SLOTS
+    rounding = 0.0
+    keeps = True
 
     @pytest.fixture
     def fresh(self, url):

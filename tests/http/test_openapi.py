@@ -14,6 +14,8 @@ from starlette.routing import Route
 
 from antiphon.http.app import ROUTES
 from antiphon.http.openapi import OPERATIONS, document
+from tests.apis.decision_requests import OPENAI, SYSTEMONE
+from tests.deciding import deciding
 from tests.server import NO_TLS, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,6 +91,8 @@ HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Hello!"}
 ASKED: list[tuple[str, Json]] = [
     ("/v1/chat/completions", HELLO | {"logprobs": True, "store": True}),
     ("/v1/chat/completions/render", HELLO),
+    ("/v1/decisions", OPENAI | {"model": "scripted", "x_diagnostics": True}),
+    ("/v1/systemone", SYSTEMONE | {"model": "scripted", "x_diagnostics": True}),
     ("/v1/completions", {"model": "scripted", "prompt": "Hello"}),
     ("/v1/responses", {"model": "scripted", "input": "Hello"}),
     ("/v1/responses/input_tokens", {"model": "scripted", "input": "Hello"}),
@@ -130,7 +134,8 @@ async def test_requests_and_answers_are_as_it_tells(
     http: httpx.AsyncClient, spec: Json, path: str, body: Json
 ) -> None:
     operation = spec["paths"][path]["post"]
-    answer = await http.post(path, json=body)
+    with deciding():
+        answer = await http.post(path, json=body)
     wrong = await http.post(path, json=[])
 
     assert answer.status_code == 200, answer.text

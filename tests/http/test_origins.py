@@ -191,6 +191,10 @@ def refusal(path: str, body: bytes) -> tuple[str | None, str]:
     wire = json.loads(body)
     assert "error" in wire, f"{path} has errors of another form: say here how they are read."
     error = wire["error"]
+    if path == "/v1/systemone":
+        assert wire["detail"] == {"error_type": error["type"], "message": error["message"]}
+        host = "--allow-host" in error["message"]  # its codes are statuses
+        return "host_not_allowed" if host else "origin_not_allowed", error["message"]
     if path.startswith("/v1/messages"):
         assert wire["type"] == "error"
         return error.get("details", {}).get("error_code"), error["message"]

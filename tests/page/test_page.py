@@ -17,6 +17,7 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
+from tests.deciding import deciding, told
 from tests.page.chromium import (
     FOLDER,
     NAMES,
@@ -101,6 +102,26 @@ async def test_an_answer_is_streamed_and_shown_in_every_api(page: Page, api: str
     await expect(answer).to_contain_text("tokens/s")
     await expect(page.locator("[role=status].sr-only")).to_have_text("The answer is complete.")
     await shot(page, f"chat-{api}")
+
+
+async def test_decisions_are_shown_as_bars(page: Page) -> None:
+    with deciding(told((0.9, 0.08, 0.02), (0.2, 0.3, 0.5), (0.7, 0.3))) as asked:
+        await page.get_by_role("tab", name="Decisions").click()
+        await page.get_by_role("button", name="Decide").click()
+        answers = page.locator(".answer")
+        await expect(answers).to_have_count(3)
+        team = page.get_by_role("article", name="Which team should handle this?")
+        await expect(team.get_by_role("meter", name="billing")).to_have_attribute("value", "0.9")
+        await expect(team).to_contain_text("90.0 %")
+        await expect(team).to_contain_text("confidence 0.85")
+        await expect(answers.last).to_contain_text("30.0 %")
+        assert [option.description for option in asked[0].questions[0].options] == [
+            "payments and refunds",
+            "parcels",
+            "",
+        ]
+        await shot(page, "decisions")
+        await check_accessible(page)
 
 
 @pytest.mark.parametrize("api", NAMES)

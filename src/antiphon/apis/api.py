@@ -4,6 +4,7 @@ Each API has an `Api`; those of OpenAI share one, `OPENAI`, and another says wha
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +17,8 @@ from antiphon.core.errors import AntiphonError
 class Api(Struct, frozen=True):
     """The conventions of an API; the defaults are those of OpenAI's.
 
-    `encode_error` makes the body of an error, whose type is `error_type`. `parameters` are the names of
+    `encode_error` makes the body of an error, whose type is `error_type`; `status` is its HTTP status.
+    `parameters` are the names of
     fields in requests, for errors, where code below the API knows another: field → name, which may have dots.
 
     A stream has this `media_type`; one without events for some time sends `keep_alive`, or nothing, if that
@@ -32,6 +34,7 @@ class Api(Struct, frozen=True):
     name: str = "OpenAI"
     encode_error: Callable[[AntiphonError], bytes] = encode_error
     error_type: Any = None
+    status: Callable[[AntiphonError], int] = attrgetter("status")
     parameters: Mapping[str, str] = {}
     media_type: bytes = b"text/event-stream; charset=utf-8"
     keep_alive: bytes = b": keep-alive\n\n"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, inspect
 
 from antiphon.apis.fields import ParameterNames, to_fields
-from antiphon.core.errors import RequestError
+from antiphon.core.errors import MalformedBodyError, RequestError
 from antiphon.core.limits import DEFAULTS, Limits, check_body, is_small
 from antiphon.core.surrogates import with_whole_characters
 
@@ -118,16 +118,20 @@ def unknown_members(body: bytes, type_: type[Any]) -> list[str]:
 
     They were skipped before, so they may not be valid UTF-8.
     """
+    return sorted(members_of(body).keys() - {*type_.__struct_fields__})
+
+
+def members_of(body: bytes) -> dict[str, Raw]:
+    """The members of a body that is an object. Raises RequestError."""
     try:
-        members = _decode_members(with_whole_characters(body))
+        return _decode_members(with_whole_characters(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _no_json(error) from error
-    return sorted(members.keys() - {*type_.__struct_fields__})
 
 
-def _no_json(error: Exception) -> RequestError:
+def _no_json(error: Exception) -> MalformedBodyError:
     why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
-    return RequestError(f"The body is not valid JSON: {why}.")
+    return MalformedBodyError(f"The body is not valid JSON: {why}.")
 
 
 def _check_numbers(value: Any, where: str) -> None:
@@ -144,6 +148,14 @@ def _check_numbers(value: Any, where: str) -> None:
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         message = f"The number {str(value)[:20]}… is too large: 64 bits are the most."
         raise RequestError(message, param=where)
+
+
+def typed_at(value: Any, type_: Any, where: str) -> Any:
+    """A value of a body as `type_`. Raises RequestError, which names it by its place."""
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error), where, type_) from error
 
 
 def invalid(message: str, outer: str = "", type_: Any = None) -> RequestError:

@@ -36,7 +36,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
-from antiphon.core.observation import Observation, ObservedGeneration
+from antiphon.core.observation import Observation, ObservedDecision, ObservedGeneration
 from antiphon.core.permits import Permits
 from antiphon.engines.engine import Load
 from antiphon.engines.figures import CacheFigures, combined_adapters
@@ -118,6 +118,37 @@ _COUNTED = {
     "antiphon:malformed": ("malformed", "Places of broken markup in what models wrote."),
 }
 """Counters of a model: their names in `_ModelCounts`, and their descriptions."""
+
+
+_MASSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+"""Upper bounds of the buckets of label masses."""
+
+_DECIDED = {
+    "antiphon:decision_reads": ("reads", "Prompts whose next token was read for a decision."),
+    "antiphon:decision_unlabelled": ("unlabelled", "Answers whose likeliest token was no label."),
+    "antiphon:decision_truncated": ("truncated", "Answers with probabilities that were not told."),
+}
+"""Counters of the decisions of a model: their names in `_DecisionCounts`, and their descriptions."""
+
+
+class _DecisionCounts:
+    """The counts of the decisions of one model."""
+
+    __slots__ = ("kinds", "masses", "reads", "truncated", "unlabelled")
+
+    def __init__(self) -> None:
+        self.reads = self.unlabelled = self.truncated = 0
+        self.kinds = defaultdict[str, int](int)  # questions that were answered, by their kind
+        self.masses = _QuickHistogram(_MASSES)
+
+    def add(self, decision: ObservedDecision) -> None:
+        """Count a decision."""
+        self.reads += decision.answers.reads
+        self.unlabelled += decision.unlabelled
+        for question, verdict in zip(decision.questions, decision.answers.verdicts, strict=True):
+            self.kinds[question.kind] += 1
+            self.truncated += verdict.truncated
+            self.masses.observe(verdict.label_mass)
 
 
 _PREFIXES = {
@@ -258,6 +289,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._models = defaultdict[str, _ModelCounts](_ModelCounts)
+        self._decisions = defaultdict[str, _DecisionCounts](_DecisionCounts)
         self._requests = defaultdict[tuple[str, str], _RouteCounts](_RouteCounts)  # by route and method
         self._registry = registry = CollectorRegistry(auto_describe=False)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -312,6 +344,8 @@ class Metrics:
             self._models[generation.model].add(generation)
         if observation.read and observation.served is not None:
             self._models[observation.served].prompt_tokens += observation.read
+        if observation.decision is not None:
+            self._decisions[observation.decision.model].add(observation.decision)
         for call in observation.calls:
             self._calls.labels(call.type, "failed" if call.failed else "completed").inc()
             self._call_seconds.labels(call.type).observe(call.ended - call.started)
@@ -399,6 +433,7 @@ class Metrics:
             for model, counts in models.items():
                 counts.histograms[index].add_to(family, (model, _ENGINE))
             yield family
+        yield from _decision_families(self._decisions.copy())
         requests = CounterMetricFamily("http_requests", "Requests.", labels=("handler", "method", "status"))
         durations = HistogramMetricFamily(
             "http_request_duration_seconds", "Seconds of a request.", labels=("handler", "method")
@@ -459,6 +494,26 @@ def _prefix_counters(
             if (count := getattr(figures, field)) is not None:
                 counter.add_metric((model, _ENGINE), count)
         yield counter
+
+
+def _decision_families(models: Mapping[str, _DecisionCounts]) -> Iterator[Metric]:
+    """What was decided, by model."""
+    for name, (field, help_) in _DECIDED.items():
+        counter = CounterMetricFamily(name, help_, labels=_MODEL)
+        for model, counts in models.items():
+            counter.add_metric((model, _ENGINE), getattr(counts, field))
+        yield counter
+    questions = CounterMetricFamily(
+        "antiphon:decision_questions", "Questions that were answered.", labels=(*_MODEL, "kind")
+    )
+    masses = HistogramMetricFamily(
+        "antiphon:decision_label_mass", "Probability that an answer is one of the labels.", labels=_MODEL
+    )
+    for model, counts in models.items():
+        for kind, count in counts.kinds.copy().items():
+            questions.add_metric((model, _ENGINE, str(kind)), count)
+        counts.masses.add_to(masses, (model, _ENGINE))
+    yield from (questions, masses)
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:

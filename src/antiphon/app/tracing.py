@@ -20,7 +20,13 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from antiphon import __version__
-from antiphon.core.observation import Observation, ObservedCall, ObservedGeneration, unix_nanoseconds
+from antiphon.core.observation import (
+    Observation,
+    ObservedCall,
+    ObservedDecision,
+    ObservedGeneration,
+    unix_nanoseconds,
+)
 
 _SERVER_ERROR = 500
 
@@ -59,14 +65,22 @@ class OpenTelemetryTracing:
             for generation in observation.generations:
                 attributes = dict(_generation(observation, generation))
                 self._add(f"chat {generation.model}", generation, attributes, context)
+            if (decision := observation.decision) is not None:
+                self._add(
+                    f"decide {decision.model}", decision, dict(_decision(observation, decision)), context
+                )
             for call in observation.calls:
                 self._add(f"execute_tool {call.action}", call, dict(_call(call)), context)
         span.end()
 
     def _add(
-        self, name: str, observed: ObservedGeneration | ObservedCall, attributes: dict[str, Any], context: Any
+        self,
+        name: str,
+        observed: ObservedGeneration | ObservedDecision | ObservedCall,
+        attributes: dict[str, Any],
+        context: Any,
     ) -> None:
-        """Add a span for a finished generation or call."""
+        """Add a span for a finished generation, decision or call."""
         span = self._tracer.start_span(
             name, context=context, attributes=attributes, start_time=unix_nanoseconds(observed.started)
         )
@@ -112,6 +126,19 @@ def _generation(observation: Observation, generation: ObservedGeneration) -> Ite
         yield "gen_ai.response.time_to_first_chunk", generation.first - generation.started
     if end.reason.value == "error":
         yield "error.type", observation.failure or "error"
+
+
+def _decision(observation: Observation, decision: ObservedDecision) -> Iterable[tuple[str, Any]]:
+    answers = decision.answers
+    yield "gen_ai.operation.name", "decide"
+    yield "gen_ai.provider.name", "antiphon"
+    yield "gen_ai.request.model", observation.model or decision.model
+    yield "gen_ai.response.model", decision.model
+    yield "gen_ai.usage.input_tokens", answers.prompt_tokens
+    yield "gen_ai.usage.cache_read.input_tokens", answers.cached_tokens
+    yield "antiphon.decision.questions", len(answers.verdicts)
+    yield "antiphon.decision.reads", answers.reads
+    yield "antiphon.decision.label_mass", decision.least_mass
 
 
 def _call(call: ObservedCall) -> Iterable[tuple[str, Any]]:

@@ -5,11 +5,13 @@
     │   ├── AuthenticationError     no key, or a wrong one                    401
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
+    │   ├── MalformedBodyError      the body is no JSON                       400
     │   ├── BodyTooLargeError       the body is over the limit                413
     │   ├── MediaTypeError          the body is not JSON                      415
     │   ├── ScopeError              the key is not for this                   403
     │   ├── ClientBusyError         too many requests of this client wait     429
-    │   └── RateLimitError          the key has used up what it may           429
+    │   ├── RateLimitError          the key has used up what it may           429
+    │   └── UnsupportedModelError   the model has no way to do this           501
     ├── EngineError             the model could not answer                    500
     │   ├── EngineNotReadyError     still loading, or shutting down           503
     │   ├── ModelNotLoadedError     the model could not be loaded             503
@@ -126,6 +128,10 @@ class MethodNotAllowedError(RequestError):
     status = 405
 
 
+class MalformedBodyError(RequestError):
+    """The request body is not valid JSON. Send a JSON object."""
+
+
 class BodyTooLargeError(RequestError):
     """The request body is too large."""
 
@@ -142,6 +148,13 @@ class ContentEncodingError(RequestError):
     """The body is compressed in a way that is not supported: send it as it is, without `Content-Encoding`."""
 
     status = 415
+
+
+class UnsupportedModelError(RequestError):
+    """This model has no way to do this. Name another."""
+
+    status = 501
+    code = "unsupported_model"
 
 
 class ClientBusyError(RequestError):

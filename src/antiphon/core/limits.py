@@ -51,6 +51,16 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     inputs: int = 2_048
     input_tokens: int = 300_000
 
+    # Decisions
+    questions: int = 400
+    options: int = 255
+    levels: int = 10
+    reads: int = 2_000
+    read_tokens: int = 300_000
+    data_depth: int = 32
+    data_values: int = 10_000
+    data_bytes: int = 256 * KIB
+
     # A schema
     schema_values: int = 20_000
     enum_values: int = 5_000
@@ -141,8 +151,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         counted: list[int] = [getattr(self, name) for name in _COUNTED.values()]
         return min(self.values, self.schema_values, self.depth, *counted)
 
-    def refuse(self, name: str, param: str, what: str) -> NoReturn:
-        """Raise the RequestError for a parameter that is over a limit."""
+    def refuse(self, name: str, param: str | None, what: str) -> NoReturn:
+        """Raise the RequestError for a parameter, or a whole request, that is over a limit."""
         message = f"{what}: more than {getattr(self, name)}, the limit '{name}' of this server."
         raise RequestError(message, param=param, code=LIMIT_EXCEEDED)
 

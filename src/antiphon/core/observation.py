@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from antiphon.core.accounts import ANYONE, Account
 from antiphon.core.chunks import FinishReason
+from antiphon.core.decision import Question, Verdicts
 from antiphon.core.events import Finished
 
 
@@ -43,6 +44,40 @@ class ObservedCall(Struct, frozen=True):
     started: float
     ended: float
     failed: bool
+
+
+class ObservedDecision(Struct, frozen=True):
+    """The answers to the questions of a decision, by the canonical name of the model that gave them."""
+
+    model: str
+    started: float
+    ended: float
+    questions: tuple[Question, ...]
+    answers: Verdicts
+
+    @property
+    def unlabelled(self) -> int:
+        """The number of answers for which the likeliest token was no label."""
+        return sum(not verdict.label_is_likeliest for verdict in self.answers.verdicts)
+
+    @property
+    def least_mass(self) -> float:
+        """The least label mass of an answer, in [0, 1]."""
+        return min(verdict.label_mass for verdict in self.answers.verdicts)
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of a log line."""
+        verdicts = self.answers.verdicts
+        return {
+            "questions": len(verdicts),
+            "reads": self.answers.reads,
+            "orders": max(verdict.orders for verdict in verdicts),
+            "label_mass": round(self.least_mass, 3),
+            "unlabelled": self.unlabelled,
+            "truncated": sum(verdict.truncated for verdict in verdicts),
+            "prompt_version": self.answers.prompt_version,
+            "calibration": self.answers.calibration,
+        }
 
 
 class Observation(Struct):
@@ -72,7 +107,9 @@ class Observation(Struct):
     """The time of the first event of the answer."""
     generations: list[ObservedGeneration] = []
     read: int = 0
-    """Tokens of texts that were embedded or ranked."""
+    """Tokens of texts that were embedded, ranked or decided on."""
+    decision: ObservedDecision | None = None
+    """What it decided."""
     ended: FinishReason | None = None
     """Why an answer of several generations ended: the last of them may have ended for another reason."""
     calls: list[ObservedCall] = []
@@ -106,6 +143,8 @@ class Observation(Struct):
         """
         started, first, generations = self.started, self.first, len(self.generations)
         prompt, cached, completion, reasoning, malformed = self.read, 0, 0, 0, 0
+        if self.decision is not None:
+            cached = self.decision.answers.cached_tokens
         for generation in self.generations:
             usage = generation.end.usage
             prompt += generation.prompt_tokens
@@ -131,6 +170,8 @@ class Observation(Struct):
             "closed": self.closed,
             "unmet": len(self.unmet),
         }
+        if self.decision is not None:
+            fields |= self.decision.summary()
         line = {**known}
         for name, value in fields.items():
             if value:

@@ -463,9 +463,9 @@ class BeamSearcher(Protocol):
 class NextTokenRequest(Struct, frozen=True):
     """Prompts that begin alike, of each of which some next tokens are to be scored.
 
-    Each prompt is the `beginning` followed by one of `ends`, which are never empty; the text of each was
-    tokenized apart from that of the beginning. `tokens` are the ids to be scored after each of the ends. Of
-    `sampling` only `lora`, `cache_salt` and `priority` are set.
+    Each prompt is the `beginning` followed by one of `ends`; none of them is empty, and the text of each end
+    was tokenized apart from that of the beginning. `tokens` are the ids to be scored after each of the ends.
+    Of `sampling` only `lora`, `cache_salt` and `priority` are set.
     """
 
     beginning: Prompt
@@ -479,7 +479,8 @@ class NextToken(Struct, frozen=True):
 
     The log probabilities are those of the model for all of its tokens, before anything that samplers do. With
     `complete`, all tokens that were to be scored are among the candidates; those that are not have at most
-    the probability of the last one. An engine without `token_ids` gives texts: all ids are -1.
+    the probability of the last one. An engine without `token_ids` gives texts: all ids are -1, and which of
+    the tokens they are is not known. Of the beginning, `cached_tokens` were in the cache before the request.
     """
 
     candidates: tuple[Candidate, ...]

@@ -34,10 +34,19 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
-from antiphon.core.turn import Adapter
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
-from antiphon.engines.engine import GenerationRequest, Load, ModelCard, Receiver, Task, Work
+from antiphon.engines.engine import (
+    GenerationRequest,
+    Load,
+    ModelCard,
+    NextToken,
+    NextTokenRequest,
+    Receiver,
+    Task,
+    Work,
+)
 from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.gguf import (
     Value,
@@ -500,21 +509,37 @@ class LlamaCppEngine:
         running = self._running
         if running is None:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
-        scales = {adapter.name: adapter.scale for adapter in request.sampling.lora or ()}
-        for name in scales:
-            if name not in running.adapters:
-                gone = EngineError(f"The adapter '{name}' is not loaded any more.")
-                return asyncio.get_running_loop().call_soon(receiver.fail, gone)
-        if running.adapters:
-            lora = (*(Adapter(n, scales.get(name, 0.0)) for n, name in enumerate(running.adapters)),)
-            request = replace(request, sampling=replace(request.sampling, lora=lora))
+        try:
+            request = replace(request, sampling=_numbered(running, request.sampling))
+        except EngineError as error:
+            return asyncio.get_running_loop().call_soon(receiver.fail, error)
         return running.client.generate(request, receiver)
+
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        running = self._running
+        if running is None:
+            raise EngineNotReadyError
+        return await running.client.score_next(
+            replace(request, sampling=_numbered(running, request.sampling))
+        )
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         return await self._client().embed(request)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         return await self._client().score(pairs)
+
+
+def _numbered(running: _Instance, sampling: Sampling) -> Sampling:
+    """The sampling with the scale of each adapter, by its number. Raises EngineError for one that is gone."""
+    scales = {adapter.name: adapter.scale for adapter in sampling.lora or ()}
+    for name in scales:
+        if name not in running.adapters:
+            raise EngineError(f"The adapter '{name}' is not loaded any more.")
+    if not running.adapters:
+        return sampling
+    lora = (*(Adapter(n, scales.get(name, 0.0)) for n, name in enumerate(running.adapters)),)
+    return replace(sampling, lora=lora)
 
 
 def _main_memory() -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import RequestError
-from antiphon.core.turn import Adapter
+from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines.engine import GenerationRequest
 from antiphon.engines.samplers import fields_of
 
@@ -58,12 +58,17 @@ def request_of(request: GenerationRequest) -> bytes:
         "preserved_tokens": sorted(request.preserve) or None,
         **fields_of(request, COLUMN),
         **_grammar(request.constraint),
-        "lora": None if request.sampling.lora is None else [_scaled(one) for one in request.sampling.lora],
+        **lora_field(request.sampling),
         "stream": True,
         "return_progress": True,  # a message for each prompt batch: the chance to cancel
         "return_tokens": True,
     }
     return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+
+
+def lora_field(sampling: Sampling) -> Mapping[str, Any]:
+    """The adapters, all of them, if the request names some."""
+    return {} if sampling.lora is None else {"lora": [_scaled(one) for one in sampling.lora]}
 
 
 def _scaled(adapter: Adapter) -> Mapping[str, Any]:

@@ -78,7 +78,9 @@ class _Progress(Struct, frozen=True):
     cache: TokenCount = 0
 
 
-class _Error(Struct, frozen=True):
+class ErrorMessage(Struct, frozen=True):
+    """An error that ends an answer."""
+
     message: str = ""
     code: int = 500
 
@@ -91,7 +93,7 @@ class _Message(Struct, frozen=True):
     stop_type: str = "eos"
     completion_probabilities: tuple[Scored, ...] = ()
     prompt_progress: _Progress | None = None
-    error: _Error | None = None
+    error: ErrorMessage | None = None
 
     @property
     def end(self) -> FinishReason | None:
@@ -121,7 +123,7 @@ class ChunkReader:
         """
         message = _decode(raw)
         if message.error is not None:
-            raise _failure(message.error)
+            raise failure_of_message(message.error)
         if message.prompt_progress is not None:
             self._cached = message.prompt_progress.cache
             return None
@@ -260,14 +262,14 @@ def _hidden(token: Token) -> Token:
     return Token(token.id, "", token.logprob, token.top, token.raw)
 
 
-def _failure(error: _Error) -> AntiphonError:
+def failure_of_message(error: ErrorMessage) -> AntiphonError:
     """The error for clients: llama.cpp's message if it blames the request, otherwise a general one."""
     failure = _explained(error)
     failure.__cause__ = ReportedError(redacted(error.message))
     return failure
 
 
-def _explained(error: _Error) -> AntiphonError:
+def _explained(error: ErrorMessage) -> AntiphonError:
     if "parse grammar" in error.message:
         return RequestError("The grammar is not valid GBNF.", param=GRAMMAR_PARAM)
     if "empty grammar stack" in error.message:

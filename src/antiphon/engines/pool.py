@@ -30,6 +30,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
+from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import (
     BeamSearcher,
@@ -38,6 +39,8 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Load,
     ModelCard,
+    NextToken,
+    NextTokenRequest,
     Probed,
     PromptScorer,
     Range,
@@ -48,6 +51,7 @@ from antiphon.engines.engine import (
     Work,
 )
 from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, combined
+from antiphon.engines.next_token import score_next
 
 PROBE_SECONDS = 5.0
 """Seconds between probes of a replica, and the time limit of a probe."""
@@ -357,6 +361,22 @@ class PoolEngine:
 
         return await self._first(search)
 
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """By the replica where the beginning costs least; if it fails, all of it by another one."""
+        blocks = list(_blocks(request.beginning.ids, request.sampling))
+        failure: EngineError = EngineNotReadyError()
+        available = self._available()
+        while available:
+            replica = self._choose(available, blocks)
+            replica.read(blocks)
+            try:
+                return await score_next(replica.engine, request)
+            except EngineError as error:
+                failure = error
+                self._note_failure(replica, error)
+                available = [other for other in available if other is not replica]
+        raise failure
+
     async def _first(self, do: Callable[[Engine], Awaitable[T]]) -> T:
         """The result of the first replica that returns one. Raises AntiphonError."""
         failure: EngineError = EngineNotReadyError()
@@ -372,7 +392,7 @@ class PoolEngine:
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation on one of the replicas."""
-        blocks = list(_blocks(request))
+        blocks = list(_blocks(request.prompt.ids, request.sampling))
         available = self._available()
         if not available:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
@@ -380,14 +400,17 @@ class PoolEngine:
         replica.read(blocks)
         return replica.engine.generate(request, _Guarded(receiver, partial(self._replica_error, replica)))
 
-    def _replica_error(self, replica: Replica, error: AntiphonError) -> AntiphonError:
-        """The error of a generation whose replica failed."""
-        if self._stopping or not isinstance(error, EngineError):
-            return error
+    def _note_failure(self, replica: Replica, error: EngineError) -> None:
         if isinstance(error, EngineBusyError):
             replica.mark_overloaded()
         else:
             self._failed(replica, error)
+
+    def _replica_error(self, replica: Replica, error: AntiphonError) -> AntiphonError:
+        """The error of a generation whose replica failed."""
+        if self._stopping or not isinstance(error, EngineError):
+            return error
+        self._note_failure(replica, error)
         if not any(other.usable and not other.is_overloaded for other in self._replicas):
             return error
         lost = ReplicaLostError()
@@ -407,10 +430,9 @@ class _Guarded:
         self._receiver.fail(self._translate(error))
 
 
-def _blocks(request: GenerationRequest) -> Iterator[int]:
+def _blocks(ids: Sequence[int], sampling: Sampling) -> Iterator[int]:
     """The hashes of the blocks of a prompt, each including all text before it, salt and adapters."""
-    ids = request.prompt.ids
-    before = hash((request.sampling.cache_salt, request.sampling.lora))
+    before = hash((sampling.cache_salt, sampling.lora))
     for start in range(0, min(len(ids), BLOCK * MAX_BLOCKS) - BLOCK + 1, BLOCK):
         before = hash((before, ids[start : start + BLOCK]))
         yield before

@@ -7,6 +7,7 @@ The keys are the fields of `Line`. The text is the model's raw text with special
 tokens written out. Each piece of it is one token and one chunk.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -26,6 +27,9 @@ from antiphon.engines.engine import GenerationRequest
 SHORT = 4096
 """Chunks of an answer that are prepared before it is played. Others may have any number."""
 
+ROUNDING = 1e-9
+"""How much probabilities may sum up to more than 1."""
+
 SCORED = 4096
 """Chunks with log probabilities that are remembered."""
 
@@ -40,7 +44,8 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     any. `split` says where the pieces of `output` end: "whole", "chars", a number of characters for each,
     the positions of the cuts, or None for word-like pieces. `finish` is "stop" or "length". `delay_ms` is
     the pause before each chunk. `tokens` is the number of pieces: they are repeated until it is reached.
-    `fail_after` is the number of chunks after which an EngineError is raised.
+    `fail_after` is the number of chunks after which an EngineError is raised. `next` has the natural log
+    probabilities of tokens, by their texts, for the first token of the answer: all others are less probable.
     """
 
     output: str
@@ -51,6 +56,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: float = 0
     tokens: int | None = None
     fail_after: int | None = None
+    next: Mapping[str, float] = {}
 
     def __post_init__(self) -> None:
         for name in ("delay_ms", "tokens", "fail_after", "last"):
@@ -60,6 +66,11 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('`finish` is "stop" or "length"; `fail_after` is how a line fails')
         if self.tokens and not self.output:
             raise ValueError("`tokens` repeats `output`, which must not be empty then")
+        if self.next and not self.output:
+            raise ValueError("`next` is about the first token of `output`, which must not be empty then")
+        above = any(logprob > 0 for logprob in self.next.values())
+        if "" in self.next or above or sum(map(math.exp, self.next.values())) > 1 + ROUNDING:
+            raise ValueError("`next` has log probabilities of texts that are not empty: together 1 at most")
         _cut(self.output, self.split)
 
 
@@ -87,6 +98,8 @@ class ScriptedAnswer(Struct, frozen=True):
         played = self._cut(chunks, length, request.max_tokens)
         if sampling.logprobs is not None:
             played = map(partial(_scored, count=sampling.logprobs), played)
+            if line.next and not request.answer_start:
+                played = chain((_first(line.next, next(played), sampling.logprobs),), played)
         if sampling.stop_token_ids:
             played = _until(frozenset(sampling.stop_token_ids), sampling.min_tokens or 0, played)
         return played if line.fail_after is None else _then_fail(line.fail_after, played)
@@ -189,6 +202,22 @@ def _scored_token(piece: str, count: int) -> Token:
     listed = islice(chain((piece,), others), count)
     top = tuple(Candidate(token_id(text), text, logprob - rank) for rank, text in enumerate(listed))
     return Token(token_id(piece), piece, logprob, top)
+
+
+def _first(logprobs: Mapping[str, float], chunk: Chunk, count: int) -> Chunk:
+    """The chunk of a first token, with these log probabilities.
+
+    What they leave to others is shared by the made-up ones, less probable each than the one before.
+    """
+    rest = max(1 - sum(map(math.exp, logprobs.values())), ROUNDING)
+    lowest = min(*logprobs.values(), math.log(rest))
+    others = (text for token in chunk.tokens for text in (token.text, *(top.text for top in token.top)))
+    unnamed = (text for text in dict.fromkeys(others) if text not in logprobs)
+    scores = {**logprobs, **{text: lowest - 1 - rank for rank, text in enumerate(unnamed)}}
+    likeliest = sorted(scores.items(), key=lambda pair: -pair[1])[:count]
+    top = (*(Candidate(token_id(text), text, logprob) for text, logprob in likeliest),)
+    tokens = (Token(token.id, token.text, scores[token.text], top) for token in chunk.tokens)
+    return Chunk(chunk.text, (*tokens,), chunk.finish)
 
 
 def _cut(text: str, split: str | int | Sequence[int] | None) -> list[str]:

@@ -153,7 +153,11 @@ class ScriptedEngine:
     ) -> None:
         lines = read_script(script) if isinstance(script, Path) else check_lines(script)
         self.answers = [answer_of(line) for line in lines]
-        self._pieces = _Pieces(chunk.text for answer in self.answers for chunk in answer.chunks)
+        self._pieces = _Pieces(
+            text
+            for answer in self.answers
+            for text in (*(chunk.text for chunk in answer.chunks), *answer.line.next)
+        )
         self._admission = Admission(parallel, limits)
         self._clocks: dict[float, _Clock] = {}
         self.playing: dict[_Generation, None] = {}

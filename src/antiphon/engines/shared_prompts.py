@@ -14,7 +14,7 @@ from contextvars import copy_context
 from msgspec import Struct
 
 from antiphon.core.turn import Adapter
-from antiphon.engines.engine import GenerationRequest
+from antiphon.engines.engine import GenerationRequest, NextTokenRequest
 
 SHARED_TOKENS = 256
 """Prompts that have fewer tokens in common do not wait for each other: a batch of llama.cpp's."""
@@ -66,6 +66,7 @@ class PromptTicket:
     def mark_in_slot(self) -> None:
         """The engine has it now."""
         self._since = asyncio.get_running_loop().time()
+        self._prompts.started += 1
 
     def mark_computed(self) -> None:
         """The engine has computed the prompt."""
@@ -110,6 +111,8 @@ class SharedPrompts:
         self._slots = slots
         self.found = True
         """The engine looks for prompts in its slots."""
+        self.started = 0
+        """How many prompts the engine has got."""
         self._tickets: dict[PromptTicket, None] = {}  # in the order of their coming
         self._idle: list[_Content] = []  # of slots that are not in use; the last that became so is the last
 
@@ -117,6 +120,11 @@ class SharedPrompts:
     def waiting(self) -> int:
         """How many tickets wait for another."""
         return sum(ticket.leader is not None for ticket in self._tickets)
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether the engine has any of the requests."""
+        return any(ticket.in_slot for ticket in self._tickets)
 
     def ticket(self, request: GenerationRequest, start: Callable[[], None]) -> PromptTicket:
         """A ticket that calls `start` when the prompt of this request should be computed."""
@@ -170,10 +178,17 @@ class SharedPrompts:
         """It is over: the first that waits for it gets its slot."""
         self._tickets.pop(ticket, None)
         if ticket.is_computed:
-            self._idle = [*self._idle, ticket.content][-self._slots :]
+            self._keep(ticket.content)
         ticket.stop()
         if waiting := self.waiting_for(ticket):
             self.begin(waiting[0])
+
+    def keep(self, request: NextTokenRequest) -> None:
+        """An idle slot has the beginning of these prompts now."""
+        self._keep(_Content(request.sampling.lora, request.beginning.ids))
+
+    def _keep(self, content: _Content) -> None:
+        self._idle = [*self._idle, content][-self._slots :]
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

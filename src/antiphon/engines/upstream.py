@@ -31,6 +31,8 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Load,
     ModelCard,
+    NextToken,
+    NextTokenRequest,
     Receiver,
     Task,
     TranscriptionRequest,
@@ -39,6 +41,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.figures import UNKNOWN, AdapterFigures, CacheFigures, completed
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
+from antiphon.engines.next_token import generate_next
 from antiphon.engines.pool import PoolEngine
 from antiphon.engines.redact import know, redacted, without_known
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
@@ -56,16 +59,19 @@ from antiphon.engines.upstreams import (
     vllm_server,
 )
 from antiphon.engines.upstreams.kind import (
+    CUMULATIVE,
     MAX_REFUSAL,
     MODELS,
     PROBES,
     Answers,
     BeamSearchingServer,
     LineReader,
+    NextTokenScoringServer,
     NotFetched,
     PromptScoringServer,
     PromptSharingServer,
     Recognise,
+    SlotScoringServer,
     SlotServer,
     UpstreamServer,
     UpstreamSettings,
@@ -198,6 +204,7 @@ class UpstreamEngine:
         self._limits = limits
         self._client = client_of(options, limits)
         self._admission = Admission(1, limits)
+        self._scoring = Admission(1, limits)  # in one slot: one request after the other
         self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
         self._lookups = _Lookups()
@@ -219,7 +226,8 @@ class UpstreamEngine:
         load = self._admission.load
         if self._prompts is None:
             return load
-        return structs.replace(load, waiting=load.waiting + self._prompts.waiting)
+        others = self._prompts.waiting + self._scoring.waiting
+        return structs.replace(load, waiting=load.waiting + others)
 
     @property
     def memory(self) -> int:
@@ -376,6 +384,35 @@ class UpstreamEngine:
         assert isinstance(server, BeamSearchingServer)
         return await server.search(self._post, request)
 
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        server, priority = self._running(), request.sampling.priority or 0
+        if isinstance(server, NextTokenScoringServer):
+            return await server.score_next(self._post, request)
+        if not isinstance(server, SlotScoringServer):
+            return await generate_next(self, request)
+        async with self._scoring.hold(priority), self._admission.hold(priority):
+            self._running()
+            return await server.score_in_slot(request, self._lines, self._lookups.add)
+
+    async def _lines(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+        """The lines of the server's answer. Raises AntiphonError."""
+        exchange = StreamedExchange(self._client.encode("POST", path, body, observed().trace), self._limits)
+        self._client.send(exchange)
+        lines, error_body = LineSplitter(self._limits, CUMULATIVE), b""
+        try:
+            async with aclosing(exchange.pieces()) as pieces:
+                async for piece in pieces:
+                    if exchange.status != 200:
+                        error_body = (error_body + piece)[:MAX_REFUSAL]
+                        continue
+                    lines.feed(piece)
+                    while (line := lines.take()) is not None:
+                        yield line
+        except HttpError as error:
+            raise _without_key(unreachable(error) if not exchange.status else broken(error)) from error
+        if exchange.status != 200:
+            raise _without_key(refusal(exchange.status, error_body, exchange.retry_after))
+
     async def _post(self, path: str, body: Any, form: Any = Any) -> Any:
         """The server's answer, after waiting for a slot. Raises AntiphonError."""
         async with self._admission.hold():
@@ -433,6 +470,11 @@ class _Lookups:
     """Tokens of prompts that a server has looked up in its cache, and those that it found there."""
 
     queries = hits = 0
+
+    def add(self, queries: int, hits: int) -> None:
+        """Count those of a prompt."""
+        self.queries += queries
+        self.hits += hits
 
 
 class _Generation(Exchange):
@@ -623,8 +665,7 @@ class _Generation(Exchange):
         if self.prompt is not None:
             self.prompt.mark_computed()
         self.prompt_tokens += first.media_tokens
-        self.lookups.queries += self.prompt_tokens
-        self.lookups.hits += first.cached_tokens
+        self.lookups.add(self.prompt_tokens, first.cached_tokens)
 
     async def _ask(self, missing: NotFetched) -> None:
         """Look up what is missing, and continue to read."""

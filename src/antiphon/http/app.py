@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from antiphon.apis.api import OPENAI
 from antiphon.apis.chat.resource import ChatCompletion
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
@@ -24,9 +25,12 @@ from antiphon.apis.completions.resource import Completion
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
+from antiphon.apis.decisions.schema import CreateDecision, DecisionBody
 from antiphon.apis.files.schema import CompleteUpload, CreateUpload
 from antiphon.apis.messages.api import MESSAGES
 from antiphon.apis.messages.schema import CreateMessage
+from antiphon.apis.systemone.api import SYSTEM_ONE
+from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
 from antiphon.app import chat as chats
@@ -40,7 +44,16 @@ from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.core.accounts import LIMIT_HEADERS
 from antiphon.core.errors import NotFoundError
-from antiphon.http import chat, completions, containers, files, message_batches, messages, responses
+from antiphon.http import (
+    chat,
+    completions,
+    containers,
+    decisions,
+    files,
+    message_batches,
+    messages,
+    responses,
+)
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import NOT_SERVED
 from antiphon.http.models import (
@@ -59,7 +72,7 @@ from antiphon.http.observing import ObservingMiddleware, metrics
 from antiphon.http.openapi import document
 from antiphon.http.page import asset, index, reference
 from antiphon.http.request import body, handler, json_response, paging
-from antiphon.http.routes import ApiRoute, ApiTable, answers
+from antiphon.http.routes import AnswerTypes, ApiRoute, ApiTable, answers
 from antiphon.http.socket import converse
 from antiphon.http.vectors import embeddings, ranking, scores, transcribe
 
@@ -124,6 +137,10 @@ ROUTES = [
     answers("/infill", InfillRequest, texts.infill, Infill),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
+    ApiRoute("/v1/decisions", decisions.decide, OPENAI, POST, AnswerTypes(CreateDecision, DecisionBody)),
+    ApiRoute(
+        "/v1/systemone", decisions.system_one, SYSTEM_ONE, POST, AnswerTypes(SystemOneBody, SystemOneAnswers)
+    ),
     Route("/v1/embeddings", embeddings, methods=POST),
     Route("/v1/rerank", ranking, methods=POST),
     Route("/v2/rerank", ranking, methods=POST),

@@ -23,8 +23,8 @@ from antiphon.http.routes import apis_of
 from antiphon.log import log_failure
 
 _SERVED = (
-    "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/embeddings, "
-    "/v1/rerank and /v1/models."
+    "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/decisions, "
+    "/v1/embeddings, /v1/rerank and /v1/models."
 )
 NOT_SERVED: Mapping[str, str] = {
     "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
@@ -55,8 +55,8 @@ def error_response(error: AntiphonError, scope: Scope) -> Response:
         headers = {"accept-encoding": ", ".join(supported())}
     if error.retry_after is not None:
         headers = {"retry-after": str(ceil(error.retry_after))}
-    body = apis_of(scope).of(scope).encode_error(error)
-    return Response(body, error.status, headers, media_type="application/json")
+    api = apis_of(scope).of(scope)
+    return Response(api.encode_error(error), api.status(error), headers, media_type="application/json")
 
 
 def response_to(error: Exception, scope: Scope) -> Response:

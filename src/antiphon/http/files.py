@@ -94,14 +94,16 @@ def download(content: AsyncIterator[bytes], size: int, name: str) -> Response:
 
 
 @asynccontextmanager
-async def form_of(request: Request) -> AsyncIterator[FormData]:
-    """The form of a request with a file, within the limit `file_bytes`. Raises RequestError."""
+async def form_of(
+    request: Request, limit: str = "file_bytes", files: int = 1, field_bytes: int = FIELD_BYTES
+) -> AsyncIterator[FormData]:
+    """The form of a request with files, within a limit of bytes. Raises RequestError."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "multipart/form-data":
         raise MediaTypeError("Send the file as a form: `Content-Type: multipart/form-data`.")
-    body = body_of(request, "file_bytes")
+    body = body_of(request, limit)
     parser = MultiPartParser(
-        request.headers, body, max_files=1, max_fields=MOST_FIELDS, max_part_size=FIELD_BYTES
+        request.headers, body, max_files=files, max_fields=MOST_FIELDS, max_part_size=field_bytes
     )
     try:
         form = await parser.parse()

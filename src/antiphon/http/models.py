@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from antiphon import __version__
 from antiphon.app.app import App
+from antiphon.app.decisions import decides
 from antiphon.app.storage import StoreStatus
 from antiphon.engines.pool import ReplicaStatus
 from antiphon.http.request import app_of, json_response, query_of, read_body
@@ -30,6 +31,7 @@ class ShownModel(Struct, kw_only=True):
     max_model_len: int | None
     input_modalities: list[str] | None
     tasks: list[str] | None
+    decides: bool | None
     type: str = "model"
     display_name: str
     created_at: str
@@ -38,10 +40,19 @@ class ShownModel(Struct, kw_only=True):
     capabilities: None = None
 
 
+class DecidingModel(Struct):
+    """A model that answers questions with probabilities, as System One's clients read it."""
+
+    name: str
+    description: str
+    release_date: str
+
+
 class ModelList(Struct, tag_field="object", tag="list"):
-    """A list of models. If it is empty, both ids are null."""
+    """A list of models. If it is empty, both ids are null. `models` are those on the page that decide."""
 
     data: list[ShownModel]
+    models: list[DecidingModel]
     has_more: bool
     first_id: str | None
     last_id: str | None
@@ -59,7 +70,8 @@ async def list_models(request: Request) -> Response:
     page = names[max(first, last - limit) : last] if before else names[first : first + limit]
     shown = [_resource(entries[name]) for name in page]
     ids = (page[0], page[-1]) if page else (None, None)
-    return json_response(msgspec.json.encode(ModelList(shown, len(page) < last - first, *ids)))
+    deciding = [_deciding(model) for model in shown if model.decides]
+    return json_response(msgspec.json.encode(ModelList(shown, deciding, len(page) < last - first, *ids)))
 
 
 async def retrieve_model(request: Request) -> Response:
@@ -206,6 +218,13 @@ def _replicas(app: App, name: str | None = None) -> Response:
     return json_response(msgspec.json.encode(ReplicaList(replicas)))
 
 
+def _deciding(model: ShownModel) -> DecidingModel:
+    what = f"{model.parent} with an adapter" if model.parent else "A chat model"
+    seen = ", ".join(model.input_modalities or ())
+    description = f"{what} that answers questions about {seen} with probabilities."
+    return DecidingModel(model.id, description, model.created_at[:10])
+
+
 def _resource(entry: ModelEntry) -> ShownModel:
     card = entry.card
     created, context = (0, None) if card is None else (card.created, card.context or None)
@@ -217,6 +236,7 @@ def _resource(entry: ModelEntry) -> ShownModel:
         max_model_len=context,
         input_modalities=None if card is None else ["text", *sorted(card.capabilities.media)],
         tasks=None if card is None else sorted(card.capabilities.tasks),
+        decides=None if card is None else decides(card.capabilities),
         display_name=entry.name,
         created_at=datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
         max_input_tokens=context,

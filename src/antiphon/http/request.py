@@ -20,7 +20,7 @@ from antiphon.app.app import App
 from antiphon.app.ids import MAX_REQUEST_ID
 from antiphon.core.accounts import Account
 from antiphon.core.encodings import decoded_parts
-from antiphon.core.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.core.errors import BodyTooLargeError, MalformedBodyError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.observation import observed
 from antiphon.store.records import Paging
@@ -108,7 +108,7 @@ def _check_ignored(names: Sequence[str], read: Sequence[object]) -> None:
     if any(isinstance(value, Paging) for value in read) and (others := [*filter(_may_narrow, names)]):
         message = f"This list has no parameter '{others[0][:LONGEST_NAME]}'. Leave it out."
         raise RequestError(message, param=others[0][:LONGEST_NAME])
-    _log_ignored(names)
+    log_ignored(names)
 
 
 def _may_narrow(name: str) -> bool:
@@ -137,7 +137,7 @@ async def read_body(request: Request, type_: type[T], limit: str = "body_bytes")
         return decode(body, type_, app.limits), unknown_members(body, type_)
 
     wire, unknown = await decoded(app, body, work)
-    _log_ignored(unknown)
+    log_ignored(unknown)
     return wire
 
 
@@ -155,7 +155,7 @@ async def read_json(request: Request, limit: str = "body_bytes", api: Api = OPEN
             raise MediaTypeError
     body = b"".join([part async for part in body_of(request, limit)])
     if not body:
-        raise RequestError("The request has no body. Send a JSON object.")
+        raise MalformedBodyError("The request has no body. Send a JSON object.")
     return body
 
 
@@ -222,11 +222,11 @@ async def decode_body(connection: HTTPConnection, body: bytes, type_: type[T], a
     work = partial(decode_request, body, type_, names, models.default_name, models.default, limits, model)
     wire = await decoded(app, body, work)
     observed().model = getattr(wire, "model", None)
-    _log_ignored(names.ignored)
+    log_ignored(names.ignored)
     return wire
 
 
-def _log_ignored(names: Sequence[str]) -> None:
+def log_ignored(names: Sequence[str]) -> None:
     """Log the names of ignored parameters, because nothing else shows a misspelt name."""
     if names:
         log.info("unknown parameters ignored", names=[name[:LONGEST_NAME] for name in names[:MOST_NAMES]])

@@ -39,14 +39,14 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) 
 
     async def handle(request: Request) -> Response:
         wire = await read_request(request, type_)
-        body = await _unless_disconnected(request, use_case(app_of(request), wire))
+        body = await unless_disconnected(request, use_case(app_of(request), wire))
         return Response(status_code=CLIENT_CLOSED) if body is None else json_response(body)
 
     handle.__doc__ = use_case.__doc__
     return handle
 
 
-async def _unless_disconnected(request: Request, working: Awaitable[T]) -> T | None:
+async def unless_disconnected(request: Request, working: Awaitable[T]) -> T | None:
     """The result of work; None if the client disconnects before, which cancels the work."""
     work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_disconnected(request))
     try:
@@ -89,7 +89,7 @@ async def transcribe(request: Request) -> Response:
         raise RequestError(message, param="model", code="missing_required_parameter")
     reading = _Reading(vectors.transcribed(app_of(request), transcription.model, audio))
     try:
-        first = await _unless_disconnected(request, reading.next())
+        first = await unless_disconnected(request, reading.next())
     except BaseException:
         reading.stop()
         raise

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import RequestError, naming
 from antiphon.core.items import FunctionCall, FunctionOutput, Item
 from antiphon.core.limits import DEFAULTS, Limits
@@ -26,7 +27,9 @@ from antiphon.engines.engine import (
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.render.media import PLAIN, Marks, media_in
 from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
+from antiphon.run.chat_decisions import VERSION, read_by_chat
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
+from antiphon.run.decisions import DecisionOptions, check_tells, verdicts_of
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.model import (
     Prepared,
@@ -70,8 +73,10 @@ class ChatModel(EngineModel):
         exclude_tools_when_tool_choice_none: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
+        deciding: DecisionOptions = DecisionOptions(),  # noqa: B008 - it is immutable
     ) -> None:
         super().__init__(engine, tools, limits)
+        self._deciding = deciding
         self._exclude_tools = exclude_tools_when_tool_choice_none
 
     async def prepare(
@@ -162,6 +167,24 @@ class ChatModel(EngineModel):
         """Raises RequestError, always."""
         with naming(turn.parameters):
             raise no_tokens("prompt" if turn.prompt is not None else "conversation")
+
+    async def decide(self, decision: Decision) -> Verdicts:
+        """The probability of a label that the server does not tell is bounded."""
+        check_tells(self.engine)
+        calibration = self._deciding.calibration
+        if calibration is not None:
+            calibration.check_version(VERSION)
+        with naming(decision.parameters):
+            outcome = await read_by_chat(self.engine, decision, self._deciding, self._question, tokens_of)
+        return verdicts_of(outcome, VERSION, calibration)
+
+    def _question(self, turn: Turn) -> GenerationRequest:
+        """The request for the first token of the answer to a turn. Raises RequestError."""
+        turn = repaired(turn)
+        self._check(turn)
+        sampling = replace(supported(turn, self.card.capabilities), max_tokens=1)
+        prompt, messages = _messages(turn.items)
+        return GenerationRequest(prompt, 1, sampling, conversation=Conversation(turn, messages))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The same."""

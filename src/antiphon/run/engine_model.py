@@ -11,7 +11,8 @@ from operator import mul
 from types import MappingProxyType
 from weakref import WeakSet
 
-from antiphon.core.errors import RequestError
+from antiphon.core.decision import Decision, Verdicts
+from antiphon.core.errors import RequestError, UnsupportedModelError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -133,6 +134,11 @@ class EngineModel:
             if place % PAUSE == 0:
                 await asyncio.sleep(0)
         return Scores((*scores,), embeddings.tokens)
+
+    async def decide(self, decision: Decision) -> Verdicts:
+        """Raises UnsupportedModelError, always."""
+        message = f"The model '{self.card.name}' gives no answers, so it cannot decide. Name another model."
+        raise UnsupportedModelError(message, param="model")
 
     def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """A transcription, as the body of an answer. Raises RequestError, EngineError."""

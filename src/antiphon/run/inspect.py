@@ -1,8 +1,9 @@
 """The report of `antiphon inspect` on a model or chat template: its dialect, and what its template supports.
 
-Nothing is loaded: of a GGUF file, only the header is read.
+Nothing is loaded: of a GGUF file, only the header is read. How a model decides shows only when it is loaded.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.own.writer import to_toml
 from antiphon.engines.gguf import Value, names, read_metadata, task_of
 from antiphon.engines.models import find_encoder, resolve, response_template
+from antiphon.engines.registry import engine_for, options_of
+from antiphon.run.loading import ServedModel
+from antiphon.run.token_model import TokenModel
 
 TEMPLATES = frozenset({".jinja", ".jinja2", ".j2", ".txt"})
 """Suffixes of chat template files. Any other file is a model."""
@@ -61,6 +65,17 @@ _CAPABILITIES: Mapping[str, tuple[str, str, str]] = {
 _ARGUMENTS = {"object": "sent as an object", "any": "sent as an object, or unparsed", "text": "sent as JSON"}
 
 
+class DecisionReport(Struct, frozen=True):
+    """How a model decides: the `prefills` of its answers by kind of question, and how much they help.
+
+    `label_mass` is the probability of labels after each prefill that was tried, by kind of question.
+    """
+
+    prompt_version: str
+    prefills: Mapping[str, str]
+    label_mass: Mapping[str, Mapping[str, float]]
+
+
 class Report(Struct, frozen=True):
     """All findings. `capabilities` are those of the template, see `render/capabilities.py`."""
 
@@ -81,22 +96,48 @@ class Report(Struct, frozen=True):
     """A derived dialect as the text of a file for `--dialect`."""
     encoder: str | None = None
     """The file that encodes images for the model, if it is in the model's folder."""
+    decisions: DecisionReport | None = None
+    """How the model decides, if that was requested."""
 
 
-def inspect(target: str | None, *, template: bool = False) -> Report:
+def inspect(target: str | None, *, template: bool = False, decisions: bool = False) -> Report:
     """Report on a template file, on a model named as for `serve`, or on the small model.
 
-    With `template` the report has its source. Raises EngineError if the file is missing or invalid.
+    With `template` the report has its source; for `decisions` the model is loaded. Raises EngineError if the
+    file is missing or invalid.
     """
     path = Path(target).expanduser() if target and Path(target).suffix in TEMPLATES else resolve(target)
     if path.suffix in TEMPLATES:
         evidence, task, encoder = _of_template(path), None, None
+        if decisions:
+            raise EngineError(f"{path} is a chat template, and only a model decides. Name a model.")
     else:
         facts, beside = read_metadata(path), find_encoder(path)
         evidence, task = _of_model(path, facts), task_of(facts)[0].value
         encoder = beside.name if beside else None
     report = _report(str(path), detect(evidence), _source(evidence) if template else None)
-    return structs.replace(report, task=task, encoder=encoder)
+    decides = asyncio.run(_decisions(path)) if decisions else None
+    return structs.replace(report, task=task, encoder=encoder, decisions=decides)
+
+
+async def _decisions(path: Path) -> DecisionReport:
+    """How the model in this file decides. Raises EngineError, RequestError."""
+    served = ServedModel(options_of(engine_for(str(path)))(model=str(path)).build())  # type: ignore[call-arg]
+    try:
+        model = await served.load()
+        if not isinstance(model, TokenModel):
+            raise EngineError(f"The model {path.name} gives no answers, so it cannot decide.")
+        masses = await model.decider.masses()
+        return DecisionReport(
+            prompt_version=await model.decider.version(),
+            prefills={str(kind): text for kind, text in (await model.decider.prefills()).items()},
+            label_mass={
+                prefill: {str(kind): mass for kind, mass in by_kind.items()}
+                for prefill, by_kind in masses.items()
+            },
+        )
+    finally:
+        await served.stop()
 
 
 def _of_template(path: Path) -> Evidence:
@@ -157,6 +198,9 @@ def lines(report: Report) -> Iterator[str]:
         yield "This dialect was derived. As a file, to be edited, for --dialect FILE.toml:"
         yield ""
         yield from report.dialect_file.splitlines()
+    if report.decisions is not None:
+        yield ""
+        yield from _decision_lines(report.decisions)
     if report.template is not None:
         yield ""
         yield "The chat template:"
@@ -175,6 +219,21 @@ def lines(report: Report) -> Iterator[str]:
         ("capability of the template", "found", "tried", "so it is"),
         (_capability(*capability) for capability in report.capabilities.items()),
     )
+
+
+def _decision_lines(report: DecisionReport) -> Iterator[str]:
+    yield f"How probable labels are after what may begin an answer (prompts {report.prompt_version})."
+    yield "The one in use is marked with a star."
+    yield ""
+    kinds = [*report.prefills]
+    rows = [
+        [
+            repr(prefill),
+            *(f"{masses[kind]:.2f}{'*' if report.prefills[kind] == prefill else ''}" for kind in kinds),
+        ]
+        for prefill, masses in report.label_mass.items()
+    ]
+    yield from table(("begins with", *kinds), rows)
 
 
 def _scorer(result: ScorerResult) -> tuple[str, ...]:

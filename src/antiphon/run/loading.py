@@ -13,12 +13,14 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Turn
+from antiphon.decide.calibration import read_calibration
 from antiphon.dialects.detection.detect import OVERRIDE, Detection, Evidence, choose
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.registry import check
@@ -29,6 +31,7 @@ from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.model_tables import ContentFormat, ModelSettings
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.chat_model import ChatModel
+from antiphon.run.decisions import DecisionOptions
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.model import Model
 from antiphon.run.probe import SharedProbe
@@ -267,6 +270,7 @@ class ServedModel:
             ("--dialect", self._settings.dialect),
             ("--reasoning-tags", self._settings.reasoning_tags),
             ("--chat-template", self._template),
+            ("--decision-prefill", self._settings.decision_prefill),
             ("--chat-template-content-format", _CONTENT_PARTS[self._settings.chat_template_content_format]),
         ):
             if value is not None:
@@ -279,7 +283,16 @@ class ServedModel:
             exclude_tools_when_tool_choice_none=self._settings.exclude_tools_when_tool_choice_none,
             tools=self.tools,
             limits=self._limits,
+            deciding=self._deciding(self._engine.card),
         )
+
+    def _deciding(self, card: ModelCard) -> DecisionOptions:
+        """How the model decides. Raises EngineError for a calibration that is not for it."""
+        settings = self._settings
+        calibration = None if settings.calibration is None else read_calibration(settings.calibration)
+        if calibration is not None:
+            calibration.check(card.name, card.known_as)
+        return DecisionOptions(settings.decision_prefill, settings.decision_orders, calibration)
 
     async def _token_model(self, engine: Engine) -> TokenModel:
         """The model of an engine that takes tokens. Raises EngineError if it has no chat template."""
@@ -289,17 +302,17 @@ class ServedModel:
         detection = await asyncio.to_thread(choose, settings.dialect, evidence, settings.reasoning_tags)
         _report(detection)
         dialect = detection.dialect
+        reasons = _reasons(dialect, template or _spelled(card))
         try:
             return TokenModel(
                 engine,
                 self._renderer(dialect, card),
                 dialect,
-                reasons=settings.dialect is not None
-                or settings.reasoning_tags is not None
-                or _reasons(dialect, template or _spelled(card)),
+                reasons=settings.dialect is not None or settings.reasoning_tags is not None or reasons,
                 exclude_tools_when_tool_choice_none=self._settings.exclude_tools_when_tool_choice_none,
                 tools=self.tools,
                 limits=self._limits,
+                deciding=replace(self._deciding(card), reasons=reasons),
             )
         except RequestError as error:  # as of a request that cannot be rendered
             message = f"The chat template cannot render a message of a user: {error.message.rstrip('.')}. "

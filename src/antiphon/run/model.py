@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.call_results import is_answer, pair_results
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
@@ -148,6 +149,14 @@ class Model(Protocol):
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """How well each document of the pairs answers its query. Raises RequestError, EngineError."""
+        ...
+
+    async def decide(self, decision: Decision) -> Verdicts:
+        """The probabilities of the options of questions.
+
+        Raises RequestError, before any work on them, UnsupportedModelError for a model that tells no log
+        probabilities; EngineError.
+        """
         ...
 
     def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:

@@ -12,12 +12,13 @@ from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import (
     AntiphonError,
     EngineError,
@@ -45,6 +46,8 @@ GRACE_SECONDS = 5.0
 """How long a model stays that was loaded for a request which does not use it yet."""
 
 log = structlog.get_logger()
+
+Asked = TypeVar("Asked", Turn, Decision)
 
 _in_use: ContextVar[tuple[ServedModel, ...]] = ContextVar("in_use", default=())
 """The models that this task holds already."""
@@ -222,6 +225,15 @@ class Models:
         assert served.model is not None
         observed().served = adapter or served.names[0]
         return NamedModel(self, served, served.model, adapter)
+
+    def canonical(self, name: str) -> str:
+        """The own name of the model, or adapter, that requests with this name get. Raises NotFoundError."""
+        served, adapter = self._find(name)
+        return adapter or served.names[0]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model of this name, which is not another's by default."""
+        return self._lookup(name) is not None
 
     def _check_ready(self) -> None:
         if self.health is Health.READY:
@@ -431,7 +443,7 @@ class _Hold:
         self._models.release(self._served)
 
 
-def _with_lora(turn: Turn, lora: tuple[Adapter, ...]) -> Turn:
+def _with_lora(turn: Asked, lora: tuple[Adapter, ...]) -> Asked:
     return replace(turn, sampling=replace(turn.sampling, lora=lora))
 
 
@@ -514,13 +526,20 @@ class NamedModel:
         async with self.in_use():
             return await self._model.score(pairs)
 
+    async def decide(self, decision: Decision) -> Verdicts:
+        served = self._served
+        variables = {**served.variables, **decision.variables, **served.force_variables}
+        adapted = self._adapted(replace(decision, variables=variables))
+        async with self.in_use():
+            return await self._model.decide(adapted)
+
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    def _adapted(self, turn: Turn) -> Turn:
-        """The turn with the adapters of its answer, by their names. Raises RequestError."""
+    def _adapted(self, turn: Asked) -> Asked:
+        """The turn, or the decision, with the adapters of its answer, by their names. Raises RequestError."""
         served, own, lora = self._served, self._adapter, turn.sampling.lora
         if lora is None:
             return turn if own is None else _with_lora(turn, (Adapter(own),))

@@ -13,12 +13,15 @@ from msgspec.structs import replace
 
 from antiphon.core.call_results import pair_results
 from antiphon.core.chunks import Chunk, Token
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import EngineError, RequestError, naming
 from antiphon.core.grammar import Grammar, Span, SpanKind, State
-from antiphon.core.items import FunctionCall, Item, MediaPart, Message, Role, TextPart
+from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.turn import CallMode, ToolChoice, Turn
+from antiphon.core.vectors import Scores
+from antiphon.decide.relevance import relevance
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
 from antiphon.decode.ids import ids_by
 from antiphon.decode.table import Table
@@ -30,13 +33,11 @@ from antiphon.engines.engine import (
     Engine,
     GenerationRequest,
     Prompt,
-    as_text,
-    check_size,
+    Task,
 )
 from antiphon.render.fill_in import FAMILIES, FillIn
-from antiphon.render.media import FENCE, media_in, split_at_media
+from antiphon.render.media import FENCE, media_in
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
-from antiphon.render.special_tokens import SEPARATOR, split_at_separators
 from antiphon.run.closing import FIRST, least_tokens
 from antiphon.run.constraints import (
     ConstraintPlan,
@@ -46,11 +47,14 @@ from antiphon.run.constraints import (
     requirements_of,
     supported,
 )
+from antiphon.run.decisions import Decider, DecisionOptions
+from antiphon.run.direct_answers import DirectAnswers
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.generation import ReasoningLimit
 from antiphon.run.model import (
     Prepared,
     PromptSize,
+    characters_in,
     check_turn,
     max_tokens_of,
     other_characters,
@@ -58,6 +62,7 @@ from antiphon.run.model import (
     room,
     without,
 )
+from antiphon.run.prompts import PromptReader, too_long
 from antiphon.run.recording import LOGPROBS, DecoderSettings
 from antiphon.tools.tool import ServerTool
 
@@ -93,6 +98,7 @@ class TokenModel(EngineModel):
         exclude_tools_when_tool_choice_none: bool = False,
         tools: Mapping[str, ServerTool] = MappingProxyType({}),
         limits: Limits = DEFAULTS,
+        deciding: DecisionOptions = DecisionOptions(),  # noqa: B008 - it is immutable
     ) -> None:
         super().__init__(engine, tools, limits)
         self.native_tools = renderer.native_tools
@@ -100,6 +106,7 @@ class TokenModel(EngineModel):
         self.dialect = dialect
         self.markers = dialect.grammar.markers
         self._renderer = renderer
+        self._prompts = PromptReader(engine)
         grammar = dialect.grammar
         self._table = Table(grammar).compile()
         self._table_without_calls = Table(grammar.without_calls()).compile()
@@ -111,6 +118,8 @@ class TokenModel(EngineModel):
         self._fill_in: FillIn | None = None
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
+        direct = DirectAnswers(renderer, dialect, reasons=deciding.reasons, state_after=self._state_after)
+        self.decider = Decider(engine, self._for_decisions, direct, deciding)
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None
@@ -125,7 +134,7 @@ class TokenModel(EngineModel):
         # The errors are named by the source of the answer.
         prompt = await self._compose(turn, ids, context=card.context)
         if len(prompt.ids) >= card.context:
-            raise _too_long(len(prompt.ids), card.context)
+            raise too_long(len(prompt.ids), card.context)
         plan = _FREE if is_free(turn) else await self.plan(turn, prompt)
         room = min(card.context - len(prompt.ids), max_tokens)
         max_tokens = min(room, sampling.max_tokens or room)
@@ -233,7 +242,7 @@ class TokenModel(EngineModel):
         if turn.shorten:
             return self._shortened(turn, size)
         if isinstance(turn.prompt, str):
-            return self._read([turn.prompt], context)
+            return self._prompts.texts([turn.prompt], context)
         return self._rendered(turn, size, context)
 
     async def _given(self, ids: tuple[int, ...]) -> Prompt:
@@ -244,7 +253,7 @@ class TokenModel(EngineModel):
         if self._fill_in is None:
             self._fill_in = await self._find_fill_in()
         prefix = turn.prompt if isinstance(turn.prompt, str) else await self._text(turn.prompt or ())
-        return await self._read([*filter(None, self._fill_in.pieces(prefix, suffix))], context)
+        return await self._prompts.texts([*filter(None, self._fill_in.pieces(prefix, suffix))], context)
 
     async def _find_fill_in(self) -> FillIn:
         """The model's tokens for filling in. Raises RequestError if it has none."""
@@ -258,47 +267,41 @@ class TokenModel(EngineModel):
         raise RequestError(message, param="suffix", code="unsupported_model")
 
     async def _rendered(self, turn: Turn, size: int, context: int) -> Prompt:
-        """The prompt of a conversation of this number of characters; rendered in a thread if it is long."""
+        """The prompt of a conversation of this number of characters."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
         renderer = self._renderer
         if turn.template is not None:
             renderer = await asyncio.to_thread(self._foreign, turn.template)
-        has_few_items = len(turn.items) + len(turn.tools) < MANY_ITEMS
-        if has_few_items and size + other_characters(turn) < MANY_CHARACTERS:
-            text = renderer.render(turn)
-        else:
-            text = await asyncio.to_thread(renderer.render, turn)
-        max_tokens = self.engine.card.context
-        # Each separator begins a text of its own to tokenize.
-        if max_tokens and (spelled := text.count(SEPARATOR)) > max_tokens:
-            raise _too_long(f"more than {spelled}", max_tokens)
-        if FENCE in text and (media := media_in(turn.items)):
-            return await self._with_media(text, media, context)
-        return await self._read(self._pieces(text), context)
+        text = await _render(renderer, turn, size)
+        return await self._prompts.rendered(text, media_in(turn.items) if FENCE in text else (), context)
 
-    def _pieces(self, text: str) -> list[str]:
-        """A rendered text in the pieces that are tokenized one by one; one piece, if a server does that."""
-        pieces = split_at_separators(text)
-        return [as_text(pieces)] if self.card.capabilities.text_prompts else pieces
+    async def decide(self, decision: Decision) -> Verdicts:
+        return await self.decider.decide(decision)
 
-    async def _with_media(self, text: str, media: Sequence[MediaPart], context: int) -> Prompt:
-        """The prompt that was rendered as this text, with the media in it."""
-        parts: list[MediaPart] = []
-        placeholders: list[str] = []
-        around: list[tuple[str, ...]] = []
-        pieces: list[str] = []
-        for piece in split_at_media(text):
-            if isinstance(piece, str):
-                around.append((*self._pieces(piece),))
-                pieces += around[-1]
-            else:
-                number, placeholder = piece
-                parts.append(media[number])
-                placeholders.append(placeholder)
-                pieces.append(placeholder)
-        prompt = await self._read(pieces, context)
-        return Prompt(prompt.text, prompt.ids, (*parts,), (*around,), placeholders=(*placeholders,))
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """A model that neither ranks nor embeds decides, if it can: the score is the probability of yes."""
+        able = self.card.capabilities
+        if able.tasks & {Task.RANK, Task.EMBED} or "logprobs" not in able.sampling:
+            return await super().score(pairs)
+        queries = dict.fromkeys(query for query, _ in pairs)
+        scores: dict[tuple[str, str], float] = {}
+        tokens = 0
+        for query in queries:
+            documents = [*dict.fromkeys(document for other, document in pairs if other == query)]
+            verdicts = await self.decide(relevance(query, documents))
+            tokens += verdicts.prompt_tokens
+            for document, verdict in zip(documents, verdicts.verdicts, strict=True):
+                scores[query, document] = verdict.probabilities[0]
+        return Scores(tuple(scores[pair] for pair in pairs), tokens)
+
+    async def _for_decisions(self, turn: Turn) -> str:
+        return await _render(self._renderer, turn, characters_in(turn.items))
+
+    def _state_after(self, prompt: str) -> State:
+        """The state of the grammar in which an answer to this prompt begins."""
+        grammar = self._table_without_tools.grammar
+        return grammar.states[self.answer_start(self._table_without_tools, prompt).state or grammar.start]
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         """The text of a prompt that the client sent as ids."""
@@ -306,16 +309,6 @@ class TokenModel(EngineModel):
             return await self.engine.detokenize(ids)
         except RequestError as error:
             raise RequestError(error.message, param="prompt") from error
-
-    async def _read(self, texts: Sequence[str], context: int) -> Prompt:
-        """The prompt made of these texts, each read for itself."""
-        if context:
-            check_size(sum(map(len, texts)), context)
-        ids = await self.engine.tokenize(texts)
-        opening = self.engine.card.opening
-        if opening is not None and ids[:1] != [opening]:
-            ids = [opening, *ids]
-        return Prompt("".join(texts), tuple(ids))
 
     def _limit(self, turn: Turn) -> int:
         """The most tokens of the prompt that are wanted."""
@@ -456,6 +449,14 @@ class TokenModel(EngineModel):
         return Chunk(text, tuple(Token(token, piece) for token, piece in _spread(ids, text)))
 
 
+async def _render(renderer: Renderer, turn: Turn, size: int) -> str:
+    """The prompt of a conversation of this number of characters; rendered in a thread if it is long."""
+    has_few_items = len(turn.items) + len(turn.tools) < MANY_ITEMS
+    if has_few_items and size + other_characters(turn) < MANY_CHARACTERS:
+        return renderer.render(turn)
+    return await asyncio.to_thread(renderer.render, turn)
+
+
 _PLAIN = Table(TEXT)
 _FROM_START = Start()
 _FREE = ConstraintPlan()
@@ -469,14 +470,6 @@ def _is_reasoning(state: State) -> bool:
 def _spread(ids: Sequence[int], text: str) -> list[tuple[int, str]]:
     """The ids of a text; the last one carries the text."""
     return [*((token, "") for token in ids[:-1]), *((token, text) for token in ids[-1:])]
-
-
-def _too_long(tokens: int | str, context: int) -> RequestError:
-    message = (
-        f"The prompt is too long: it has {tokens} tokens, but the context of this model is "
-        f"{context} tokens, answer included. Shorten the conversation."
-    )
-    return RequestError(message, param="conversation", code="context_length_exceeded")
 
 
 def _unfitting(turn: Turn) -> RequestError:

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from openai import NotFoundError, OpenAI
+from openai.lib.decisions_tool_runner import DecisionsToolRunner
 from pydantic import BaseModel
 
 URL, MODEL, API, WAY = sys.argv[1:]
@@ -202,4 +203,67 @@ class Responses:
         return False
 
 
-print(json.dumps(getattr({"chat": Chat, "responses": Responses}[API](), WAY)()))
+class Decisions:
+    """Decisions, and the loop that picks actions by them."""
+
+    def create(self) -> Fact:
+        decision = client.decisions.create(
+            model=MODEL,
+            input=[
+                {"role": "user", "content": [{"type": "input_json", "data": {"ticket": "Charged twice."}}]}
+            ],
+            questions=[
+                {
+                    "type": "choice",
+                    "name": "route",
+                    "instructions": "Which team?",
+                    "choices": [{"value": "billing", "description": "payments"}, {"value": True}],
+                },
+                {
+                    "type": "score",
+                    "instructions": "How urgent?",
+                    "levels": [{"label": "low"}, {"label": "high"}],
+                },
+                {"type": "predicate", "instructions": [{"type": "input_text", "text": "Angry?"}]},
+            ],
+            safety_identifier="someone",
+        )
+        route, urgency, angry = decision.answers
+        assert route.type == "choice"
+        assert urgency.type == "score"
+        assert angry.type == "predicate"
+        return {
+            "model": decision.model,
+            "names": [answer.name for answer in decision.answers],
+            "values": [each.value for each in route.probabilities],
+            "chosen": route.choice in ("billing", True) and 0 <= route.confidence <= 1,
+            "score": 0 <= urgency.score <= 1,
+            "angry": 0 <= angry.probability <= 1,
+            "counted": decision.usage.total_tokens == decision.usage.input_tokens > 0,
+        }
+
+    def runner(self) -> Fact:
+        """It looks, and is done; only the end is left then."""
+        looked: list[str] = []
+
+        def observe() -> Any:
+            image = {"type": "input_image", "image_url": PICTURE, "detail": "low"}
+            return [{"type": "input_text", "text": f"Looked {len(looked)} times."}, image]
+
+        def candidates(_: Any) -> Any:
+            done = {"id": "done", "description": "The task is complete.", "done": True}
+            look = {"id": "look", "description": "Look.", "execute": lambda: looked.append("look")}
+            again = {"id": "again", "description": "Look again.", "execute": lambda: looked.append("again")}
+            return [done] if looked else [look, again, done]
+
+        runner = DecisionsToolRunner(observe=observe, candidates=candidates)
+        result = runner.run(client, {"model": MODEL, "input": "Look at it."}, max_steps=3)
+        return {
+            "status": result["status"],
+            "decided": len(result["decisions"]),
+            "done": result["completed_candidate_ids"] == looked,
+        }
+
+
+APIS: dict[str, Any] = {"chat": Chat, "responses": Responses, "decisions": Decisions}
+print(json.dumps(getattr(APIS[API](), WAY)()))

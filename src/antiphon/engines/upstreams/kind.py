@@ -7,7 +7,7 @@ only the id, raises `NotFetched`: the engine requests it from the server, and ha
 """
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -23,7 +23,7 @@ from antiphon.core.errors import (
     RequestError,
 )
 from antiphon.core.untrusted_json import decode_untrusted
-from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt, as_text
+from antiphon.engines.engine import GenerationRequest, ModelCard, NextToken, NextTokenRequest, Prompt, as_text
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import GRAMMAR_PARAM
 from antiphon.engines.redact import redacted
@@ -78,6 +78,19 @@ class Post(Protocol):
     """
 
     def __call__(self, path: str, body: Any, form: Any = Any) -> Awaitable[Any]: ...
+
+
+class ReadLines(Protocol):
+    """Sends a request to a path of the server, with this body, and returns the lines of the answer.
+
+    They come when the server sends them. Raises AntiphonError.
+    """
+
+    def __call__(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]: ...
+
+
+CountTokens = Callable[[int, int], None]
+"""Is told the number of tokens of a prompt, and how many of them the server had in its cache."""
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -297,6 +310,22 @@ class BeamSearchingServer(Protocol):
     """The method of a server whose card names `beam_width`."""
 
     async def search(self, post: Post, request: GenerationRequest) -> Sequence[Sequence[Chunk]]: ...
+
+
+@runtime_checkable
+class SlotScoringServer(Protocol):
+    """The method of a server that scores next tokens in one slot: see `llama_next_token`."""
+
+    async def score_in_slot(
+        self, request: NextTokenRequest, lines: ReadLines, count: CountTokens
+    ) -> tuple[NextToken, ...]: ...
+
+
+@runtime_checkable
+class NextTokenScoringServer(Protocol):
+    """The method of a server that scores given tokens."""
+
+    async def score_next(self, post: Post, request: NextTokenRequest) -> tuple[NextToken, ...]: ...
 
 
 Recognise = Callable[[HttpClient, Answers, UpstreamSettings], Awaitable[UpstreamServer | None]]

@@ -28,22 +28,32 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError
 from antiphon.core.items import MediaKind
-from antiphon.core.turn import Adapter
-from antiphon.engines.engine import Capabilities, GenerationRequest, ModelCard, Prompt
+from antiphon.core.turn import Adapter, Sampling
+from antiphon.engines.engine import (
+    Capabilities,
+    GenerationRequest,
+    ModelCard,
+    NextToken,
+    NextTokenRequest,
+    Prompt,
+)
 from antiphon.engines.http_client import HttpClient, HttpError
-from antiphon.engines.llama_request import COLUMN, check, check_ids, defaults_of, request_of
+from antiphon.engines.llama_request import COLUMN, check, check_ids, defaults_of, lora_field, request_of
 from antiphon.engines.llama_stream import MessageReader, TokenPiece, reader_of
 from antiphon.engines.samplers import ranges, supported
 from antiphon.engines.shared_prompts import SharedPrompts
 from antiphon.engines.upstreams.kind import (
     EVENT,
     Answers,
+    CountTokens,
     Lookups,
+    ReadLines,
     UpstreamSettings,
     ask,
     texts_around_media,
     unreachable,
 )
+from antiphon.engines.upstreams.llama_next_token import SlotScorer
 from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
@@ -74,6 +84,7 @@ class LlamaServer:
         self._client = client
         self._vocabulary = vocabulary
         self._numbers = {name: number for number, name in enumerate(card.adapters)}
+        self._scorer = SlotScorer(self.prompts, vocabulary, client.limits, self._prompt)
         pieces: Lookups[str, list[TokenPiece]] = Lookups(self._pieces)
         texts: Lookups[int, str] = Lookups(lambda token: self.detokenize((token,)))
         self._tokenizer = _Tokens(pieces.__getitem__, texts.__getitem__)
@@ -101,15 +112,33 @@ class LlamaServer:
         changes: dict[str, Any] = {}
         if request.prompt.media:
             changes["prompt"] = self._multimodal(request.prompt)
-        lora = request.sampling.lora
-        if self._numbers and lora is not None and not any(isinstance(one.name, int) for one in lora):
-            lora = self._all_scales(lora)
-            request = replace(request, sampling=replace(request.sampling, lora=lora))
-            self.prompts.found = False
+        request = replace(request, sampling=self._with_numbers(request.sampling))
         if not self.prompts.found:
             changes["cache_prompt"] = False
         body = request_of(request)
         return self.path, msgspec.json.encode(msgspec.json.decode(body) | changes) if changes else body
+
+    def _with_numbers(self, sampling: Sampling) -> Sampling:
+        """The sampling with the adapters that it names by their numbers, as the server knows them."""
+        lora = sampling.lora
+        if not self._numbers or lora is None or any(isinstance(one.name, int) for one in lora):
+            return sampling
+        self.prompts.found = False
+        return replace(sampling, lora=self._all_scales(lora))
+
+    async def score_in_slot(
+        self, request: NextTokenRequest, lines: ReadLines, count: CountTokens
+    ) -> tuple[NextToken, ...]:
+        """In one slot, see `SlotScorer`: in that, prompts are found even if adapters are named."""
+        for ids in (request.beginning.ids, *(end.ids for end in request.ends), *request.tokens):
+            check_ids(ids, self._vocabulary, "tokens")
+        return await self._scorer.score(
+            request, lora_field(self._with_numbers(request.sampling)), lines, count
+        )
+
+    def _prompt(self, prompt: Prompt) -> Any:
+        """A prompt as it is sent."""
+        return self._multimodal(prompt) if prompt.media else prompt.ids
 
     def _all_scales(self, lora: Sequence[Adapter]) -> tuple[Adapter, ...]:
         """The scale of each of the server's adapters: it takes an empty list for none at all."""

@@ -186,8 +186,11 @@ export const APIS = { chat, responses, messages };
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-export function asCurl(api, body, keyed) {
-  const url = new URL(APIS[api].path, document.baseURI);
+export const asCurl = (api, body, keyed) => curl(APIS[api].path, body, keyed);
+
+// A request to this path for curl, which takes its key from a variable.
+export function curl(path, body, keyed) {
+  const url = new URL(path, document.baseURI);
   return [
     `curl -N ${url}`,
     `  -H 'content-type: application/json'`,

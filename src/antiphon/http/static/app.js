@@ -4,9 +4,10 @@ import { html, render, useEffect, useRef, useState, useStored, Markdown } from "
 import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
 import { events, json, key, RequestError, request } from "./api.js";
 import { AnswerRecord } from "./record.js";
+import { Decisions } from "./decisions.js";
 import { Background, Server } from "./server.js";
 
-const VIEWS = { chat: "Chat", background: "Background", server: "Server" };
+const VIEWS = { chat: "Chat", decisions: "Decisions", background: "Background", server: "Server" };
 const DEFAULTS = {
   api: "chat", model: "", system: "", temperature: null, top_p: null, max_tokens: null,
   effort: "", tools: "", schema: "", background: false,
@@ -69,6 +70,7 @@ function App() {
           <${Conversation} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${turns} setTurns=${setTurns}
             openRecord=${openRecord} toBackground=${() => setView("background")} />
         </div>
+        ${view === "decisions" && html`<${Decisions} models=${models} model=${settings.model} choose=${(model) => change({ model })} />`}
         ${view === "server" && html`<${Server} />`}
         ${view === "background" && html`<${Background} openRecord=${openRecord} />`}
       </div></main>

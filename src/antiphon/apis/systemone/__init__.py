@@ -1,0 +1,1 @@
+"""System One: decisions in the form of Jev and its clients."""

@@ -1,0 +1,1 @@
+"""Decisions: how a question is put to a model, and what its next token says of the options."""
