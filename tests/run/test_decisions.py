@@ -221,10 +221,15 @@ async def test_the_prefill_is_the_one_with_the_most_mass():
     assert await model.decider.prefills() == dict.fromkeys(QuestionKind, "(")
 
 
-async def test_a_prefill_that_is_little_better_is_not_used():
-    _, model = await made(settings=ModelSettings(dialect="hermes"))
+@pytest.mark.parametrize(("better", "chosen"), [(0.61, "("), (0.7, "Answer:")])
+async def test_a_prefill_has_to_be_clearly_better(better, chosen):
+    def script(prompt):
+        mass = better if prompt.endswith("Answer:") else 0.6
+        return log(dict.fromkeys(("A", "B", "0", "yes"), mass / 4) | {"You": 1 - mass})
+
+    _, model = await made(script, settings=ModelSettings(dialect="hermes"))
     await model.decide(decision())
-    assert await model.decider.prefills() == dict.fromkeys(QuestionKind, "(")
+    assert {*(await model.decider.prefills()).values()} == {chosen}
 
 
 async def test_the_version_of_prompts_depends_on_the_prefill():
@@ -374,6 +379,12 @@ async def test_every_dialect_answers_at_once_or_refuses(dialect):
             assert end.startswith(("<|im_end|>", "<|end|>"))
             if opens and source is template:
                 assert any(end.rstrip().endswith(tag) for tag in known.reasoning.closes) or known.answer_start
+
+
+async def test_the_header_of_an_answer_is_completed():
+    template = """{% for message in messages %}<|message_user|><|content_text|>{{ message.content }}<|end_message|>
+{%- endfor %}{% if add_generation_prompt %}<|message_model|>{% endif %}"""
+    assert await end_of(template, "inkling") == "<|end_message|><|message_model|><|content_text|>"
 
 
 async def test_harmony_answers_on_the_final_channel():
