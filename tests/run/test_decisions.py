@@ -18,6 +18,7 @@ from antiphon.engines.scripted import CAPABILITIES
 from antiphon.model_tables import ModelSettings
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from tests.decide.engines import DecidingEngine
 from tests.dialects import templates as of_dialects
 from tests.render import templates as of_families
@@ -170,6 +171,34 @@ async def test_images_of_a_question_are_in_its_end():
     assert request.ends[0].media == (image,)
     assert request.ends[0].around[0][0].startswith("\n\nQuestion: Which?")
     assert request.ends[0].around[-1][-1].endswith("<|im_start|>assistant\n(")
+
+
+async def test_variables_of_a_model_do_not_turn_reasoning_on():
+    engine = DecidingEngine(lambda _: log(EVEN))
+    settings = ModelSettings(decision_prefill="(", dialect="hermes", force_variable={"enable_thinking": True})
+    models = Models([ServedModel(engine, settings)])
+    await models.start()
+    model = await models.model("scripted")
+    assert (await model.decide(decision(ANGRY, variables={"enable_thinking": True}))).reads == 1
+    assert prompts_in(engine)[0].endswith("<|im_start|>assistant\n(")
+    await models.stop()
+
+
+async def test_a_decision_under_the_name_of_an_adapter_uses_it():
+    able = replace(CAPABILITIES, sampling=CAPABILITIES.sampling | {"lora"})
+    engine = DecidingEngine(lambda _: log(EVEN), capabilities=able)
+    loaded = {}
+
+    async def load_adapter(name, path):
+        loaded[name] = path
+
+    engine.adapters, engine.load_adapter, engine.unload_adapter = loaded, load_adapter, load_adapter
+    settings = ModelSettings(decision_prefill="(", dialect="hermes", adapters={"polite": "/polite.gguf"})
+    models = Models([ServedModel(engine, settings)])
+    await models.start()
+    await (await models.model("polite")).decide(decision(ANGRY))
+    assert engine.requests[0].sampling.lora == (Adapter("polite"),)
+    await models.stop()
 
 
 async def test_sampling_that_is_shared_is_passed_on():
