@@ -140,6 +140,11 @@ def test_a_bound_is_never_below_the_truth(weights, data):
     assert all(math.log(hidden) <= highest + 1e-9 for hidden in probabilities[shown:])
 
 
+def test_a_bound_is_at_most_the_last_one():
+    assert bound(log(0.3, 0.1)) == pytest.approx(math.log(0.1))
+    assert bound(log(0.7, 0.2)) == pytest.approx(math.log(0.1))
+
+
 def test_a_bound_is_nothing_if_nothing_is_left():
     assert bound(log(0.5, 0.5)) == -math.inf
 

@@ -18,6 +18,7 @@ from antiphon.engines.scripted import CAPABILITIES
 from antiphon.model_tables import ModelSettings
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.loading import ServedModel
+from antiphon.run.models import Models
 from tests.decide.engines import DecidingEngine
 from tests.dialects import templates as of_dialects
 from tests.render import templates as of_families
@@ -172,6 +173,34 @@ async def test_images_of_a_question_are_in_its_end():
     assert request.ends[0].around[-1][-1].endswith("<|im_start|>assistant\n(")
 
 
+async def test_variables_of_a_model_do_not_turn_reasoning_on():
+    engine = DecidingEngine(lambda _: log(EVEN))
+    settings = ModelSettings(decision_prefill="(", dialect="hermes", force_variable={"enable_thinking": True})
+    models = Models([ServedModel(engine, settings)])
+    await models.start()
+    model = await models.model("scripted")
+    assert (await model.decide(decision(ANGRY, variables={"enable_thinking": True}))).reads == 1
+    assert prompts_in(engine)[0].endswith("<|im_start|>assistant\n(")
+    await models.stop()
+
+
+async def test_a_decision_under_the_name_of_an_adapter_uses_it():
+    able = replace(CAPABILITIES, sampling=CAPABILITIES.sampling | {"lora"})
+    engine = DecidingEngine(lambda _: log(EVEN), capabilities=able)
+    loaded = {}
+
+    async def load_adapter(name, path):
+        loaded[name] = path
+
+    engine.adapters, engine.load_adapter, engine.unload_adapter = loaded, load_adapter, load_adapter
+    settings = ModelSettings(decision_prefill="(", dialect="hermes", adapters={"polite": "/polite.gguf"})
+    models = Models([ServedModel(engine, settings)])
+    await models.start()
+    await (await models.model("polite")).decide(decision(ANGRY))
+    assert engine.requests[0].sampling.lora == (Adapter("polite"),)
+    await models.stop()
+
+
 async def test_sampling_that_is_shared_is_passed_on():
     engine, model = await made()
     await model.decide(decision(sampling=Sampling(priority=3, cache_salt="s")))
@@ -221,10 +250,15 @@ async def test_the_prefill_is_the_one_with_the_most_mass():
     assert await model.decider.prefills() == dict.fromkeys(QuestionKind, "(")
 
 
-async def test_a_prefill_that_is_little_better_is_not_used():
-    _, model = await made(settings=ModelSettings(dialect="hermes"))
+@pytest.mark.parametrize(("better", "chosen"), [(0.61, "("), (0.7, "Answer:")])
+async def test_a_prefill_has_to_be_clearly_better(better, chosen):
+    def script(prompt):
+        mass = better if prompt.endswith("Answer:") else 0.6
+        return log(dict.fromkeys(("A", "B", "0", "yes"), mass / 4) | {"You": 1 - mass})
+
+    _, model = await made(script, settings=ModelSettings(dialect="hermes"))
     await model.decide(decision())
-    assert await model.decider.prefills() == dict.fromkeys(QuestionKind, "(")
+    assert {*(await model.decider.prefills()).values()} == {chosen}
 
 
 async def test_the_version_of_prompts_depends_on_the_prefill():
@@ -374,6 +408,12 @@ async def test_every_dialect_answers_at_once_or_refuses(dialect):
             assert end.startswith(("<|im_end|>", "<|end|>"))
             if opens and source is template:
                 assert any(end.rstrip().endswith(tag) for tag in known.reasoning.closes) or known.answer_start
+
+
+async def test_the_header_of_an_answer_is_completed():
+    template = """{% for message in messages %}<|message_user|><|content_text|>{{ message.content }}<|end_message|>
+{%- endfor %}{% if add_generation_prompt %}<|message_model|>{% endif %}"""
+    assert await end_of(template, "inkling") == "<|end_message|><|message_model|><|content_text|>"
 
 
 async def test_harmony_answers_on_the_final_channel():
