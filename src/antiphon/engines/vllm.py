@@ -5,7 +5,7 @@ receivers by plain calls in the task that reads them. vLLM forms the batches, an
 time. It never holds more requests than it works on: others wait here, in fair shares.
 
 Chat, tools and stop strings are not known here. `vllm_core` is the binding, `vllm_stream` makes chunks from
-its outputs, `vllm_beams` does beam searches.
+its outputs, `vllm_beams` does beam searches, `vllm_next_token` reads the scores of next tokens.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Load,
     ModelCard,
+    NextToken,
+    NextTokenRequest,
+    Prompt,
     Receiver,
     Work,
     check_size,
@@ -44,9 +47,11 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.models import response_template
+from antiphon.engines.next_token import read_each
 from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args, installed_version
+from antiphon.engines.vllm_next_token import check_mode, groups_of, next_token
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
 from antiphon.engines.vllm_versions.version import VllmVersion
 
@@ -257,13 +262,10 @@ class VllmEngine:
     ) -> None:
         """Send the request to vLLM."""
         try:
-            rendered = await core.rendered(request.prompt) if request.prompt.media else None
-            if rendered is not None:
-                generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            adapter = self._adapter(request)
-            if adapter is None and rendered is not None:
-                adapter = self._of_images
-            around = RequestExtras(adapter, trace, rendered)
+            around = await self._rendered(core, request, trace)
+            if around.rendered is not None:
+                size = len(around.rendered["prompt_token_ids"])
+                generation.reader.media_tokens = size - len(request.prompt.ids)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
@@ -277,6 +279,16 @@ class VllmEngine:
         except Exception as error:
             generation.fail(failure_of(error))
 
+    async def _rendered(
+        self, core: VllmCore, request: GenerationRequest, trace: Mapping[str, str]
+    ) -> RequestExtras:
+        """The parts of a request besides prompt and sampling, also for a prompt with media."""
+        rendered = await core.rendered(request.prompt) if request.prompt.media else None
+        adapter = self._adapter(request)
+        if adapter is None and rendered is not None:
+            adapter = self._of_images
+        return RequestExtras(adapter, trace, rendered)
+
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """VLLM computes the whole prompt; the generation then finds it in the cache."""
         async with self._admission.hold(request.sampling.priority or 0):
@@ -284,6 +296,39 @@ class VllmEngine:
             made = core.scoring(request, self._around(request))
             [output] = await self._outputs(core, [made])
             return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
+
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """Each prompt takes one slot. All come together: vLLM computes their beginning once.
+
+        Of a hybrid model, it finds the beginning only after that was computed.
+        """
+        core, trace = self._running_core(), observed().trace
+        check_mode(core.logprobs_mode)
+
+        async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
+            one = GenerationRequest(prompt, 1, request.sampling)
+            groups = groups_of(tokens)
+            async with self._admission.hold(request.sampling.priority or 0):
+                outputs = await self._named(core, one, groups, trace)
+                lost = [output for output in outputs if self.forget_media(output)]
+                if lost:
+                    outputs = await self._named(core, one, groups, trace)
+                return next_token(core.vocabulary, outputs, groups)
+
+        return await read_each(request, read, beginning_first=core.hybrid)
+
+    async def _named(
+        self,
+        core: VllmCore,
+        request: GenerationRequest,
+        groups: Sequence[Sequence[int]],
+        trace: Mapping[str, str],
+    ) -> list[Any]:
+        """The outputs to requests that name these tokens."""
+        if core is not self._core:
+            raise EngineNotReadyError
+        around = await self._rendered(core, request, trace)
+        return await self._outputs(core, [core.naming(request, group, around) for group in groups])
 
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
         """It takes one slot, whatever its width: its requests are for one token each."""
