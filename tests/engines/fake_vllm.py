@@ -222,6 +222,7 @@ class AsyncLLM:
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=slots),
             kv_transfer_config=None,
+            use_v2_model_runner=args.model == "org/hybrid",  # type: ignore[attr-defined]
             lora_config=None
             if args.default_mm_loras is None  # type: ignore[attr-defined]
             else SimpleNamespace(default_mm_loras=args.default_mm_loras),  # type: ignore[attr-defined]

@@ -53,6 +53,7 @@ from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore, engine_args, installed_version
 from antiphon.engines.vllm_next_token import check_mode, groups_of, next_token
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
+from antiphon.engines.vllm_turns import ScoreKind, Turns
 from antiphon.engines.vllm_versions.version import VllmVersion
 
 log = structlog.get_logger()
@@ -103,6 +104,7 @@ class VllmEngine:
         self._version = version
         self._limits = limits
         self._admission = Admission(1, limits)
+        self._turns = Turns(apart=False)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
         self._silence = SilenceTimer(SILENT_SECONDS, self._check_core)
@@ -162,6 +164,7 @@ class VllmEngine:
             self._of_images = await core.load_adapter(MediaKind.IMAGE.value, number, core.image_adapter)
         self._card = _card(core)
         self._admission = Admission(core.slots, self._limits)
+        self._turns = Turns(apart=core.mixes_scores)
         self._core = core
         self._silence.open()
         for sentinel in core.sentinels:
@@ -270,7 +273,11 @@ class VllmEngine:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
                 made = await asyncio.to_thread(core.request, request, around)
+            if request.sampling.logprobs is not None and generation.turns is None:
+                await self._turns.enter(ScoreKind.LIKELIEST)
+                generation.turns = self._turns
             if generation.over:
+                generation.leave_turn()
                 return
             self._waiting.pop(generation, None)
             generation.id = made.request_id
@@ -328,7 +335,9 @@ class VllmEngine:
         if core is not self._core:
             raise EngineNotReadyError
         around = await self._rendered(core, request, trace)
-        return await self._outputs(core, [core.naming(request, group, around) for group in groups])
+        made = [core.naming(request, group, around) for group in groups]
+        async with self._turns.hold(ScoreKind.NAMED):
+            return await self._outputs(core, made)
 
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
         """It takes one slot, whatever its width: its requests are for one token each."""
@@ -337,7 +346,8 @@ class VllmEngine:
 
             async def rows(beams: Sequence[Beam]) -> list[Row]:
                 made = [core.step(request, beam.ids, around) for beam in beams]
-                return [next_row(output) for output in await self._outputs(core, made)]
+                async with self._turns.hold(ScoreKind.LIKELIEST):
+                    return [next_row(output) for output in await self._outputs(core, made)]
 
             parameters = core.beam_parameters(request, core.step(request, (), around))
             beams = await search(parameters, rows)
@@ -496,6 +506,7 @@ class _Generation:
         self._receiver = receiver
         self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
         self._repeated = False
+        self.turns: Turns | None = None  # if it has entered them
         self.reader = reader
         self.id = ""
         self.over = False
@@ -543,7 +554,14 @@ class _Generation:
         if not self.over:
             self.over = True
             self._engine.leave(self)
+            self.leave_turn()
             self.permit.leave()
+
+    def leave_turn(self) -> None:
+        """Let requests begin that vLLM must not have in the same step."""
+        turns, self.turns = self.turns, None
+        if turns is not None:
+            turns.leave()
 
 
 class _SingleOutput:

@@ -463,6 +463,11 @@ class VllmCore:
         return mode
 
     @property
+    def mixes_scores(self) -> bool:
+        """Its model runner mixes up what requests of one step want scored: see `vllm_turns`."""
+        return not self._llm.vllm_config.use_v2_model_runner
+
+    @property
     def hybrid(self) -> bool:
         """Not all layers of the model keep keys and values of each token: its cache has only some places."""
         hybrid: bool = self._config.is_hybrid

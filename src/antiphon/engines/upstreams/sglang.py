@@ -30,9 +30,11 @@ from antiphon.core.chunks import (
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
-from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, ModelCard, NextToken, NextTokenRequest, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
+from antiphon.engines.next_token import LIKELIEST, chosen, read_each
 from antiphon.engines.samplers import fields_of
 from antiphon.engines.upstreams.characters import WholeEvents
 from antiphon.engines.upstreams.completions import (
@@ -82,6 +84,7 @@ class _Meta(Struct, frozen=True):
     cached_tokens: TokenCount = 0
     output_token_logprobs: list[_Score] = []
     output_top_logprobs: list[list[_Score] | None] = []
+    output_token_ids_logprobs: list[list[_Score] | None] = []
 
 
 class _ScoredPrompt(Struct, frozen=True):
@@ -133,6 +136,10 @@ class _SglangEvent(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_SglangEvent).decode
 
 
+class _NamedAnswer(Struct, frozen=True):
+    meta_info: _Meta
+
+
 class SglangServer:
     """An SGLang, whose model has `vocabulary` tokens."""
 
@@ -167,9 +174,7 @@ class SglangServer:
         body: dict[str, Any] = {**self._prompt(request.prompt), "sampling_params": params, "stream": True}
         if sampling.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
-        if sampling.cache_salt is not None:
-            body["extra_key"] = sampling.cache_salt
-        return self.path, msgspec.json.encode(body)
+        return self.path, msgspec.json.encode({**body, **_own_fields(sampling)})
 
     def _prompt(self, prompt: Prompt) -> Mapping[str, Any]:
         """The prompt as tokens; as text, if there are images in it."""
@@ -194,16 +199,47 @@ class SglangServer:
             "top_logprobs_num": sampling.prompt_logprobs,
             "return_text_in_logprobs": True,
         }
-        if sampling.cache_salt is not None:
-            body["extra_key"] = sampling.cache_salt
-        answer = await post(self.path, body, _ScoredAnswer)
+        answer = await post(self.path, {**body, **_own_fields(sampling)}, _ScoredAnswer)
         try:
             return await asyncio.to_thread(_scored_tokens, answer.meta_info, ids)
         except (msgspec.ValidationError, ValueError) as error:
             raise unexpected() from error
 
+    async def score_next(self, post: Post, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """SGLang returns the log probabilities of the tokens that a request names."""
+        for ids in (request.beginning.ids, *(end.ids for end in request.ends), *request.tokens):
+            check_ids(ids, self._vocabulary, "tokens")
+
+        async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
+            body = {
+                **self._prompt(prompt),
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+                "return_logprob": True,
+                "top_logprobs_num": LIKELIEST,
+                "return_text_in_logprobs": True,
+                **({"token_ids_logprob": tokens} if tokens else {}),
+                **_own_fields(request.sampling),
+            }
+            meta = (await post(self.path, body, _NamedAnswer)).meta_info
+            rows = (*meta.output_top_logprobs[:1], *meta.output_token_ids_logprobs[:1])
+            scores = (score for row in rows for score in row or ())
+            candidates = (Candidate(token, text or "", logprob) for logprob, token, text in scores if logprob)
+            return chosen(candidates, tokens, meta.cached_tokens)
+
+        return await read_each(request, read)
+
     def reader(self, request: GenerationRequest) -> "SglangReader":
         return SglangReader(request, self._text)
+
+
+def _own_fields(sampling: Sampling) -> Mapping[str, Any]:
+    """What belongs to a prompt: its part of the cache, and the adapter, which is given by its name."""
+    fields: dict[str, Any] = {}
+    if sampling.cache_salt is not None:
+        fields["extra_key"] = sampling.cache_salt
+    if sampling.lora:
+        fields["lora_path"] = sampling.lora[0].name
+    return fields
 
 
 class SglangReader:
