@@ -34,7 +34,7 @@ from antiphon.engines.next_token import (
 )
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.upstreams.vllm_server import GENERATE, RENDER
+from antiphon.engines.upstreams.vllm_server import GENERATE, MAX_NAMED, RENDER
 from tests.engines import toy
 from tests.engines.canned import answer, canned, stream
 from tests.engines.test_upstream import DONE, NO_BIAS, RENDERED, SGLANG, VLLM
@@ -230,6 +230,15 @@ async def test_a_vllm_that_takes_tokens_is_told_which():
         },
         "cache_salt": "s",
     }
+
+
+async def test_more_tokens_than_a_vllm_lets_name_take_several_requests():
+    before = {**VLLM, RENDER: [answer(200, {**RENDERED, "features": None})]}
+    asked = request(*range(100, 100 + MAX_NAMED + 1))
+    [result], bodies = await of_server(before, GENERATE, [answer(200, NAMED)], asked)
+    assert not result.complete
+    named = [body["sampling_params"]["logprob_token_ids"] for body in bodies]
+    assert named == [[*range(100, 100 + MAX_NAMED), 100], [100 + MAX_NAMED] * 2]
 
 
 async def test_another_vllm_is_asked_for_the_likeliest():

@@ -153,10 +153,8 @@ def _counts(capabilities: Capabilities, tokens: Sequence[int]) -> Iterable[int]:
 
 def _greedy(capabilities: Capabilities) -> float | None:
     """The temperature of an engine that has one."""
-    able = "temperature" in capabilities.sampling and capabilities.ranges.get("temperature", Range()).admits(
-        0
-    )
-    return 0.0 if able else None
+    values = capabilities.ranges.get("temperature", Range())
+    return 0.0 if "temperature" in capabilities.sampling and values.admits(0) else None
 
 
 async def _first_token(engine: Engine, request: GenerationRequest, tokens: Sequence[int]) -> NextToken:

@@ -28,9 +28,9 @@ def check_mode(mode: str) -> None:
         )
 
 
-def groups_of(tokens: Sequence[int]) -> list[Sequence[int]]:
-    """The tokens that each request names: one request at least."""
-    return [tokens[start : start + MAX_NAMED] for start in range(0, max(len(tokens), 1), MAX_NAMED)]
+def groups_of(tokens: Sequence[int], size: int = MAX_NAMED) -> list[Sequence[int]]:
+    """The tokens that each request names, at most this number: one request at least."""
+    return [tokens[start : start + size] for start in range(0, max(len(tokens), 1), size)]
 
 
 def next_token(vocabulary: Vocabulary, outputs: Sequence[Any], groups: Sequence[Sequence[int]]) -> NextToken:

@@ -44,6 +44,9 @@ REMEDY = (
     "If the model takes images: start vLLM with --enable-scale-out, or Antiphon with --upstream-kind chat."
 )
 
+MAX_NAMED = 19
+"""Tokens that a request may name. With the likeliest one, as many as vLLM returns by default."""
+
 PROBE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAEklEQVR42mMIhQKGUcYog3QGAE1xqgEfgS6gAAAA"
     "AElFTkSuQmCC"
@@ -132,7 +135,7 @@ class ScaleOutServer(VllmServer):
         async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
             answers = [
                 await post(GENERATE, self._naming(prompt, group, request.sampling), _NamedAnswer)
-                for group in groups_of(tokens)
+                for group in groups_of(tokens, MAX_NAMED)
             ]
             usage = read_usage(answers[0].usage, CompletionUsage)
             details = usage.prompt_tokens_details if usage is not None else None
