@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from math import hypot
+from math import hypot, inf
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -80,6 +80,7 @@ class FakeTokenizer:
 class SamplingParams(SimpleNamespace):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Sequence[int] | None = None
     temperature: float = 1.0
     stop_token_ids: Sequence[int] = ()
 
@@ -174,6 +175,7 @@ class AsyncEngineArgs:
         parser.add_argument("--max-model-len", type=int)
         parser.add_argument("--max-num-seqs", type=int)
         parser.add_argument("--max-logprobs", type=int, default=20)
+        parser.add_argument("--logprobs-mode", default="raw_logprobs")
         parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
         parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, default=False)
         parser.add_argument("--disable-log-stats", action="store_true")
@@ -207,6 +209,8 @@ class AsyncLLM:
             runner_type="pooling" if args.model in POOLING else "generate",  # type: ignore[attr-defined]
             score_type="bi-encoder" if args.model == "org/embeds" else "cross-encoder",  # type: ignore[attr-defined]
             is_multimodal_model=args.model == "org/images",  # type: ignore[attr-defined]
+            is_hybrid=args.model == "org/hybrid",  # type: ignore[attr-defined]
+            logprobs_mode=args.logprobs_mode,  # type: ignore[attr-defined]
             hf_config=SimpleNamespace(
                 architectures=["LlamaForCausalLM"],
                 model_type="llama",
@@ -218,6 +222,7 @@ class AsyncLLM:
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=slots),
             kv_transfer_config=None,
+            use_v2_model_runner=args.model == "org/hybrid",  # type: ignore[attr-defined]
             lora_config=None
             if args.default_mm_loras is None  # type: ignore[attr-defined]
             else SimpleNamespace(default_mm_loras=args.default_mm_loras),  # type: ignore[attr-defined]
@@ -505,6 +510,29 @@ class EngineCore:
         except ZMQError as error:
             queue.put_nowait(error)
 
+    def _score(self, output: EngineCoreOutput, token: int, prompt: Sequence[int], params: Any) -> None:
+        """Add the log probabilities that are wanted of a token and of a prompt."""
+        if params.logprobs is not None:
+            most = [token, *(each for each in self._next if each != token)][: params.logprobs]
+            scores = [-0.5, *(-0.5 - place for place in range(len(most)))]
+            output.new_logprobs = LogprobsLists(Array([[token, *most]]), Array([scores]))
+        if params.logprob_token_ids:
+            output.new_logprobs = self._named(token, params.logprob_token_ids)
+        if params.prompt_logprobs is not None:
+            rows = [[each, *[*self._next][: params.prompt_logprobs]] for each in prompt]
+            scored = [[-0.25 * place for place in range(len(row))] for row in rows]
+            output.new_prompt_logprobs_tensors = LogprobsTensors(
+                Array(rows), Array(scored), Array([*range(7, 7 + len(rows))])
+            )
+
+    def _named(self, token: int, named: Sequence[int]) -> "LogprobsLists":
+        """The scores of a token and of those that a request names, as long as the longest of a step."""
+        longest = max(len(params.logprob_token_ids or ()) for params, _ in self._params.values())
+        ids = [token, *named, *[0] * (longest - len(named))]
+        scores = [-0.5, *(-0.5 if each == token else -4.0 - each / 1000 for each in named)]
+        scores += [-inf] * (len(ids) - len(scores))
+        return LogprobsLists(Array([ids]), Array([scores]))
+
     def _output(self, request_id: str) -> EngineCoreOutput:
         ids = self.requests[request_id]
         params, prompt = self._params[request_id]
@@ -529,16 +557,7 @@ class EngineCore:
             token = self._next.get(ids[-1], min(self._next))
             ids.append(token)
             output = EngineCoreOutput(request_id=request_id, new_token_ids=[token])
-            if params.logprobs is not None:
-                most = [token, *(each for each in self._next if each != token)][: params.logprobs]
-                scores = [-0.5, *(-0.5 - place for place in range(len(most)))]
-                output.new_logprobs = LogprobsLists(Array([[token, *most]]), Array([scores]))
-            if params.prompt_logprobs is not None:
-                rows = [[each, *[*self._next][: params.prompt_logprobs]] for each in ids[1:prompt]]
-                scored = [[-0.25 * place for place in range(len(row))] for row in rows]
-                output.new_prompt_logprobs_tensors = LogprobsTensors(
-                    Array(rows), Array(scored), Array([*range(7, 7 + len(rows))])
-                )
+            self._score(output, token, ids[1:prompt], params)
             if len(ids) - prompt == 1:
                 output.prefill_stats = SimpleNamespace(num_cached_tokens=0)
             if token in params.stop_token_ids:

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from antiphon.core.chunks import FinishReason
@@ -19,7 +21,7 @@ from antiphon.core.constraint import Gbnf
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.engines import llama_process
-from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.engine import GenerationRequest, NextTokenRequest, Prompt
 from antiphon.engines.gguf import read_metadata
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
@@ -27,8 +29,10 @@ from antiphon.engines.llama_process import LlamaProcess, LoadError
 from antiphon.engines.llama_request import MAX_NESTING, MAX_RULES
 from antiphon.engines.llama_request import request_of as llama_request
 from antiphon.engines.models import resolve
+from antiphon.engines.next_token import LIKELIEST
 from antiphon.engines.samplers import LLAMA_ORDER
 from tests.contracts.engine import (
+    NOISE,
     AdapterContract,
     Collected,
     EngineContract,
@@ -99,6 +103,158 @@ class TestContract(EngineContract):
 
     async def test_many_at_once_do_not_mix(self, able):
         await super().test_many_at_once_do_not_mix(able)
+
+
+# Next tokens
+
+
+STATE = "<|im_start|>user\n" + "The parcel number 7 has not come, and nobody answers the telephone. " * 12
+QUESTIONS = tuple(
+    f"\n\nQuestion: {question}?\nA: yes\nB: no\nLetter only.<|im_end|>\n<|im_start|>assistant\n("
+    for question in ("which team", "which team should answer", "is it urgent", "who pays")
+)
+
+
+async def asking(engine, state=STATE, questions=QUESTIONS, **sampling):
+    beginning, *ends = [Prompt(text, tuple(await engine.tokenize([text]))) for text in (state, *questions)]
+    tokens = tuple([(await engine.tokenize([text]))[0] for text in ("A", "B", " A", " B", "NO")])
+    return NextTokenRequest(beginning, (*ends,), (tokens,) * len(ends), Sampling(**sampling))
+
+
+def among(request, *places):
+    """The request for some of its ends."""
+    return replace(
+        request,
+        ends=tuple(request.ends[place] for place in places),
+        tokens=tuple(request.tokens[place] for place in places),
+    )
+
+
+def unscored(request):
+    """The request without tokens to be scored: a rare one would have all ends computed twice."""
+    return replace(request, tokens=((),) * len(request.ends))
+
+
+def bits(results):
+    return [[(one.id, one.logprob) for one in result.candidates] for result in results]
+
+
+async def computed(engine):
+    """The number of tokens of prompts that were computed so far."""
+    figures = await engine.cache_figures()
+    return figures.queries - figures.hits
+
+
+async def test_a_next_token_has_the_same_bits_in_any_slot_after_anything(engine, shallow_model):
+    request = await asking(engine)
+    other = await asking(engine, STATE.replace("parcel", "letter"))
+    alone = [bits(await engine.score_next(among(request, place)))[0] for place in range(len(QUESTIONS))]
+    assert len({*map(str, alone)}) == len(QUESTIONS)
+
+    async def nothing():
+        pass
+
+    async def answers():  # one takes the slot, and what it was computed with is kept in main memory
+        for text in (STATE + QUESTIONS[1], *(f"{place} {STATE}" for place in range(SLOTS))):
+            await chunks_of(engine, text, 2)
+
+    async def half_of_it():
+        await chunks_of(engine, STATE[: len(STATE) // 2], 2)
+
+    for before in (nothing, answers, half_of_it, partial(engine.score_next, other)):
+        for places in ((0, 1, 2, 3), (3, 1, 0, 2), (1, 1)):
+            await before()
+            assert bits(await engine.score_next(among(request, *places))) == [alone[each] for each in places]
+    single = LlamaCppEngine(shallow_model, Options(context=CONTEXT, parallel=1, threads=2))
+    await single.start()
+    assert bits(await single.score_next(request)) == alone
+    await single.stop()
+
+
+async def test_the_beginning_is_computed_once_and_kept(engine):
+    state = "Another beginning. " + STATE
+    request = unscored(await asking(engine, state))
+    size, ends = len(request.beginning.ids), sum(len(end.ids) + 1 for end in request.ends)
+    for cached in (0, size - 1, size - 1):
+        before = await computed(engine)
+        results = await engine.score_next(request)
+        assert {result.cached_tokens for result in results} == {cached}
+        assert await computed(engine) - before == size * (not cached) + ends
+    await chunks_of(engine, "Something else.", 2)  # it may have taken the slot
+    assert {result.cached_tokens for result in await engine.score_next(request)} == {0}
+
+
+async def test_twenty_questions_cost_little_more_than_one(engine):
+    state = STATE * 9
+    request = unscored(await asking(engine, state[: len(state) * 3 // 4], QUESTIONS * 5))
+    size = len(request.beginning.ids)
+    assert 1000 < size < CONTEXT
+    costs = []
+    for places in (range(1), range(20)):
+        before = await computed(engine)
+        await engine.score_next(among(request, *places))
+        costs.append(await computed(engine) - before)
+        await chunks_of(engine, "Something else.", 2)
+    assert costs[1] - costs[0] == sum(len(end.ids) + 1 for end in request.ends[1:])
+    assert costs[1] < 1.5 * costs[0]
+
+
+async def test_a_token_that_is_hardly_ever_next_is_scored(engine):
+    request = await asking(engine)
+    rare = tuple(range(100, 49000, 1200))
+    [result] = await engine.score_next(replace(among(request, 0), tokens=(rare,)))
+    assert result.complete
+    assert {*rare} <= {one.id for one in result.candidates}
+    assert len(result.candidates) <= LIKELIEST + len(rare)
+    with pytest.raises(RequestError):
+        await engine.score_next(replace(among(request, 0), tokens=((10**6,),)))
+
+
+async def test_next_tokens_beside_answers_are_the_same_but_for_rounding(engine):
+    request = await asking(engine)
+    alone = await engine.score_next(request)
+    async with running(engine, await request_of(engine, TestContract.prompt, 200)):
+        beside = await engine.score_next(request)
+    for one, other in zip(alone, beside, strict=True):
+        scores = {candidate.id: candidate.logprob for candidate in other.candidates}
+        for candidate in one.candidates[:3]:
+            assert scores[candidate.id] == pytest.approx(candidate.logprob, abs=NOISE)
+
+
+async def test_next_tokens_depend_on_the_adapter(adapted):
+    request = await asking(adapted, STATE[:300], QUESTIONS[:2])
+    adapters = (None, (Adapter("first"),), (Adapter("second"),))
+    results = [
+        bits(await adapted.score_next(replace(request, sampling=Sampling(lora=lora))))
+        for lora in (*adapters, *adapters)
+    ]
+    assert results[:3] == results[3:]
+    assert len({*map(str, results)}) == 3
+    with pytest.raises(EngineError, match="not loaded"):
+        await adapted.score_next(replace(request, sampling=Sampling(lora=(Adapter("third"),))))
+
+
+async def test_what_was_cancelled_leaves_nothing_behind(engine):
+    request = await asking(engine)
+    alone = bits(await engine.score_next(request))
+    for pause in (0.01, 0.05, 0.1):
+        scoring = asyncio.create_task(engine.score_next(await asking(engine, f"{pause} {STATE}")))
+        await asyncio.sleep(pause)
+        scoring.cancel()
+        await asyncio.wait((scoring,))
+        await until(lambda: engine.load.idle)
+        await chunks_of(engine, "Something else.", 1)
+        assert bits(await engine.score_next(request)) == alone
+
+
+async def test_decisions_wait_for_each_other_and_leave_slots_to_answers(engine):
+    requests = [await asking(engine, f"{place} {STATE}") for place in range(SLOTS + 1)]
+    scoring = [asyncio.create_task(engine.score_next(request)) for request in requests]
+    await until(lambda: engine.load.running == 1)
+    assert (engine.load.running, engine.load.waiting) == (1, SLOTS)
+    assert text_of(await chunks_of(engine, TestContract.prompt, 1))
+    assert not scoring[-1].done()
+    await asyncio.gather(*scoring)
 
 
 class TestAdapters(AdapterContract):
@@ -449,9 +605,10 @@ async def test_a_file_that_is_no_model_says_what_to_do(tmp_path):
 
 EXIT = """
 import asyncio
-from antiphon.engines.engine import GenerationRequest, Prompt
+from antiphon.engines.engine import GenerationRequest, NextTokenRequest, Prompt
 from antiphon.engines.llama_cpp import PROMPT_BATCH, LlamaCppEngine, Options
 from antiphon.engines.models import resolve
+from antiphon.engines.next_token import LIKELIEST
 from antiphon.engines.samplers import LLAMA_ORDER
 
 class Receiver:

@@ -26,9 +26,10 @@ from antiphon.core.observation import OBSERVATION, Observation
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings
 from antiphon.engines import vllm
-from antiphon.engines.engine import Adapters, GenerationRequest, Prompt, Task
+from antiphon.engines.engine import Adapters, GenerationRequest, NextTokenRequest, Prompt, Task
 from antiphon.engines.vllm import SILENT_SECONDS, Options
 from antiphon.engines.vllm_arguments import engine_args
+from antiphon.engines.vllm_next_token import MAX_NAMED
 from antiphon.engines.vllm_stream import MOST_OF_A_CHARACTER, OutputReader, Vocabulary
 from antiphon.engines.vllm_tokenizers import HuggingFaceCodec
 from tests.contracts.engine import (
@@ -94,6 +95,47 @@ class TestContract(EngineContract):
     @pytest.fixture
     def fresh(self):
         return made(context=64, parallel=1)
+
+
+# Next tokens
+
+
+async def next_tokens(engine, beginning="x" * 200, tokens=(1, 2), ends=("a", "b")):
+    prompts = [Prompt(text, tuple(await engine.tokenize([text]))) for text in (beginning, *ends)]
+    return NextTokenRequest(prompts[0], (*prompts[1:],), (tokens,) * len(ends), Sampling(cache_salt="s"))
+
+
+def sent_to(engine):
+    return llm_of(engine).input_processor.seen
+
+
+async def test_more_tokens_than_a_request_may_name_take_several(engine):
+    tokens = tuple(range(MAX_NAMED + 2))
+    results = await engine.score_next(await next_tokens(engine, tokens=tokens))
+    assert all(result.complete and {*tokens} <= {one.id for one in result.candidates} for result in results)
+    params = [request.sampling_params for request in sent_to(engine)]
+    assert sorted(len(one.logprob_token_ids) for one in params) == [2, 2, MAX_NAMED, MAX_NAMED]
+    assert {(one.max_tokens, one.temperature) for one in params} == {(1, 0)}
+    assert {request.cache_salt for request in sent_to(engine)} == {"s"}
+
+
+@pytest.mark.parametrize(("model", "requests"), [("org/model", 2), ("org/hybrid", 3)])
+async def test_a_hybrid_model_computes_the_beginning_first(model, requests):
+    engine = Options(model, vllm=PLAYED, context=512).build()
+    await engine.start()
+    await engine.score_next(await next_tokens(engine))
+    sizes = [len(request.prompt_token_ids) for request in sent_to(engine)]
+    await engine.stop()
+    assert len(sizes) == requests
+    assert (sizes[0] < sizes[1]) is (requests == 3)
+
+
+async def test_logits_are_no_log_probabilities():
+    engine = made("logprobs_mode=raw_logits")
+    await engine.start()
+    with pytest.raises(EngineError, match="logprobs_mode=raw_logprobs"):
+        await engine.score_next(await next_tokens(engine))
+    await engine.stop()
 
 
 # Arguments

@@ -21,6 +21,7 @@ from antiphon.engines.vllm import Options, VllmEngine
 from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_core import workers_of
 from tests.contracts.engine import (
+    NOISE,
     Collected,
     EngineContract,
     chunks_of,
@@ -100,6 +101,7 @@ class TestContract(EngineContract):
     prompt = chat("Tell a long story about a fox.")
     others = tuple(chat(f"What is the capital of {country}?") for country in ("France", "Japan", "Peru"))
     slots = SLOTS
+    keeps = True
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def fresh(self, one):
@@ -107,6 +109,25 @@ class TestContract(EngineContract):
         fresh = real_engine(context=CONTEXT, slots=1)
         yield fresh
         await fresh.stop()
+
+
+async def test_next_tokens_and_answers_with_log_probabilities_do_not_disturb_each_other(engine):
+    contract = TestContract()
+    request = await contract.next_token_request(engine)
+    alone = await contract.scored(engine, request, (0, 1, 2))
+    asked = await request_of(
+        engine, TestContract.prompt, 60, sampling=greedy(engine, logprobs=3, ignore_eos=True)
+    )
+    expected = await generated(engine, asked)
+    answering = asyncio.create_task(generated(engine, asked))
+    together = []
+    while not answering.done():
+        together.append(await contract.scored(engine, request, (0, 1, 2)))
+    for token, other in zip(tokens_of(await answering), tokens_of(expected), strict=True):
+        assert [one.id for one in token.top] == [one.id for one in other.top]
+        assert token.logprob == pytest.approx(other.logprob, abs=NOISE)
+    for scores in together:
+        assert scores == [pytest.approx(one, abs=NOISE) for one in alone]
 
 
 @pytest_asyncio.fixture(scope="class", loop_scope="module")

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -110,7 +110,9 @@ async def _all_of(reads: Iterable[Callable[[], Awaitable[Result]]]) -> list[Resu
 
 def chosen(candidates: Iterable[Candidate], tokens: Sequence[int], cached_tokens: int = 0) -> NextToken:
     """Of the candidates the likeliest, and all that are among the tokens to be scored; each once."""
-    distinct = {(one.id, one.text, one.raw) if one.id < 0 else one.id: one for one in candidates}
+    distinct: dict[Any, Candidate] = {}
+    for one in candidates:
+        distinct.setdefault((one.text, one.raw) if one.id < 0 else one.id, one)
     ordered = sorted(distinct.values(), key=lambda one: -one.logprob)
     kept = (*ordered[:LIKELIEST], *(one for one in ordered[LIKELIEST:] if one.id in tokens))
     return NextToken(kept, {*tokens} <= {one.id for one in kept}, cached_tokens)
@@ -127,7 +129,8 @@ async def _read(engine: Engine, request: GenerationRequest, tokens: Sequence[int
         raise RequestError(message, param="model")
     result: NextToken | None = None
     for count in _counts(capabilities, tokens):
-        sampling = replace(request.sampling, logprobs=count, temperature=_greedy(capabilities))
+        temperature = _greedy(capabilities)
+        sampling = replace(request.sampling, logprobs=count, temperature=temperature, max_tokens=1)
         try:
             result = await _first_token(engine, replace(request, max_tokens=1, sampling=sampling), tokens)
         except RequestError:
@@ -150,10 +153,8 @@ def _counts(capabilities: Capabilities, tokens: Sequence[int]) -> Iterable[int]:
 
 def _greedy(capabilities: Capabilities) -> float | None:
     """The temperature of an engine that has one."""
-    able = "temperature" in capabilities.sampling and capabilities.ranges.get("temperature", Range()).admits(
-        0
-    )
-    return 0.0 if able else None
+    values = capabilities.ranges.get("temperature", Range())
+    return 0.0 if "temperature" in capabilities.sampling and values.admits(0) else None
 
 
 async def _first_token(engine: Engine, request: GenerationRequest, tokens: Sequence[int]) -> NextToken:

@@ -387,7 +387,7 @@ class UpstreamEngine:
     async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
         server, priority = self._running(), request.sampling.priority or 0
         if isinstance(server, NextTokenScoringServer):
-            return await server.score_next(self._post, request)
+            return await server.score_next(partial(self._post, priority=priority), request)
         if not isinstance(server, SlotScoringServer):
             return await generate_next(self, request)
         async with self._scoring.hold(priority), self._admission.hold(priority):
@@ -413,9 +413,9 @@ class UpstreamEngine:
         if exchange.status != 200:
             raise _without_key(refusal(exchange.status, error_body, exchange.retry_after))
 
-    async def _post(self, path: str, body: Any, form: Any = Any) -> Any:
+    async def _post(self, path: str, body: Any, form: Any = Any, priority: int = 0) -> Any:
         """The server's answer, after waiting for a slot. Raises AntiphonError."""
-        async with self._admission.hold():
+        async with self._admission.hold(priority):
             self._running()
             try:
                 return await ask(self._client, path, body, form)

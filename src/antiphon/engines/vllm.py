@@ -5,7 +5,7 @@ receivers by plain calls in the task that reads them. vLLM forms the batches, an
 time. It never holds more requests than it works on: others wait here, in fair shares.
 
 Chat, tools and stop strings are not known here. `vllm_core` is the binding, `vllm_stream` makes chunks from
-its outputs, `vllm_beams` does beam searches.
+its outputs, `vllm_beams` does beam searches, `vllm_next_token` reads the scores of next tokens.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Load,
     ModelCard,
+    NextToken,
+    NextTokenRequest,
+    Prompt,
     Receiver,
     Work,
     check_size,
@@ -44,12 +47,15 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.models import response_template
+from antiphon.engines.next_token import read_each
 from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore
 from antiphon.engines.vllm_imports import installed_version
+from antiphon.engines.vllm_next_token import check_mode, groups_of, next_token
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
+from antiphon.engines.vllm_turns import ScoreKind, Turns
 from antiphon.engines.vllm_versions.version import VllmVersion
 
 log = structlog.get_logger()
@@ -100,6 +106,7 @@ class VllmEngine:
         self._version = version
         self._limits = limits
         self._admission = Admission(1, limits)
+        self._turns = Turns(apart=False)
         self._waiting: dict[_Generation, None] = {}
         self._running: dict[str, _Generation | _SingleOutput] = {}
         self._silence = SilenceTimer(SILENT_SECONDS, self._check_core)
@@ -159,6 +166,7 @@ class VllmEngine:
             self._of_images = await core.load_adapter(MediaKind.IMAGE.value, number, core.image_adapter)
         self._card = _card(core)
         self._admission = Admission(core.slots, self._limits)
+        self._turns = Turns(apart=core.mixes_scores)
         self._core = core
         self._silence.open()
         for sentinel in core.sentinels:
@@ -259,18 +267,19 @@ class VllmEngine:
     ) -> None:
         """Send the request to vLLM."""
         try:
-            rendered = await core.rendered(request.prompt) if request.prompt.media else None
-            if rendered is not None:
-                generation.reader.media_tokens = len(rendered["prompt_token_ids"]) - len(request.prompt.ids)
-            adapter = self._adapter(request)
-            if adapter is None and rendered is not None:
-                adapter = self._of_images
-            around = RequestExtras(adapter, trace, rendered)
+            around = await self._rendered(core, request, trace)
+            if around.rendered is not None:
+                size = len(around.rendered["prompt_token_ids"])
+                generation.reader.media_tokens = size - len(request.prompt.ids)
             if request.constraint is None:
                 made = core.request(request, around)
             else:  # it compiles the grammar to check it
                 made = await asyncio.to_thread(core.request, request, around)
+            if request.sampling.logprobs is not None and generation.turns is None:
+                await self._turns.enter(ScoreKind.LIKELIEST)
+                generation.turns = self._turns
             if generation.over:
+                generation.leave_turn()
                 return
             self._waiting.pop(generation, None)
             generation.id = made.request_id
@@ -278,6 +287,16 @@ class VllmEngine:
             await core.add(made)
         except Exception as error:
             generation.fail(failure_of(error))
+
+    async def _rendered(
+        self, core: VllmCore, request: GenerationRequest, trace: Mapping[str, str]
+    ) -> RequestExtras:
+        """The parts of a request besides prompt and sampling, also for a prompt with media."""
+        rendered = await core.rendered(request.prompt) if request.prompt.media else None
+        adapter = self._adapter(request)
+        if adapter is None and rendered is not None:
+            adapter = self._of_images
+        return RequestExtras(adapter, trace, rendered)
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
         """VLLM computes the whole prompt; the generation then finds it in the cache."""
@@ -287,6 +306,41 @@ class VllmEngine:
             [output] = await self._outputs(core, [made])
             return await asyncio.to_thread(prompt_tokens, core.vocabulary, request.prompt.ids, output)
 
+    async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """Each prompt takes one slot. All come together: vLLM computes their beginning once.
+
+        Of a hybrid model, it finds the beginning only after that was computed.
+        """
+        core, trace = self._running_core(), observed().trace
+        check_mode(core.logprobs_mode)
+
+        async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
+            one = GenerationRequest(prompt, 1, request.sampling)
+            groups = groups_of(tokens)
+            async with self._admission.hold(request.sampling.priority or 0):
+                outputs = await self._named(core, one, groups, trace)
+                lost = [output for output in outputs if self.forget_media(output)]
+                if lost:
+                    outputs = await self._named(core, one, groups, trace)
+                return next_token(core.vocabulary, outputs, groups)
+
+        return await read_each(request, read, beginning_first=core.hybrid)
+
+    async def _named(
+        self,
+        core: VllmCore,
+        request: GenerationRequest,
+        groups: Sequence[Sequence[int]],
+        trace: Mapping[str, str],
+    ) -> list[Any]:
+        """The outputs to requests that name these tokens."""
+        if core is not self._core:
+            raise EngineNotReadyError
+        around = await self._rendered(core, request, trace)
+        made = [core.naming(request, group, around) for group in groups]
+        async with self._turns.hold(ScoreKind.NAMED):
+            return await self._outputs(core, made)
+
     async def search(self, request: GenerationRequest) -> list[list[Chunk]]:
         """It takes one slot, whatever its width: its requests are for one token each."""
         async with self._admission.hold(request.sampling.priority or 0):
@@ -294,7 +348,8 @@ class VllmEngine:
 
             async def rows(beams: Sequence[Beam]) -> list[Row]:
                 made = [core.step(request, beam.ids, around) for beam in beams]
-                return [next_row(output) for output in await self._outputs(core, made)]
+                async with self._turns.hold(ScoreKind.LIKELIEST):
+                    return [next_row(output) for output in await self._outputs(core, made)]
 
             parameters = core.beam_parameters(request, core.step(request, (), around))
             beams = await search(parameters, rows)
@@ -453,6 +508,7 @@ class _Generation:
         self._receiver = receiver
         self._chunks = NO_CHUNKS  # those of tokens that may come next and need not be read
         self._repeated = False
+        self.turns: Turns | None = None  # if it has entered them
         self.reader = reader
         self.id = ""
         self.over = False
@@ -500,7 +556,14 @@ class _Generation:
         if not self.over:
             self.over = True
             self._engine.leave(self)
+            self.leave_turn()
             self.permit.leave()
+
+    def leave_turn(self) -> None:
+        """Let requests begin that vLLM must not have in the same step."""
+        turns, self.turns = self.turns, None
+        if turns is not None:
+            turns.leave()
 
 
 class _SingleOutput:

@@ -209,6 +209,23 @@ class VllmCore:
         return self.vocabulary.size if limit < 0 else limit
 
     @property
+    def logprobs_mode(self) -> str:
+        """What it returns as the log probability of a token."""
+        mode: str = self._config.logprobs_mode
+        return mode
+
+    @property
+    def mixes_scores(self) -> bool:
+        """Its model runner mixes up what requests of one step want scored: see `vllm_turns`."""
+        return not self._llm.vllm_config.use_v2_model_runner
+
+    @property
+    def hybrid(self) -> bool:
+        """Not all layers of the model keep keys and values of each token: its cache has only some places."""
+        hybrid: bool = self._config.is_hybrid
+        return hybrid
+
+    @property
     def names(self) -> Sequence[str]:
         """Names that may indicate the model's family."""
         config = self._config.hf_config
@@ -351,6 +368,11 @@ class VllmCore:
         """The request for the log probabilities of a prompt. Raises RequestError."""
         _check_text(request, "prompt_logprobs")
         params = {"max_tokens": 1, "prompt_logprobs": request.sampling.prompt_logprobs}
+        return self._made(request, request.prompt.ids, params, around)
+
+    def naming(self, request: GenerationRequest, tokens: Sequence[int], around: RequestExtras) -> Any:
+        """The request for the log probabilities of these tokens after a prompt. Raises RequestError."""
+        params = {"max_tokens": 1, "temperature": 0, "logprob_token_ids": [*tokens] or None}
         return self._made(request, request.prompt.ids, params, around)
 
     def step(self, request: GenerationRequest, written: Sequence[int], around: RequestExtras) -> Any:

@@ -31,9 +31,10 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Sampling
-from antiphon.engines.engine import GenerationRequest, ModelCard, Prompt
+from antiphon.engines.engine import GenerationRequest, ModelCard, NextToken, NextTokenRequest, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
 from antiphon.engines.llama_request import check_ids
+from antiphon.engines.next_token import LIKELIEST, chosen, read_each
 from antiphon.engines.samplers import fields_of
 from antiphon.engines.upstreams.characters import WholeEvents
 from antiphon.engines.upstreams.completions import (
@@ -84,6 +85,7 @@ class _Meta(Struct, frozen=True):
     cached_tokens: TokenCount = 0
     output_token_logprobs: list[_Score] = []
     output_top_logprobs: list[list[_Score] | None] = []
+    output_token_ids_logprobs: list[list[_Score] | None] = []
 
 
 class _ScoredPrompt(Struct, frozen=True):
@@ -133,6 +135,10 @@ class _SglangEvent(Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(_SglangEvent).decode
+
+
+class _NamedAnswer(Struct, frozen=True):
+    meta_info: _Meta
 
 
 class SglangServer:
@@ -199,6 +205,29 @@ class SglangServer:
             return await asyncio.to_thread(_scored_tokens, answer.meta_info, ids)
         except (msgspec.ValidationError, ValueError) as error:
             raise unexpected() from error
+
+    async def score_next(self, post: Post, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """SGLang returns the log probabilities of the tokens that a request names."""
+        for ids in (request.beginning.ids, *(end.ids for end in request.ends), *request.tokens):
+            check_ids(ids, self._vocabulary, "tokens")
+
+        async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
+            body = {
+                **self._prompt(prompt),
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+                "return_logprob": True,
+                "top_logprobs_num": LIKELIEST,
+                "return_text_in_logprobs": True,
+                **({"token_ids_logprob": tokens} if tokens else {}),
+                **_own_fields(request.sampling),
+            }
+            meta = (await post(self.path, body, _NamedAnswer)).meta_info
+            rows = (*meta.output_top_logprobs[:1], *meta.output_token_ids_logprobs[:1])
+            scores = (score for row in rows for score in row or ())
+            candidates = (Candidate(token, text or "", logprob) for logprob, token, text in scores if logprob)
+            return chosen(candidates, tokens, meta.cached_tokens)
+
+        return await read_each(request, read)
 
     def reader(self, request: GenerationRequest) -> "SglangReader":
         return SglangReader(request, self._text)

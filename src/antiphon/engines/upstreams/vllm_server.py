@@ -7,7 +7,8 @@ makers recommend, so these are requested once, and sent with each prompt.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,21 +18,25 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Candidate, Chunk, PromptToken, TokenId
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
-from antiphon.engines.engine import GenerationRequest, ModelCard
+from antiphon.core.turn import Sampling
+from antiphon.engines.engine import GenerationRequest, ModelCard, NextToken, NextTokenRequest, Prompt
 from antiphon.engines.http_client import HttpClient, HttpError
+from antiphon.engines.next_token import chosen, read_each
 from antiphon.engines.upstreams.chat import Logprobs, scored_tokens
 from antiphon.engines.upstreams.completions import (
     VLLM,
     CompletionsReader,
     CompletionsServer,
+    CompletionUsage,
     adapter_field,
     is_owned_by,
     listed_adapters,
     listed_model,
     read_model,
 )
-from antiphon.engines.upstreams.kind import Answers, Post, UpstreamSettings, unreachable
+from antiphon.engines.upstreams.kind import Answers, Post, UpstreamSettings, read_usage, unreachable
 from antiphon.engines.upstreams.tokenizers import ServerTokenizer, Tokenizer
+from antiphon.engines.vllm_next_token import groups_of
 
 GENERATE = "/inference/v1/generate"
 RENDER = "/v1/chat/completions/render"
@@ -39,6 +44,9 @@ RENDER = "/v1/chat/completions/render"
 REMEDY = (
     "If the model takes images: start vLLM with --enable-scale-out, or Antiphon with --upstream-kind chat."
 )
+
+MAX_NAMED = 19
+"""Tokens that a request may name. With the likeliest one, as many as vLLM returns by default."""
 
 PROBE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAEklEQVR42mMIhQKGUcYog3QGAE1xqgEfgS6gAAAA"
@@ -72,13 +80,7 @@ class VllmServer(CompletionsServer):
             "model": self._name,
             **adapter_field(request),
             "token_ids": request.prompt.ids,
-            "content_parts": [
-                {
-                    "type": "image_url",
-                    "url": f"data:{part.media_type};base64,{b64encode(part.data).decode()}",
-                }
-                for part in request.prompt.media
-            ],
+            "content_parts": _content_parts(request.prompt),
             "cache_salt": params.pop("cache_salt", None),
             "sampling_params": params,
             "reasoning_ended": request.constraint is not None or None,  # it holds from the first token on
@@ -101,6 +103,77 @@ class VllmServer(CompletionsServer):
     async def search(self, post: Post, request: GenerationRequest) -> list[list[Chunk]]:
         _check_text(request, "use_beam_search")
         return await super().search(post, request)
+
+
+class _Named(Struct, frozen=True):
+    token_id: TokenId
+    logprob: float
+
+
+class _NamedPosition(_Named, frozen=True):
+    top_logprobs: tuple[_Named, ...] = ()
+
+
+class _NamedLogprobs(Struct, frozen=True):
+    content: tuple[_NamedPosition, ...] | None = None
+
+
+class _NamedChoice(Struct, frozen=True):
+    logprobs: _NamedLogprobs | None = None
+
+
+class _NamedAnswer(Struct, frozen=True):
+    choices: tuple[_NamedChoice, ...]
+    usage: Any = None
+
+
+class ScaleOutServer(VllmServer):
+    """A vLLM that was started with `--enable-scale-out`: requests may name the tokens to be scored."""
+
+    async def score_next(self, post: Post, request: NextTokenRequest) -> tuple[NextToken, ...]:
+        """By one request for each prompt, and more for many tokens. The candidates have no texts."""
+
+        async def read(prompt: Prompt, tokens: Sequence[int]) -> NextToken:
+            answers = [
+                await post(GENERATE, self._naming(prompt, group, request.sampling), _NamedAnswer)
+                for group in groups_of(tokens, MAX_NAMED)
+            ]
+            usage = read_usage(answers[0].usage, CompletionUsage)
+            details = usage.prompt_tokens_details if usage is not None else None
+            cached = details.cached_tokens if details is not None else None
+            return chosen(chain.from_iterable(map(_named_candidates, answers)), tokens, cached or 0)
+
+        return await read_each(request, read)
+
+    def _naming(self, prompt: Prompt, tokens: Sequence[int], sampling: Sampling) -> Mapping[str, Any]:
+        """The request for the log probabilities of these tokens after a prompt."""
+        params: dict[str, Any] = {"max_tokens": 1, "temperature": 0}
+        if tokens:
+            # It returns as many as are named, and the likeliest first: so one is named twice.
+            named = [*tokens, tokens[0]]
+            params |= {"logprobs": len(named), "logprob_token_ids": named}
+        request = GenerationRequest(prompt, 1, sampling)
+        body = {**adapter_field(request), "token_ids": prompt.ids, "sampling_params": params}
+        if prompt.media:
+            body["content_parts"] = _content_parts(prompt)
+        if sampling.cache_salt is not None:
+            body["cache_salt"] = sampling.cache_salt
+        return {"model": self._name, **body}
+
+
+def _named_candidates(answer: _NamedAnswer) -> Iterator[Candidate]:
+    for choice in answer.choices:
+        for position in (choice.logprobs and choice.logprobs.content) or ():
+            for one in (position, *position.top_logprobs):
+                yield Candidate(one.token_id, "", one.logprob)
+
+
+def _content_parts(prompt: Prompt) -> list[Mapping[str, Any]]:
+    """The images of a prompt."""
+    return [
+        {"type": "image_url", "url": f"data:{part.media_type};base64,{b64encode(part.data).decode()}"}
+        for part in prompt.media
+    ]
 
 
 def _check_text(request: GenerationRequest, param: str) -> None:
@@ -174,7 +247,8 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
     media, remedy, defaults = await _images(client, model["id"])
     capabilities = replace(card.capabilities, media=media, media_remedy=remedy)
     card = replace(card, capabilities=capabilities, adapters=listed_adapters(answers, model))
-    return VllmServer(model["id"], card, slots, tokenizer, defaults)
+    server = VllmServer if remedy else ScaleOutServer
+    return server(model["id"], card, slots, tokenizer, defaults)
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
