@@ -12,7 +12,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Sampling
 from antiphon.engines import llama_cpp
-from antiphon.engines.engine import WORD_JOINER, GenerationRequest, Prompt
+from antiphon.engines.engine import WORD_JOINER, GenerationRequest, NextTokenRequest, Prompt
 from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run.inspect_upstream import Feature, inspect_upstream
 from tests import vision_encoder
@@ -145,3 +145,22 @@ async def test_a_client_shows_an_image(tmp_path: Path, shallow_model: Path) -> N
         usage.prompt_tokens
         == usage.prompt_tokens_details.text_tokens + usage.prompt_tokens_details.image_tokens
     )
+
+
+async def test_next_tokens_after_an_image(engine: UpstreamEngine) -> None:
+    """The prompts are sent as text; they have their bits all the same."""
+
+    async def request(image: bytes, *ends: str) -> NextTokenRequest:
+        media = (MediaPart(MediaKind.IMAGE, "", "image/png", image, 64, 64),)
+        ids = tuple(await engine.tokenize([BEGIN, "<image>"]))
+        beginning = Prompt(BEGIN + "<image>", ids, media, ((BEGIN,), ()))
+        prompts = tuple([Prompt(end + END, tuple(await engine.tokenize([end + END]))) for end in ends])
+        tokens = (await engine.tokenize(["A"]))[0]
+        return NextTokenRequest(beginning, prompts, ((tokens,),) * len(ends))
+
+    red, blue = await request(RED, " What is it?", " What is the color?"), await request(BLUE, " What is it?")
+    first, second = await engine.score_next(red)
+    [other] = await engine.score_next(blue)
+    [alone] = await engine.score_next(NextTokenRequest(red.beginning, red.ends[1:], red.tokens[1:]))
+    assert first.complete
+    assert alone.candidates == second.candidates != first.candidates != other.candidates

@@ -34,10 +34,10 @@ from antiphon.engines.next_token import (
 )
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.engines.upstream import Options, UpstreamEngine
-from antiphon.engines.upstreams.vllm_server import GENERATE, MAX_NAMED, RENDER
+from antiphon.engines.upstreams.vllm_server import GENERATE, MAX_NAMED
 from tests.engines import toy
 from tests.engines.canned import answer, canned, stream
-from tests.engines.test_upstream import DONE, NO_BIAS, RENDERED, SGLANG, VLLM
+from tests.engines.test_upstream import DONE, NO_BIAS, SGLANG, VLLM
 
 LONG = tuple(range(1, SHORT_BEGINNING + 1))
 
@@ -214,7 +214,7 @@ NAMED = {
 
 
 async def test_a_vllm_that_takes_tokens_is_told_which():
-    before = {**VLLM, RENDER: [answer(200, {**RENDERED, "features": None})]}
+    before = {**VLLM, GENERATE: [answer(400, {"error": {"message": "token_ids: Field required"}})]}
     asked = request(49, 50, cache_salt="s", lora=(Adapter("tone"),), ends=2)
     results, bodies = await of_server(before, GENERATE, [answer(200, NAMED)], asked)
     expected = (Candidate(504, "", -0.5), Candidate(50, "", -2.5), Candidate(49, "", -3.5))
@@ -233,7 +233,7 @@ async def test_a_vllm_that_takes_tokens_is_told_which():
 
 
 async def test_more_tokens_than_a_vllm_lets_name_take_several_requests():
-    before = {**VLLM, RENDER: [answer(200, {**RENDERED, "features": None})]}
+    before = {**VLLM, GENERATE: [answer(400, {"error": {"message": "token_ids: Field required"}})]}
     asked = request(*range(100, 100 + MAX_NAMED + 1))
     [result], bodies = await of_server(before, GENERATE, [answer(200, NAMED)], asked)
     assert not result.complete

@@ -14,7 +14,7 @@ from antiphon.engines.next_token import chosen
 from antiphon.engines.vllm_stream import Vocabulary, next_row
 
 MAX_NAMED = 128
-"""Tokens that a request may name: vLLM's `MAX_LOGPROB_TOKEN_IDS`."""
+"""Tokens that a request may name, by `vllm.sampling_params`."""
 
 MODES = ("raw_logprobs", "processed_logprobs")
 """The modes of log probabilities; in the others vLLM returns logits."""

@@ -247,8 +247,17 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
     media, remedy, defaults = await _images(client, model["id"])
     capabilities = replace(card.capabilities, media=media, media_remedy=remedy)
     card = replace(card, capabilities=capabilities, adapters=listed_adapters(answers, model))
-    server = VllmServer if remedy else ScaleOutServer
+    server = ScaleOutServer if await _has_generate(client) else VllmServer
     return server(model["id"], card, slots, tokenizer, defaults)
+
+
+async def _has_generate(client: HttpClient) -> bool:
+    """The server has `GENERATE`. A request without tokens causes no work."""
+    try:
+        status = (await client.request("POST", GENERATE, {})).status
+    except HttpError as error:
+        raise unreachable(error) from error
+    return status not in (403, 404, 405)
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
