@@ -47,13 +47,44 @@ class Hosted(Struct, frozen=True):
         return self.type, self.label
 
 
+TOOL_SEARCH = "tool_search"
+"""The type of the tool that finds further functions. Every server has it: it needs nothing but the turn."""
+
+
+class SearchAction(StrEnum):
+    """How functions are found."""
+
+    QUERY = "bm25"
+    """By the words of a query."""
+    PATTERN = "regex"
+    """By a regular expression."""
+    CALL = "call"
+    """By a call of one that was not found yet."""
+
+
+class Placement(StrEnum):
+    """Where a function is described to the model."""
+
+    PROMPT = "prompt"
+    """At the head of the prompt, which lists it."""
+    CONVERSATION = "conversation"
+    """By the conversation itself, at the place from which on it may be called."""
+    SEARCH = "search"
+    """Nowhere yet, but for its name: a search finds it. A call of it counts as one."""
+    REPLACED = "replaced"
+    """At the head of the prompt; but the conversation has described another one of its name, which counts."""
+
+
+_IN_PROMPT = (Placement.PROMPT, Placement.REPLACED)
+_KNOWN = (Placement.PROMPT, Placement.CONVERSATION)
+
+
 class Function(Struct, frozen=True):
     """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
 
     `source` names the request's parameter that holds this schema, for errors. `more` are further members of
     its description, for chat templates that show them.
-    Without `hosted` it is the client's. One that is `announced` is described by the conversation itself, at
-    the place from which on it may be called: the prompt does not list it.
+    Without `hosted` it is the client's. `placement` is where it is described.
     """
 
     name: str
@@ -63,7 +94,12 @@ class Function(Struct, frozen=True):
     source: str = "tools"
     hosted: Hosted | None = None
     more: Mapping[str, Any] = {}
-    announced: bool = False
+    placement: Placement = Placement.PROMPT
+
+    @property
+    def answered_by(self) -> Hosted | None:
+        """How the server answers its calls; None if the client does."""
+        return _FOUND_BY_CALL if self.placement is Placement.SEARCH else self.hosted
 
     @property
     def source_of_name(self) -> str:
@@ -71,6 +107,9 @@ class Function(Struct, frozen=True):
         if self.hosted is not None:
             return self.source
         return re.sub(r"\.(parameters|input_schema|format)$", ".name", self.source)
+
+
+_FOUND_BY_CALL = Hosted(TOOL_SEARCH, SearchAction.CALL, parallel=True, idempotent=True)
 
 
 def role_parameter(role: str) -> str:
@@ -90,9 +129,9 @@ def unknown_function(name: str) -> Function:
 class HostedNames:
     """The names of functions whose calls the server answers.
 
-    They are those of its own tools that it runs without asking the client; and names that nobody offers, if
-    all tools are the server's, or if the name begins like those of a tool: its label, or a namespace that
-    models were trained with.
+    They are those of its own tools that it runs without asking the client; those of functions that were not
+    found yet; and names that nobody offers, if all tools are the server's, or if the name begins like those
+    of a tool: its label, or a namespace that models were trained with.
     """
 
     def __init__(self, tools: Iterable[Function]) -> None:
@@ -100,8 +139,8 @@ class HostedNames:
         self._beginnings: set[str] = set()
         self._all_hosted = True
         for tool in tools:
-            hosted = tool.hosted
-            self._offered[tool.name] = hosted is not None and not hosted.approval
+            hosted, answered_by = tool.hosted, tool.answered_by
+            self._offered[tool.name] = answered_by is not None and not answered_by.approval
             self._all_hosted = self._all_hosted and hosted is not None
             if hosted is not None and hosted.native and "." in tool.name:
                 self._beginnings.add(tool.name.partition(".")[0] + ".")
@@ -307,7 +346,12 @@ class Turn(Struct, frozen=True):
     @property
     def listed_tools(self) -> tuple[Function, ...]:
         """The tools that a prompt lists: the conversation itself describes the others, at their places."""
-        return tuple([tool for tool in self.tools if not tool.announced])
+        return tuple([tool for tool in self.tools if tool.placement in _IN_PROMPT])
+
+    @property
+    def known_tools(self) -> tuple[Function, ...]:
+        """The tools that the model knows how to call: those that are described, wherever that is."""
+        return tuple([tool for tool in self.tools if tool.placement in _KNOWN])
 
     def parameter(self, name: str) -> str:
         """The request's name of this parameter."""

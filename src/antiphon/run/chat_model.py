@@ -197,6 +197,6 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
 
 def tokens_of(turn: Turn) -> int:
     """How many tokens the prompt of a turn has, about."""
-    offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
+    offered = [(tool.name, tool.description, tool.parameters) for tool in turn.known_tools]
     characters = characters_in(turn.items)
     return -(-(characters + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)
