@@ -5,6 +5,7 @@ Its dialect writes the calls itself: every one that describes tools in plain mes
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,6 +40,17 @@ def written(dialect: str, call: Call) -> str:
     message = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": function}]}
     text: str = ToolPromptRenderer(prompt)._write_calls(message)["content"]
     return text
+
+
+def begins(prompts: list[str]) -> bool:
+    """Whether each prompt begins with the one before, but for the beginning of an answer."""
+    return all(_head(later).startswith(_head(earlier)) for earlier, later in pairwise(prompts))
+
+
+def _head(prompt: str) -> str:
+    for start in ("<think>\n", "<|im_start|>assistant\n", "<|start|>assistant"):
+        prompt = prompt.removesuffix(start)
+    return prompt
 
 
 class CallingModel(ScriptedEngine):

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.http.api import Api, client, text_of, user
-from tests.http.positions import SOME, CallingModel
+from tests.http.positions import SOME, CallingModel, begins
 from tests.server import running
 
 MANY = 25
@@ -67,17 +66,6 @@ def kinds(response: Any) -> list[str]:
 
 def called(item: Any) -> tuple[str | None, str, Any]:
     return item.get("namespace"), item["name"], json.loads(item["arguments"])
-
-
-def begins(prompts: list[str]) -> bool:
-    """Whether each prompt begins with the one before, but for the beginning of an answer."""
-    return all(_head(later).startswith(_head(earlier)) for earlier, later in pairwise(prompts))
-
-
-def _head(prompt: str) -> str:
-    for start in ("<|im_start|>assistant\n", "<|start|>assistant"):
-        prompt = prompt.removesuffix(start)
-    return prompt
 
 
 async def asked(api: Api, mode: str, given: Any, earlier: Any = None, **fields: Any) -> Any:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.core.constraint import Format, JsonSchema
 from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.turn import Function, Placement
+from antiphon.core.turn import Function, Placement, Turn
 
 MORE = "You have more functions from now on. Call them like your others:"
 FOUND = "Found these functions. Call them like your others:"
@@ -144,14 +144,19 @@ def found_in(tools: Iterable[Function], names: Iterable[str]) -> tuple[Function,
     return places.functions
 
 
-def all_listed(tools: Iterable[Function]) -> tuple[Function, ...]:
-    """The tools of a turn whose prompt begins anew: it lists what the conversation has described so far."""
-    return tuple(
-        [
-            _placed(tool, announces=False) if tool.placement is Placement.CONVERSATION else tool
-            for tool in tools
-            if tool.placement is not Placement.REPLACED
-        ]
+def begun_anew(turn: Turn) -> Turn:
+    """The turn with a prompt that begins anew: with the tools and settings that count in the end."""
+    tools = [
+        _placed(tool, announces=False) if tool.placement is Placement.CONVERSATION else tool
+        for tool in turn.tools
+        if tool.placement is not Placement.REPLACED
+    ]
+    return replace(
+        turn,
+        tools=tuple(tools),
+        variables=turn.latest_variables,
+        later_variables={},
+        first_format=UNSET,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.core.constraint import Format
 from antiphon.core.items import FunctionCall, Item
@@ -300,20 +300,22 @@ class Turn(Struct, frozen=True):
     """A request, in terms that do not depend on its API.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it. `choices` is the number of
-    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the
-    required form of the visible text. `variables` are passed to the chat template; `template` replaces
-    the model's own. `prefix` is the beginning of the answer, written by the client. If a prompt is longer
-    than `prompt_limit` (-1: than the context), only its last tokens are used; a conversation that is too
-    long loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the model is
-    made to begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with a
-    `suffix` it is the text before a gap, the suffix the text after it, and the answer fills the gap.
-    `owner` is the identity that the stored answer belongs to. `id` is that of the answer; objects that
-    tools store belong to it. `token_ids` is the parameter that requests the ids of tokens, if one does.
-    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for
-    the server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
-    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
-    items that the client has approved: they are run before the model answers. `copies` is how often the
-    answer holds each log probability: in all of its events, or while it is built.
+    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the required
+    form of the visible text. `variables` are passed to the chat template; `later_variables` replace some of
+    them from a place of the conversation on, which says so: the prompt before it stays as it is with
+    `variables`. So does `first_format`, that of the beginning, if the conversation has replaced it.
+    `template` replaces the model's own. `prefix` is the beginning of the answer, written by the client. If a
+    prompt is longer than `prompt_limit` (-1: than the context), only its last tokens are used; a conversation
+    that is too long loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the
+    model is made to begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with
+    a `suffix` it is the text before a gap, the suffix the text after it, and the answer fills the gap.
+    `owner` is the identity that the stored answer belongs to. `id` is that of the answer; objects that tools
+    store belong to it. `token_ids` is the parameter that requests the ids of tokens, if one does.
+    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for the
+    server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
+    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items
+    that the client has approved: they are run before the model answers. `copies` is how often the answer
+    holds each log probability: in all of its events, or while it is built.
     """
 
     model: str
@@ -326,6 +328,8 @@ class Turn(Struct, frozen=True):
     stop_shown: bool = False
     choices: int = 1
     variables: Mapping[str, Any] = {}
+    later_variables: Mapping[str, Any] = {}
+    first_format: Format | UnsetType | None = UNSET
     template: str | None = None
     ending: PromptEnding = PromptEnding.ANSWER
     prefix: str = ""
@@ -347,6 +351,16 @@ class Turn(Struct, frozen=True):
     def listed_tools(self) -> tuple[Function, ...]:
         """The tools that a prompt lists: the conversation itself describes the others, at their places."""
         return tuple([tool for tool in self.tools if tool.placement in _IN_PROMPT])
+
+    @property
+    def listed_format(self) -> Format | None:
+        """The form that a prompt tells: the conversation itself tells a later one, at its place."""
+        return self.format if isinstance(self.first_format, UnsetType) else self.first_format
+
+    @property
+    def latest_variables(self) -> Mapping[str, Any]:
+        """The variables that count in the end."""
+        return {**self.variables, **self.later_variables}
 
     @property
     def known_tools(self) -> tuple[Function, ...]:

@@ -141,6 +141,8 @@ class ChatModel(EngineModel):
         """The turn as the server gets it: without tools that it must not see, shortened if necessary."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
+        if turn.later_variables:
+            turn = replace(turn, variables=turn.latest_variables)
         if not turn.shorten:
             return turn
         limit, dropped = self.card.context - room(turn, self.card.context), 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
@@ -20,6 +20,7 @@ from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
+from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
 from antiphon.apis.sealing import Signer
 from antiphon.core.errors import RequestError
@@ -216,22 +217,28 @@ def _turn(
     asked: ConversationApprovals,
 ) -> Turn:
     given = [*conversation.history, *conversation.items]
+    effort = request.reasoning.effort if request.reasoning else None
+    updates = updates_of(given, Settings(effort, text_format(request.text)))
+    said = {**tools.texts, **updates.texts}
     shown = (
         *_instructions(request.instructions),
         *_instructions(tools.catalogue),
-        *to_core(given, context.unseal, tools, context.presenters, asked.shown),
+        *to_core(given, context.unseal, tools, context.presenters, asked.shown, said=said),
     )
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
-    format_source, form = answer_format(request, *text_format(request.text))
+    format_source, form = answer_format(request, *updates.last.format)
+    first, last = (_variables(request, settings.effort) for settings in (updates.first, updates.last))
     return Turn(
         model=request.model,
         items=shown,
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
         format=form,
-        variables=_variables(request),
+        first_format=UNSET if updates.first.form == updates.last.form else updates.first.form,
+        variables=first,
+        later_variables={name: value for name, value in last.items() if first.get(name) != value},
         template=request.chat_template,
         ending=_ending(shown),
         prompt_limit=request.truncate_prompt_tokens,
@@ -257,9 +264,8 @@ def _ending(items: Sequence[Item]) -> PromptEnding:
     return PromptEnding.ANSWER
 
 
-def _variables(request: PromptParams) -> dict[str, Any]:
-    """The variables of the template. The client's own win."""
-    effort = request.reasoning.effort if request.reasoning else None
+def _variables(request: PromptParams, effort: str | None) -> dict[str, Any]:
+    """The variables of the template for this effort. The client's own win."""
     verbosity = request.text.verbosity if request.text else None
     values = variables(effort, verbosity)
     if request.documents is not None:

@@ -19,7 +19,7 @@ from antiphon.apis.responses.resource import Compaction, usage_of
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.positions import all_listed
+from antiphon.core.positions import begun_anew
 from antiphon.core.turn import PromptEnding, Sampling, ToolChoice, Turn
 
 SUMMARY_REQUEST = """\
@@ -69,9 +69,7 @@ def summary_turn(turn: Turn) -> Turn:
 
 def turn_after(turn: Turn, summary: str) -> Turn:
     """The turn of a conversation that was summarised."""
-    return msgspec.structs.replace(
-        turn, items=tuple(summarized(turn.items, summary)), tools=all_listed(turn.tools)
-    )
+    return begun_anew(msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary))))
 
 
 def compaction_fields(summary: str, seal: Seal) -> Mapping[str, str]:

@@ -58,16 +58,19 @@ class SummaryMessage(Message, frozen=True):
     """The summary that replaces the conversation before a compaction."""
 
 
-def to_core(
+def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
     items: Iterable[RequestObject],
     unseal: Unseal,
     tools: Toolbox = NO_TOOLS,
     presenters: Presenters = NO_PRESENTERS,
     asked: Mapping[str, tuple[Item, ...]] = MappingProxyType({}),
+    *,
+    said: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[Item, ...]:
     """The conversation for a model with these tools. Raises RequestError, naming the item.
 
-    `asked` are the items for requests for an approval, by their ids.
+    `asked` are the items for requests for an approval, by their ids. `said` is what the conversation says
+    about tools and settings, by the index of the item that changes them.
     """
     shown: list[Item] = []
     for index, item in enumerate(items):
@@ -79,10 +82,10 @@ def to_core(
         elif type_ in presenters.readers:
             shown += presenters.readers[type_].read(item, tools)
         elif type_ == FOUND:
-            shown += read_found(tools.search_ids.get(index), tools.texts.get(index, ""))
+            shown += read_found(tools.search_ids.get(index), said.get(index, ""))
         elif type_ == SEARCH:
             shown += read_search(item, tools.search_ids.get(index) or item.text("id"))
-        elif text := tools.texts.get(index):
+        elif text := said.get(index):
             shown.append(place_message(text))
         elif type_ in _READERS:
             shown += _READERS[type_](item, unseal)
