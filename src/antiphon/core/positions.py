@@ -97,6 +97,18 @@ class FunctionsByPlace:
             self._removed.discard(function.name)
         return tuple([self._ordered[self._places[function.name]] for function in known])
 
+    def restore(self, names: Iterable[str], *, leading: bool = False) -> tuple[Function, ...]:
+        """Functions that count from here on. Returns those to describe: not known so far, or removed."""
+        known = [function for name in dict.fromkeys(names) if (function := self.get(name))]
+        new = {function.name for function in known if function.placement is Placement.SEARCH} | self._removed
+        counting = self.find([function.name for function in known], leading=leading)
+        return tuple([function for function in counting if function.name in new and not leading])
+
+    def conflicts(self, function: Function) -> bool:
+        """Whether another function of this name can be called."""
+        known = self.get(function.name)
+        return known is not None and function.name not in self._removed and not _is_same(known, function)
+
     def remove(self, names: Iterable[str]) -> tuple[str, ...]:
         """Functions that may not be called any more. Returns the names of those that could be so far."""
         gone = tuple(
