@@ -9,6 +9,8 @@ import pytest_asyncio
 
 from tests.http.api import Api, client, text_of, user
 from tests.http.positions import SOME, CallingModel, begins
+from tests.http.test_socket import connected, heard, send
+from tests.response_invariants import check
 from tests.server import running
 
 MANY = 25
@@ -197,3 +199,17 @@ async def test_a_compaction_carries_what_was_found(api: Api, model: CallingModel
     assert kinds(third) == kinds(alone) == ["message"]
     assert begins([listed, model.prompts[-2]])
     assert "customer_id" in model.prompts[-1]
+
+
+async def test_over_a_socket_it_is_the_same(model: CallingModel, dialect: str) -> None:
+    async with running(model, dialect=dialect, date="2025-06-28") as server, connected(server) as socket:
+        model.will(QUERY, "It is there.")
+        await send(socket, [user("What is there?")], tools=TOOLS, store=False)
+        first = check(await heard(socket))
+        assert kinds(first) == ["tool_search_call", "tool_search_output", "message"]
+        model.will(CALL)
+        more = {"previous_response_id": first["id"], "store": False}
+        await send(socket, [user("Call it.")], tools=TOOLS, **more)
+        second = check(await heard(socket))
+    assert called(second["output"][0]) == ("crm", "list_orders", {"customer_id": 7})
+    assert begins(model.prompts)
