@@ -34,7 +34,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("user"), st.text("xyz ", min_size=1, max_size=5)),
         st.tuples(st.just("assistant"), st.text("xyz", min_size=1, max_size=5)),
-        st.tuples(st.just("add"), st.tuples(names, st.sampled_from(SCHEMAS))),
+        st.tuples(st.just("add"), st.tuples(st.sampled_from((*NAMES, "own")), st.sampled_from(SCHEMAS))),
         st.tuples(st.just("remove"), names),
         st.tuples(st.just("find"), names),
         st.tuples(st.just("effort"), st.sampled_from(["low", "high", "max"])),
