@@ -7,6 +7,7 @@ from the model, so it runs in a process with limits. The result is what the same
 sends the conversation back (`found_text`), so the next prompt begins with this one.
 """
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ class ToolSearch:
         """Find functions. `arguments` are those of the search; of a call that counts as one, its `name`."""
         match action, arguments:
             case SearchAction.QUERY, {"query": str(query)}:
-                return self._found(ranked(self._searched, query))
+                return self._found(await asyncio.to_thread(ranked, self._searched, query))
             case SearchAction.PATTERN, {"pattern": str(pattern)}:
                 return await self._matching(pattern)
             case SearchAction.CALL, {"name": str(name)}:
