@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antiphon.core.positions import (
     FEW,
@@ -73,7 +74,7 @@ def test_any_query_is_answered(query: str, texts: list[str]) -> None:
 
 
 async def run(action: str, **arguments: Any) -> ToolResult:
-    return await ToolSearch(FUNCTIONS, BoundedPool()).run(action, arguments)
+    return await ToolSearch((*FUNCTIONS, Function("own")), BoundedPool()).run(action, arguments)
 
 
 async def test_a_pattern_finds_too() -> None:
@@ -91,7 +92,8 @@ async def test_a_wrong_pattern_is_a_result(pattern: Any) -> None:
 async def test_what_it_says_is_what_is_read_back() -> None:
     found = await run(SearchAction.QUERY, query="weather")
     (weather,) = [each for each in FUNCTIONS if each.name == "get_weather"]
-    assert found.text == found_text([weather])
+    described = replace(weather, placement=Placement.CONVERSATION)
+    assert found.text == found_text([described])
     assert weather.description is not None
     assert weather.description in describe([weather])
     assert (await run(SearchAction.QUERY, query="zebra")).text == found_text([])
