@@ -188,6 +188,17 @@ async def test_a_tool_counts_from_its_addition_to_its_removal(
     assert "You cannot call these functions any more: list_orders." in shown[2]
 
 
+async def test_an_added_tool_that_is_strict_is_held_to_its_schema(
+    api: MessagesApi, model: CallingModel
+) -> None:
+    tool = {"type": "tool_definition", "definition": {**ORDERS, "strict": True}}
+    messages = [user("One"), system(addition(**tool)), user("Two")]
+    body = await said(api, model, messages, CALL, tools=[OWN])
+    assert (body["content"][0]["name"], body["content"][0]["input"]) == CALL
+    assert model.allows(CALL)
+    assert not model.allows((CALL[0], {"customer_id": "seven"}))
+
+
 async def test_a_removed_tool_cannot_be_called(api: MessagesApi, model: CallingModel) -> None:
     messages = [
         user("One"),

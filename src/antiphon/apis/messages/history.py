@@ -115,7 +115,7 @@ class History:
         config, content = message.output_config, message.content or ()
         if config is not None and config.format is not None:
             raise where.wrong("output_config.format", "Only the request has a format.")
-        if not content and (config is None or config.effort is None):
+        if message.content is None and (config is None or config.effort is None):
             raise where.missing("content")
         hides = cleared and message.clear_at == "next_user_message"
         place = where.place("content")
