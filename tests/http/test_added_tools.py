@@ -93,3 +93,16 @@ async def test_messages_of_chats_add_tools(api: Api, model: CallingModel, mode: 
     assert call["function"]["name"] == CALL[0]
     assert json.loads(call["function"]["arguments"]) == CALL[1]
     assert begins(model.prompts)
+
+
+async def test_a_tool_whose_message_is_left_out_is_listed() -> None:
+    model = CallingModel("hermes", context=600)
+    added = {"type": "additional_tools", "role": "developer", "tools": [NAMESPACE]}
+    long = [user(f"number {number}") for number in range(200)]
+    model.will(CALL)
+    async with running(model, dialect="hermes") as server, client(server) as api:
+        response = await api.create([user("Hello"), added, *long], tools=[OWN], truncation="auto")
+    assert called(response["output"][0]) == ("ns", "lookup", CALL[1])
+    [prompt] = model.prompts
+    assert "number 0<" not in prompt
+    assert prompt.index("ns__lookup") < prompt.index("number 199")

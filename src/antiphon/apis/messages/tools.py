@@ -157,6 +157,9 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
     brought = {
         place: tuple(_offered(object_at(tool, place), places, hosts, views)) for place, tool in inline.items()
     }
+    if functions and not any(map(_is_described, functions.values())):
+        functions = {name: _listed(function) for name, function in functions.items()}
+        notes += _without_effect(tools or ())
     offered_functions, catalogue, why = _deferred([*functions.values()], context)
     return Tools(
         offered_functions,
@@ -167,6 +170,21 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
         brought,
         catalogue,
     )
+
+
+def _is_described(function: Function) -> bool:
+    return function.placement is not Placement.SEARCH
+
+
+def _listed(function: Function) -> Function:
+    return replace(function, placement=Placement.PROMPT)
+
+
+def _without_effect(tools: Sequence[Any]) -> Iterator[Note]:
+    """Notes on tools that cannot wait: there is none to find or add them with."""
+    for index, tool in enumerate(tools):
+        read = [name for name in tool if name != "defer_loading"]
+        yield from unread(tool, f"tools[{index}]", read)
 
 
 def _deferred(functions: list[Function], context: int) -> tuple[tuple[Function, ...], str, tuple[Note, ...]]:
@@ -180,8 +198,7 @@ def _deferred(functions: list[Function], context: int) -> tuple[tuple[Function, 
     if not searches or not waiting:
         return tuple(others), "", _nothing_to_find(searches)
     if are_few(others, context):
-        listed = (replace(function, placement=Placement.PROMPT) for function in others)
-        return tuple(listed), "", (Note("tools", _FEW),)
+        return tuple(map(_listed, others)), "", (Note("tools", _FEW),)
     return tuple(functions), catalogue_text(_entries(waiting), searches[0].name), ()
 
 
