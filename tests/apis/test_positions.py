@@ -24,6 +24,7 @@ from antiphon.render.renderer import CHATML, ChatTemplateRenderer, Renderer
 from tests.apis.messages.support import accepted as accept_message
 from tests.apis.responses.support import accepted as accept_response
 from tests.http.positions import EVERY, HARMONY
+from tests.render import templates
 
 NAMES = ("a", "b", "c", "d")
 SCHEMAS = ({"type": "object", "properties": {}}, {"type": "object", "properties": {"x": {"type": "integer"}}})
@@ -51,7 +52,15 @@ def renderer(dialect: str) -> Renderer:
     return ChatTemplateRenderer(CHATML, bos="", eos="", tool_prompt=tool_prompt_of(find(dialect)))
 
 
-RENDERERS = {dialect: renderer(dialect) for dialect in sorted({*EVERY, HARMONY})}
+RENDERERS: dict[str, Renderer] = {
+    **{dialect: renderer(dialect) for dialect in sorted({*EVERY, HARMONY})},
+    **{
+        f"like {family}": ChatTemplateRenderer(
+            template, bos="<s>", eos="</s>", tool_prompt=tool_prompt_of(find("hermes"))
+        )
+        for family, template in templates.ALL.items()
+    },
+}
 
 
 def function(name: str, schema: Any, **more: Any) -> dict[str, Any]:
@@ -140,9 +149,21 @@ def test_a_prompt_is_only_appended_to(dialect: str, api: str, steps: list[Step])
 
 def _open(prompt: str) -> str:
     """A transcript without the end of its last message: neighbouring texts of one role are one message."""
-    for end in ("<|im_end|>\n", "<|end|>", "<|return|>"):
+    for end in ENDS:
         prompt = prompt.removesuffix(end)
     return prompt
+
+
+ENDS = (
+    "<|im_end|>\n",
+    "<|end|>",
+    "<|return|>",
+    "<|assistant|>",
+    "<end_of_turn>\n",
+    "[/INST]",
+    "</s>",
+    "<think></think>",
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "find", "restore", "remove"]), names), max_size=12))
