@@ -123,19 +123,19 @@ def search_ids(items: Sequence[RequestObject]) -> Mapping[int, str]:
     Those that a server has run have none: their results follow in the order of the calls.
     """
     ids: dict[int, str] = {}
-    waiting: deque[str] = deque()
+    waiting: deque[str] = deque()  # searches of a server without their result
     for index, item in enumerate(items):
         type_ = item.value["type"]
-        if type_ == SEARCH:
-            ids[index] = item.text_or_none("call_id") or item.text("id")
-            waiting.append(ids[index])
-        elif type_ == FOUND:
-            id_ = item.text_or_none("call_id") or (waiting[0] if waiting else None)
-            if id_ is None:
-                continue
-            ids[index] = id_
-            if id_ in waiting:
-                waiting.remove(id_)
+        if type_ not in (SEARCH, FOUND):
+            continue
+        call_id = item.text_or_none("call_id")
+        if type_ == SEARCH and not call_id:
+            call_id = item.text("id")
+            waiting.append(call_id)
+        elif type_ == FOUND and not call_id and waiting:
+            call_id = waiting.popleft()
+        if call_id:
+            ids[index] = call_id
     return ids
 
 

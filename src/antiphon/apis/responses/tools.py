@@ -368,10 +368,16 @@ def requested_tools(tools: list[Any] | None, added: Mapping[str, Any] = _NOTHING
     """The settings of tools that the server may run, by their place: of the request, and of its items."""
     placed = {**{f"tools[{index}]": tool for index, tool in enumerate(tools or ())}, **added}
     return {
-        place: {name: value for name, value in tool.items() if name != "defer_loading"}
+        place: _settings(tool)
         for place, tool in placed.items()
         if isinstance(tool, dict) and _may_be_hosted(tool.get("type")) and client_tool(tool) is None
     }
+
+
+def _settings(tool: Object) -> Object:
+    """The settings that the server tool reads: those of remote servers may wait until they are found."""
+    hidden = ("defer_loading",) if is_remote(tool) else ()
+    return {name: value for name, value in tool.items() if name not in hidden}
 
 
 def _may_be_hosted(type_: object) -> bool:
@@ -422,7 +428,7 @@ def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
         case "tool_search":
             yield Tool(TOOL_SEARCH, SEARCH_FUNCTION, UNSET, SEARCH)
         case type_:
-            placement = _placement(tool)
+            placement = _placement(tool) if is_remote(tool.value) else Placement.PROMPT
             for function in hosts.functions.get(tool.where, ()):
                 placed = (
                     function if placement is function.placement else replace(function, placement=placement)
