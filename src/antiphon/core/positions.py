@@ -6,6 +6,10 @@ and so does an engine's cache of it. APIs differ only in the items that say so.
 
 `FunctionsByPlace` is fed with the changes in the order of the conversation; each of its methods returns what
 has to be described at that place, by one of the functions here that write such texts.
+
+To add an item or block that changes tools or settings: it is read where the others of its API are
+(`apis/responses/added_tools.py` and `updates.py`, `apis/messages/tool_changes.py`, `apis/chat/tools.py`), and
+is a step of the conversations in `tests/apis/test_positions.py`.
 """
 
 from collections.abc import Iterable, Sequence
