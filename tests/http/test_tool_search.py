@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.http.api import Api, client, text_of, user
 from tests.http.positions import SOME, CallingModel, begins
 from tests.http.test_socket import connected, heard, send
@@ -76,11 +77,14 @@ async def asked(api: Api, mode: str, given: Any, earlier: Any = None, **fields: 
         fields["previous_response_id"] = earlier["id"]
     elif earlier is not None:
         given = [*earlier["sent"], *earlier["output"], *given]
+    if mode == "background":
+        queued = await api.create(given, tools=TOOLS, background=True, **fields)
+        return await api.finished(queued["id"]) | {"sent": given}
     response = await (api.streamed if mode == "streamed" else api.create)(given, tools=TOOLS, **fields)
     return response | {"sent": given}
 
 
-@pytest.mark.parametrize("mode", ["whole", "streamed", "stored"])
+@pytest.mark.parametrize("mode", ["whole", "streamed", "stored", "background"])
 async def test_what_is_found_is_called_in_the_same_response(api: Api, model: CallingModel, mode: str) -> None:
     model.will(QUERY, CALL)
     first = await asked(api, mode, [user("How many open orders has customer 7?")])
@@ -215,3 +219,20 @@ async def test_over_a_socket_it_is_the_same(model: CallingModel, dialect: str) -
         second = check(await heard(socket))
     assert called(second["output"][0]) == ("crm", "list_orders", {"customer_id": 7})
     assert begins(model.prompts)
+
+
+async def test_a_model_behind_a_server_of_conversations_searches_too() -> None:
+    behind = CallingModel("hermes")
+    behind.will(QUERY, CALL)
+    async with running(behind, dialect="hermes") as there:
+        engine = UpstreamEngine(Options(there.url, upstream_kind="chat"))
+        async with running(engine, dialect=None) as server, client(server) as api:
+            given = [user("How many?"), {"type": "configuration_update", "reasoning": {"effort": "high"}}]
+            response = await api.create(given, tools=TOOLS)
+    assert kinds(response) == ["tool_search_call", "tool_search_output", "function_call"]
+    assert called(response["output"][2]) == ("crm", "list_orders", {"customer_id": 7})
+    head, after = behind.prompts
+    assert '"customer_id"' not in head
+    assert "crm: Customers and orders." in head
+    assert "Reasoning effort from now on: high." in head
+    assert '"customer_id"' in after
