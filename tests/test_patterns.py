@@ -37,6 +37,7 @@ from antiphon.engines.token_cache import TokenCache
 from antiphon.model_tables import _KeyPositions
 from antiphon.render.media import Marks, _places
 from antiphon.render.special_tokens import SpecialTokenEscaper, _pattern
+from antiphon.run.tool_search import matching_places
 
 SOURCE = Path(__file__).parents[1] / "src" / "antiphon"
 LENGTH = 30_000
@@ -323,6 +324,9 @@ MADE: dict[tuple[str, str], Callable[[], object]] = {
     ("render/media.py", "_places"): lambda: [*_places("", {MediaKind.IMAGE: "<image 12>"})],
     ("render/special_tokens.py", "__init__"): lambda: SpecialTokenEscaper(*MARKERS),
     ("render/special_tokens.py", "_pattern"): lambda: _pattern(MARKERS),
+    ("run/tool_search.py", "matching_places"): lambda: matching_places(
+        "order", ()
+    ),  # runs under a time limit
 }
 """File and function → a call that has it make patterns, or else returns some as it makes them."""
 

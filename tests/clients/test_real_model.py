@@ -425,3 +425,57 @@ async def test_a_tool_of_the_client_s_that_is_demanded_is_called_and_answered(
         input=[answer], previous_response_id=response.id, tool_choice="none", max_output_tokens=12, **options
     )
     assert last.output_text
+
+
+ORDERS = {
+    "type": "function",
+    "name": "list_orders",
+    "description": "Lists the orders of a customer.",
+    "parameters": {
+        "type": "object",
+        "properties": {"customer_id": {"type": "integer"}},
+        "required": ["customer_id"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+    "defer_loading": True,
+}
+LATER: list[Any] = [
+    {"type": "function", "name": f"tool_{n}", "parameters": {"type": "object"}, "defer_loading": True}
+    for n in range(20)
+]
+
+
+async def test_tools_that_come_later_keep_the_cache(client: AsyncOpenAI, model: str) -> None:
+    tools: list[Any] = [
+        {"type": "tool_search"},
+        {"type": "namespace", "name": "crm", "description": "Orders.", "tools": [ORDERS]},
+        *LATER,
+    ]
+    search: Any = {"type": "tool_search"}
+    first = await client.responses.create(
+        model=model, input="How many orders has customer 7?", tools=tools, tool_choice=search, temperature=0
+    )
+    assert [item.type for item in first.output][:2] == ["tool_search_call", "tool_search_output"]
+    found: Any = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [{**ORDERS, "defer_loading": False}],
+    }
+    effort: Any = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    named: Any = {"type": "function", "name": "list_orders"}
+    second = await client.responses.create(
+        model=model,
+        input=[found, effort, *user("Call list_orders.")],
+        tools=tools,
+        tool_choice=named,
+        previous_response_id=first.id,
+        temperature=0,
+    )
+    (call,) = second.output
+    assert call.type == "function_call"
+    jsonschema_rs.validate(ORDERS["parameters"], json.loads(call.arguments))  # type: ignore[arg-type]
+    assert first.usage is not None
+    assert second.usage is not None
+    read_once = first.usage.input_tokens / 2  # before the search, and after it
+    assert second.usage.input_tokens_details.cached_tokens > 0.8 * read_once

@@ -121,8 +121,9 @@ async def test_what_is_listed_is_what_the_specification_lists(api: Api) -> None:
             validate("ItemResource", item, OPENAI_RESPONSES)
         except AssertionError:
             faults.append(item["type"])
-    # These lack what their clients need not give, and the server cannot know: `call_id`, times, `request_id`.
-    assert faults == ["local_shell_call_output", "shell_call"]
+    # Two lack what their clients need not give, and the server cannot know: `call_id`, times, `request_id`; one
+    # is newer than this copy of the specification.
+    assert sorted(faults) == ["configuration_update", "local_shell_call_output", "shell_call"]
 
 
 async def test_every_item_is_carried_over(api: Api, server: Running) -> None:
@@ -130,7 +131,7 @@ async def test_every_item_is_carried_over(api: Api, server: Running) -> None:
     sent = prompt_of(server)
     await api.create("and more", previous_response_id=first["id"])
     carried = prompt_of(server)
-    assert carried.startswith(sent.removesuffix("<|im_start|>assistant\n"))
+    assert carried.startswith(sent.removesuffix("<think>\n").removesuffix("<|im_start|>assistant\n"))
 
 
 async def test_ids_are_new_for_each_response_and_conversation(api: Api) -> None:

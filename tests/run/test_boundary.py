@@ -56,6 +56,7 @@ from antiphon.run.constraints import (
     plans_after,
     ways_out,
 )
+from antiphon.run.tool_search import matching_places
 from tests.endless import echo, unsendable
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -146,6 +147,7 @@ CALLS = (
     *(plan_for, plan_after, plan_to_check, violations),
     *(plans_after, ways_out, constraint_out, is_whole),
     *(documents.document_of, documents._chunks, media.check_audio, media.open_image, media.draw_page),
+    matching_places,
 )
 """The functions that are run there."""
 

@@ -15,6 +15,7 @@ from antiphon.apis.messages.mcp import rename
 from antiphon.apis.messages.resource import TokenCount
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.apis.messages.tool_changes import definitions_in
 from antiphon.apis.messages.tools import requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
@@ -72,7 +73,10 @@ async def _context(
     app: App, model: Model, request: CountTokens, owner: str, contents: Contents
 ) -> MessageContext:
     """The server's part of a request. Raises RequestError, ToolError."""
-    requested = requested_tools(request.tools, request.mcp_servers, model.tools, app.toolkits.message_views)
+    inline = {definition.where: definition.tool for definition in definitions_in(request.messages)}
+    requested = requested_tools(
+        request.tools, request.mcp_servers, model.tools, app.toolkits.message_views, inline
+    )
     try:
         hosts = await app.hosts(model, requested, ToolRequester(owner, names=client_names(request.tools)))
     except RequestError as error:
@@ -84,4 +88,4 @@ async def _context(
         for file, document in zip(cited, documents, strict=True)
     }
     unseal = partial(app.sealer.unseal, owner)
-    return MessageContext(owner, hosts, unseal, files, app.toolkits.message_views)
+    return MessageContext(owner, hosts, unseal, files, app.toolkits.message_views, model.card.context)

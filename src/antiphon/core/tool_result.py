@@ -16,6 +16,12 @@ class RemoteFailure(Struct, frozen=True, tag="remote_failure"):
     message: str
 
 
+class FoundFunctions(Struct, frozen=True, tag="found_functions"):
+    """Functions that a search has found: from the result on they can be called."""
+
+    names: tuple[str, ...] = ()
+
+
 class CitablePage(Struct, frozen=True):
     """A page that can be cited. `line` is the first of its lines that were shown."""
 

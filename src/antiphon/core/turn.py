@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.core.constraint import Format
 from antiphon.core.items import FunctionCall, Item
@@ -47,13 +47,44 @@ class Hosted(Struct, frozen=True):
         return self.type, self.label
 
 
+TOOL_SEARCH = "tool_search"
+"""The type of the tool that finds further functions. Every server has it: it needs nothing but the turn."""
+
+
+class SearchAction(StrEnum):
+    """How functions are found."""
+
+    QUERY = "bm25"
+    """By the words of a query."""
+    PATTERN = "regex"
+    """By a regular expression."""
+    CALL = "call"
+    """By a call of one that was not found yet."""
+
+
+class Placement(StrEnum):
+    """Where a function is described to the model."""
+
+    PROMPT = "prompt"
+    """At the head of the prompt, which lists it."""
+    CONVERSATION = "conversation"
+    """By the conversation itself, at the place from which on it may be called."""
+    SEARCH = "search"
+    """Nowhere yet, but for its name: a search finds it. A call of it counts as one."""
+    REPLACED = "replaced"
+    """At the head of the prompt; but the conversation has described another one of its name, which counts."""
+
+
+_IN_PROMPT = (Placement.PROMPT, Placement.REPLACED)
+_KNOWN = (Placement.PROMPT, Placement.CONVERSATION)
+
+
 class Function(Struct, frozen=True):
     """A function that the model may call. `parameters` is a JSON Schema, `{}` if it takes none.
 
     `source` names the request's parameter that holds this schema, for errors. `more` are further members of
     its description, for chat templates that show them.
-    Without `hosted` it is the client's. One that is `announced` is described by the conversation itself, at
-    the place from which on it may be called: the prompt does not list it.
+    Without `hosted` it is the client's. `placement` is where it is described.
     """
 
     name: str
@@ -63,7 +94,12 @@ class Function(Struct, frozen=True):
     source: str = "tools"
     hosted: Hosted | None = None
     more: Mapping[str, Any] = {}
-    announced: bool = False
+    placement: Placement = Placement.PROMPT
+
+    @property
+    def answered_by(self) -> Hosted | None:
+        """How the server answers its calls; None if the client does."""
+        return _FOUND_BY_CALL if self.placement is Placement.SEARCH else self.hosted
 
     @property
     def source_of_name(self) -> str:
@@ -71,6 +107,9 @@ class Function(Struct, frozen=True):
         if self.hosted is not None:
             return self.source
         return re.sub(r"\.(parameters|input_schema|format)$", ".name", self.source)
+
+
+_FOUND_BY_CALL = Hosted(TOOL_SEARCH, SearchAction.CALL, parallel=True, idempotent=True)
 
 
 def role_parameter(role: str) -> str:
@@ -90,9 +129,9 @@ def unknown_function(name: str) -> Function:
 class HostedNames:
     """The names of functions whose calls the server answers.
 
-    They are those of its own tools that it runs without asking the client; and names that nobody offers, if
-    all tools are the server's, or if the name begins like those of a tool: its label, or a namespace that
-    models were trained with.
+    They are those of its own tools that it runs without asking the client; those of functions that were not
+    found yet; and names that nobody offers, if all tools are the server's, or if the name begins like those
+    of a tool: its label, or a namespace that models were trained with.
     """
 
     def __init__(self, tools: Iterable[Function]) -> None:
@@ -100,8 +139,8 @@ class HostedNames:
         self._beginnings: set[str] = set()
         self._all_hosted = True
         for tool in tools:
-            hosted = tool.hosted
-            self._offered[tool.name] = hosted is not None and not hosted.approval
+            hosted, answered_by = tool.hosted, tool.answered_by
+            self._offered[tool.name] = answered_by is not None and not answered_by.approval
             self._all_hosted = self._all_hosted and hosted is not None
             if hosted is not None and hosted.native and "." in tool.name:
                 self._beginnings.add(tool.name.partition(".")[0] + ".")
@@ -261,20 +300,22 @@ class Turn(Struct, frozen=True):
     """A request, in terms that do not depend on its API.
 
     `stop` strings end the visible text, and with `stop_shown` stay in it. `choices` is the number of
-    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the
-    required form of the visible text. `variables` are passed to the chat template; `template` replaces
-    the model's own. `prefix` is the beginning of the answer, written by the client. If a prompt is longer
-    than `prompt_limit` (-1: than the context), only its last tokens are used; a conversation that is too
-    long loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the model is
-    made to begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with a
-    `suffix` it is the text before a gap, the suffix the text after it, and the answer fills the gap.
-    `owner` is the identity that the stored answer belongs to. `id` is that of the answer; objects that
-    tools store belong to it. `token_ids` is the parameter that requests the ids of tokens, if one does.
-    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for
-    the server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
-    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the
-    items that the client has approved: they are run before the model answers. `copies` is how often the
-    answer holds each log probability: in all of its events, or while it is built.
+    independent answers. The server runs at most `tool_limit` calls of its own tools. `format` is the required
+    form of the visible text. `variables` are passed to the chat template; `later_variables` replace some of
+    them from a place of the conversation on, which says so: the prompt before it stays as it is with
+    `variables`. So does `first_format`, that of the beginning, if the conversation has replaced it.
+    `template` replaces the model's own. `prefix` is the beginning of the answer, written by the client. If a
+    prompt is longer than `prompt_limit` (-1: than the context), only its last tokens are used; a conversation
+    that is too long loses its oldest messages if `shorten`. After `reasoning_limit` tokens of reasoning the
+    model is made to begin the answer. `prompt` is a text, or its token ids, in place of a conversation; with
+    a `suffix` it is the text before a gap, the suffix the text after it, and the answer fills the gap.
+    `owner` is the identity that the stored answer belongs to. `id` is that of the answer; objects that tools
+    store belong to it. `token_ids` is the parameter that requests the ids of tokens, if one does.
+    `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for the
+    server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
+    conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items
+    that the client has approved: they are run before the model answers. `copies` is how often the answer
+    holds each log probability: in all of its events, or while it is built.
     """
 
     model: str
@@ -287,6 +328,8 @@ class Turn(Struct, frozen=True):
     stop_shown: bool = False
     choices: int = 1
     variables: Mapping[str, Any] = {}
+    later_variables: Mapping[str, Any] = {}
+    first_format: Format | UnsetType | None = UNSET
     template: str | None = None
     ending: PromptEnding = PromptEnding.ANSWER
     prefix: str = ""
@@ -307,7 +350,22 @@ class Turn(Struct, frozen=True):
     @property
     def listed_tools(self) -> tuple[Function, ...]:
         """The tools that a prompt lists: the conversation itself describes the others, at their places."""
-        return tuple([tool for tool in self.tools if not tool.announced])
+        return tuple([tool for tool in self.tools if tool.placement in _IN_PROMPT])
+
+    @property
+    def listed_format(self) -> Format | None:
+        """The form that a prompt tells: the conversation itself tells a later one, at its place."""
+        return self.format if isinstance(self.first_format, UnsetType) else self.first_format
+
+    @property
+    def latest_variables(self) -> Mapping[str, Any]:
+        """The variables that count in the end."""
+        return {**self.variables, **self.later_variables}
+
+    @property
+    def known_tools(self) -> tuple[Function, ...]:
+        """The tools that the model knows how to call: those that are described, wherever that is."""
+        return tuple([tool for tool in self.tools if tool.placement in _KNOWN])
 
     def parameter(self, name: str) -> str:
         """The request's name of this parameter."""

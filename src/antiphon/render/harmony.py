@@ -115,7 +115,7 @@ class HarmonyRenderer:
         leading = [item for item in takewhile(_is_instruction, turn.items) if isinstance(item, Message)]
         messages = [
             _message("system", self._system(turn.variables, functions, native)),
-            *_developer(_instructions(leading), functions, turn.format),
+            *_developer(_instructions(leading), functions, turn.listed_format),
             *self._history(turn, len(leading)),
         ]
         return "".join(messages)

@@ -114,11 +114,18 @@ class ChatTemplateRenderer:
         """Raises `RequestError` if neither template nor dialect describes tools."""
         match turn.ending:
             case PromptEnding.ANSWER:
-                return self._render(turn, starts=True) + turn.prefix
+                return self._render(self._at_end(turn), starts=True) + turn.prefix
             case PromptEnding.TRANSCRIPT:
                 return self.transcript(turn) + turn.prefix
             case PromptEnding.CONTINUED:
                 return open_transcript(self.transcript, turn) + turn.prefix
+
+    def _at_end(self, turn: Turn) -> Turn:
+        """The turn with its latest variables, if only the beginning of the answer shows them."""
+        if not turn.later_variables:
+            return turn
+        latest = replace(turn, variables=turn.latest_variables)
+        return latest if self.transcript(latest) == self.transcript(turn) else turn
 
     def transcript(self, turn: Turn) -> str:
         """Templates that always start an answer do so here, too."""

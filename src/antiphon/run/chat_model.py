@@ -146,6 +146,8 @@ class ChatModel(EngineModel):
         """The turn as the server gets it: without tools that it must not see, shortened if necessary."""
         if self._exclude_tools and turn.tool_choice.calling is CallMode.NONE:
             turn = replace(turn, tools=())
+        if turn.later_variables:
+            turn = replace(turn, variables=turn.latest_variables)
         if not turn.shorten:
             return turn
         limit, dropped = self.card.context - room(turn, self.card.context), 0
@@ -220,6 +222,6 @@ def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...
 
 def tokens_of(turn: Turn) -> int:
     """How many tokens the prompt of a turn has, about."""
-    offered = [(tool.name, tool.description, tool.parameters) for tool in turn.tools]
+    offered = [(tool.name, tool.description, tool.parameters) for tool in turn.known_tools]
     characters = characters_in(turn.items)
     return -(-(characters + (len(msgspec.json.encode(offered)) if offered else 0)) // BYTES_PER_TOKEN)

@@ -236,7 +236,7 @@ def is_free(turn: Turn) -> bool:
         return False
     if not turn.tools or turn.tool_choice.calling is CallMode.NONE:
         return True
-    return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.tools)
+    return turn.tool_choice == ToolChoice() and not any(tool.strict for tool in turn.known_tools)
 
 
 def requirements_of(
@@ -250,7 +250,7 @@ def requirements_of(
     continued = turn.prefix or turn.ending is PromptEnding.CONTINUED
     tokens = min(filter(None, (context, None if continued else turn.sampling.max_tokens)), default=0)
     longest = MAX_CHARACTERS_PER_TOKEN << tokens.bit_length() if tokens else LONGEST_ANSWER
-    tools = turn.tools if may_call else ()
+    tools = turn.known_tools if may_call else ()
     return OutputRequirements(tools, turn.tool_choice, turn.format, state, longest, mid_text)
 
 

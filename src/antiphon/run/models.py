@@ -573,4 +573,12 @@ class NamedModel:
         }
         sampling |= served.force_sampling
         variables = {**served.variables, **turn.variables, **served.force_variables}
-        return replace(turn, sampling=replace(turn.sampling, **sampling), variables=variables)
+        later = {
+            name: value for name, value in turn.later_variables.items() if name not in served.force_variables
+        }
+        return replace(
+            turn,
+            sampling=replace(turn.sampling, **sampling),
+            variables=variables,
+            later_variables=later,
+        )

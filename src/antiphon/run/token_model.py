@@ -19,6 +19,7 @@ from antiphon.core.grammar import Grammar, Span, SpanKind, State
 from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
+from antiphon.core.positions import begun_anew
 from antiphon.core.turn import CallMode, ToolChoice, Turn
 from antiphon.core.vectors import Scores
 from antiphon.decide.relevance import relevance
@@ -317,16 +318,19 @@ class TokenModel(EngineModel):
         return turn.prompt_limit or 1
 
     async def _shortened(self, turn: Turn, size: int) -> Prompt:
-        """The prompt with as few of the oldest messages left out as makes it fit, found by halving."""
+        """The prompt with as few of the oldest messages left out as makes it fit, found by halving.
+
+        It begins anew: what they said about tools and settings is said at its head.
+        """
         limit = self.card.context - room(turn, self.card.context)
         prompt = await self._rendered(turn, size, context=0)
         if len(prompt.ids) <= limit:
             return prompt
-        too_few, enough = 0, len(turn.items)
+        too_few, enough, anew = 0, len(turn.items), begun_anew(turn)
         while enough - too_few > 1:
             count = (too_few + enough) // 2
             items = pair_results(without(turn.items, count), [])
-            shorter = await self._rendered(replace(turn, items=items), size, context=0)
+            shorter = await self._rendered(replace(anew, items=items), size, context=0)
             if len(shorter.ids) > limit:
                 too_few = count
             else:

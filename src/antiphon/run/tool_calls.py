@@ -23,13 +23,13 @@ from antiphon.core.events import ToolPrinted, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
-from antiphon.core.turn import UNKNOWN, Hosted, Turn
+from antiphon.core.turn import UNKNOWN, Function, Hosted, Turn
 from antiphon.run.documents import read_document
 from antiphon.run.drive import Driver
 from antiphon.run.media import NOTES, format_of, read_media
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, ToolPrintedEntry, ToolResultEntry
-from antiphon.run.tool_sessions import ToolSessions
+from antiphon.run.tool_sessions import ToolSessions, hosted_by_name
 
 SHOWING = 0.1
 """Seconds between output of a program and its display, together with the output until then."""
@@ -113,10 +113,15 @@ class ToolCalls:
         items: Accumulator,
     ) -> None:
         self._sessions = sessions
-        self._hosted = {tool.name: tool.hosted for tool in turn.tools if tool.hosted}
+        self._hosted = hosted_by_name(turn.tools)
         self._budget = budget
         self._context = context
         self._items = items
+
+    def offer(self, tools: tuple[Function, ...]) -> None:
+        """These are the functions from now on."""
+        self._hosted = hosted_by_name(tools)
+        self._sessions.offer(tools)
 
     async def run(self, calls: Sequence[FunctionCall], output: Driver, choice: int) -> list[ToolResult]:
         """Run these calls of one generation; returns their results, in order. Raises EngineNotReadyError."""

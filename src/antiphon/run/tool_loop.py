@@ -7,7 +7,7 @@ the tools is used up, there is one more generation, without tools. If it has no 
 for that reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -26,12 +26,14 @@ from antiphon.core.events import (
 )
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.observation import observed
-from antiphon.core.tool_result import ToolResult
-from antiphon.core.turn import CallMode, PromptEnding, ToolChoice, Turn
+from antiphon.core.positions import found_in
+from antiphon.core.tool_result import FoundFunctions, ToolResult
+from antiphon.core.turn import TOOL_SEARCH, CallMode, Function, PromptEnding, ToolChoice, Turn
 from antiphon.run.drive import Driver
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
 from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, content_of
+from antiphon.run.tool_search import ToolSearch
 from antiphon.run.tool_sessions import ToolSessions
 
 
@@ -39,7 +41,7 @@ def hosts_tools(turn: Turn) -> bool:
     """The model may call tools of the server."""
     if not turn.tools or turn.tool_choice.calling is CallMode.NONE:
         return False
-    return any(tool.hosted for tool in turn.tools)
+    return any(tool.answered_by for tool in turn.tools)
 
 
 class ApprovedCalls:
@@ -107,8 +109,9 @@ class ToolLoop:
         self._generation = first.generation(index, context, self._items)
         self._end: Finished | None = None  # of the current generation, when it is over
         self._over = False  # the end of the answer was emitted
+        tools = {**first.model.tools, TOOL_SEARCH: ToolSearch(first.turn.tools, first.pool)}
         self._sessions = ToolSessions(
-            first.model.tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
+            tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
         )
         max_calls = 1 if first.turn.tool_choice.named else first.turn.tool_limit
         self._budget = ToolBudget(first.model.limits, max_calls)
@@ -201,6 +204,7 @@ class ToolLoop:
             return FinishReason.STOP  # the client has to run its own first
         self._last = self._budget.is_used_up or self._all_used_up()
         turn = await self._next_turn(new_items, calls, results)
+        self._calls.offer(turn.tools)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
         log = self._context.log
@@ -235,11 +239,12 @@ class ToolLoop:
             )
             for call, text, result in zip(calls, texts, results, strict=True)
         ]
-        sampling = turn.sampling
+        sampling, tools = turn.sampling, found_in(turn.tools, _found(results))
         return replace(
             turn,
             items=(*_with_prefix(turn, new_items), *outputs),
-            tool_choice=self._next_choice(),
+            tools=tools,
+            tool_choice=self._next_choice(calls, tools),
             sampling=replace(
                 sampling,
                 max_tokens=_left(sampling.max_tokens, usage.completion_tokens),
@@ -262,23 +267,34 @@ class ToolLoop:
     def _all_used_up(self) -> bool:
         """Whether the individual budget of each server tool is used up."""
         turn = self._prepared.turn
-        hosted = (tool.hosted for tool in turn.tools if turn.tool_choice.admits(tool.name))
+        hosted = (tool.answered_by for tool in turn.tools if turn.tool_choice.admits(tool.name))
         return all(self._budget.is_used_up_for(tool.type) for tool in hosted if tool is not None)
 
-    def _next_choice(self) -> ToolChoice:
-        """The tool choice after the first calls, which have met a demand for a call.
+    def _next_choice(self, calls: Sequence[FunctionCall], tools: Sequence[Function]) -> ToolChoice:
+        """The choice among these tools after these calls.
 
-        A named call is demanded once, and is the only call of that answer.
+        They have met a demand for a call, unless they have only searched. A named call is demanded once,
+        and is the only call of that answer.
         """
-        tools, choice = self._prepared.turn.tools, self._prepared.turn.tool_choice
+        choice = self._prepared.turn.tool_choice
+        searched = all(self._calls.hosted(call).type == TOOL_SEARCH for call in calls)
+        if searched and not (self._last or choice.named):
+            return choice
         names = frozenset[str]() if choice.named else choice.names
         if self._last:
-            client_names = frozenset(tool.name for tool in tools if not tool.hosted)
+            client_names = frozenset(tool.name for tool in tools if not tool.answered_by)
             names = client_names if names is None else client_names & names
         return ToolChoice(CallMode.AUTO, names, choice.parallel)
 
     def _finished(self, reason: FinishReason) -> Finished:
         return Finished(reason, self._usage, unmet=self._unmet, generations=tuple(self._generations))
+
+
+def _found(results: Iterable[ToolResult]) -> Iterator[str]:
+    """The names of the functions that searches among these results have found."""
+    for result in results:
+        if isinstance(result.details, FoundFunctions):
+            yield from result.details.names
 
 
 def _is_visible(item: Item) -> bool:

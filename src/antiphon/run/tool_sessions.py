@@ -1,7 +1,7 @@
 """Runs the server tools for one answer. A failure of a tool does not end the answer."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
 from typing import Any
@@ -12,7 +12,7 @@ from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.items import FunctionCall, Status, object_in
 from antiphon.core.observation import ObservedCall, observed
 from antiphon.core.tool_result import OutputCallback, ToolResult
-from antiphon.core.turn import Function, Hosted
+from antiphon.core.turn import TOOL_SEARCH, Function, Hosted, SearchAction
 from antiphon.tools.tool import RequestedTool, ServerTool, Session
 
 CLOSING = 5.0
@@ -44,9 +44,13 @@ class ToolSessions:
         self._owner = owner
         self._answer = answer
         self._stopping = stopping
-        self._hosted = {function.name: function.hosted for function in offered if function.hosted}
+        self._hosted = hosted_by_name(offered)
         self._open: dict[tuple[str, str], Session] = {}  # by `Hosted.key`
         self._stack = AsyncExitStack()
+
+    def offer(self, offered: tuple[Function, ...]) -> None:
+        """These are the functions from now on."""
+        self._hosted = hosted_by_name(offered)
 
     async def __aenter__(self) -> None:
         await self._stack.__aenter__()
@@ -80,10 +84,10 @@ class ToolSessions:
         return result, duration
 
     async def _do(self, call: FunctionCall, on_output: OutputCallback) -> ToolResult:
-        arguments = _arguments(call)
+        hosted = self._hosted[call.name]
+        arguments = {"name": call.name} if is_found_by(hosted) else _arguments(call)
         if arguments is None:
             return ToolResult(_NO_OBJECT, failed=True)
-        hosted = self._hosted[call.name]
         with _logged(hosted.type):
             return await self._session(hosted).run(hosted.action, arguments, on_output)
         return ToolResult(_FAILED, failed=True)  # it raised, which is logged
@@ -111,6 +115,17 @@ class ToolSessions:
             self._stack.push_async_callback(_close, hosted.type, session)
             self._open[hosted.key] = session
         return self._open[hosted.key]
+
+
+def hosted_by_name(functions: Iterable[Function]) -> dict[str, Hosted]:
+    """How the server answers the calls of functions, by their names: of those that it answers."""
+    counting = {function.name: function.answered_by for function in functions}  # the last of each name
+    return {name: hosted for name, hosted in counting.items() if hosted is not None}
+
+
+def is_found_by(hosted: Hosted) -> bool:
+    """Whether a call counts as a search for its function."""
+    return (hosted.type, hosted.action) == (TOOL_SEARCH, SearchAction.CALL)
 
 
 async def _close(type_: str, session: Session) -> None:

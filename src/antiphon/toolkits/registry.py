@@ -17,7 +17,7 @@ from antiphon import toolkits
 from antiphon.apis.messages.server_tools import ToolViews
 from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.core.modules import find_part
-from antiphon.core.tool_result import RemoteFailure
+from antiphon.core.tool_result import FoundFunctions, RemoteFailure
 from antiphon.toolkits.options import ToolOptions
 from antiphon.toolkits.toolkit import Toolkit
 
@@ -56,8 +56,10 @@ class Toolkits:
         self.message_views = ToolViews(kit.message_view for kit in known if kit.message_view is not None)
         self.remedies = {name: kit.remedy for kit in known for name in (kit.type, *kit.aliases)}
         """Type or alias → how a server gets the tool."""
-        self.details: dict[str, type[Struct]] = {_tag_of(RemoteFailure): RemoteFailure}
-        """Tag → the type of details of results, those of MCP servers included."""
+        self.details: dict[str, type[Struct]] = {
+            _tag_of(details): details for details in (RemoteFailure, FoundFunctions)
+        }
+        """Tag → the type of details of results, those of MCP servers and of searches for tools included."""
         for details in (details for kit in known for details in kit.details):
             tag = _tag_of(details)
             if self.details.setdefault(tag, details) is not details:

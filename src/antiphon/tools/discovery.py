@@ -42,7 +42,7 @@ REMEDIES: Mapping[str, str] = {
     "image_generation": "Name an MCP server that makes images, or give the model a function of your own.",
     "computer": _ITEMS,
     "computer_use_preview": _ITEMS,
-    "tool_search": "The model always gets all tools: leave it out.",
+    "tool_search": "Here the model always gets all tools: leave it out.",
     "programmatic_tool_calling": "The model calls tools itself: leave it out.",
     "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
     "container": "Use 'code_interpreter' or 'shell'.",

@@ -9,7 +9,7 @@ from antiphon.apis.chat.accept import accept
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.core.errors import RequestError
 from antiphon.core.items import Message
-from antiphon.core.turn import Turn
+from antiphon.core.turn import Placement, Turn
 
 TOOL = {
     "type": "function",
@@ -24,7 +24,9 @@ def turn(*messages: Any, **fields: Any) -> Turn:
 
 
 def names(turn: Turn) -> tuple[list[str], list[str]]:
-    return [each.name for each in turn.listed_tools], [each.name for each in turn.tools if each.announced]
+    return [each.name for each in turn.listed_tools], [
+        each.name for each in turn.tools if each.placement is Placement.CONVERSATION
+    ]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])

@@ -117,7 +117,7 @@ def test_a_model_is_told_that_a_call_failed_and_what_it_cannot_see() -> None:
     assert failed.parts == (TextPart("Error:"), TextPart("no such city"))
     assert seen.parts == (
         Attachment(MediaKind.IMAGE, "messages[2].content[0].content[0]", data=""),
-        TextPart("The tool 'late' can be called now."),
+        TextPart("Found no functions."),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.apis.messages.ids import TOOL_USE, core_id, wire_id
+from antiphon.apis.messages.ids import SERVER_TOOL_USE, TOOL_USE, core_id, wire_id
 
 
 @given(st.text(min_size=1))
@@ -20,6 +20,9 @@ def test_any_id_is_one_of_anthropics_and_comes_back(call_id: str) -> None:
 @pytest.mark.parametrize("call_id", ["functions.get_weather:0", "chatcmpl-tool-1", "é👋"])
 def test_ids_of_families(call_id: str) -> None:
     assert core_id(wire_id(TOOL_USE, call_id)) == call_id
+    shown = wire_id(SERVER_TOOL_USE, call_id)
+    assert re.fullmatch("srvtoolu_[a-zA-Z0-9_]+", shown)
+    assert core_id(shown) == call_id
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.core.errors import RequestError
 from antiphon.core.items import FunctionCall, FunctionOutput, Message
-from antiphon.core.turn import Turn
+from antiphon.core.positions import PlaceMessage
+from antiphon.core.turn import Placement, Turn
 from antiphon.dialects.registry import find
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer
 from tests.apis.responses.support import OWNER, SEALER, accepted
@@ -41,7 +42,9 @@ def turn(*items: Any, **fields: Any) -> Turn:
 
 def names(turn: Turn) -> tuple[list[str], list[str]]:
     """The functions that the prompt lists, and those that the conversation announces."""
-    return [each.name for each in turn.listed_tools], [each.name for each in turn.tools if each.announced]
+    return [each.name for each in turn.listed_tools], [
+        each.name for each in turn.tools if each.placement is Placement.CONVERSATION
+    ]
 
 
 def text(turn: Turn) -> str:
@@ -85,15 +88,25 @@ def test_one_that_is_listed_already_stays_listed() -> None:
 def test_what_a_search_found_is_its_result() -> None:
     shown = turn(USER, *searched(DOCS), tools=[SEARCH])
     assert names(shown) == (["tool_search"], ["docs__lookup"])
-    assert shown.items[1] == FunctionCall("c1", "tool_search", '{"query":"docs"}')
+    assert shown.items[1] == FunctionCall("c1", "tool_search", '{"query": "docs"}')
     assert isinstance(shown.items[2], FunctionOutput)
     assert '"docs__lookup"' in shown.items[2].text
 
 
-def test_a_search_of_another_server_is_described_without_its_call() -> None:
-    shown = turn(USER, *searched(DOCS, call_id=None, execution="server"), tools=[OWN])
+def test_a_search_of_a_server_is_paired_by_its_order() -> None:
+    first, second = (searched(tool, call_id=None, execution="server") for tool in (DOCS, LOOKUP))
+    calls = [first[0] | {"id": "a"}, second[0] | {"id": "b"}]
+    shown = turn(USER, *calls, first[1], second[1], tools=[OWN])
+    assert names(shown) == (["own"], ["docs__lookup", "lookup"])
+    assert [(item.call_id, type(item)) for item in shown.items[1:]] == [  # type: ignore[union-attr]
+        *(("a", FunctionCall), ("b", FunctionCall), ("a", FunctionOutput), ("b", FunctionOutput)),
+    ]
+
+
+def test_what_a_search_found_is_described_without_its_call() -> None:
+    shown = turn(USER, searched(DOCS, call_id=None, execution="server")[1], tools=[OWN])
     assert names(shown) == (["own"], ["docs__lookup"])
-    assert [type(item) for item in shown.items] == [Message, Message]
+    assert [type(item) for item in shown.items] == [Message, PlaceMessage]
 
 
 def test_a_search_that_found_nothing_says_so() -> None:

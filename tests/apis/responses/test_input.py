@@ -75,6 +75,7 @@ FROM_CLIENTS: dict[str, dict[str, Any]] = {
     "mcp_list_tools": {"type": "mcp_list_tools", "server_label": "s", "tools": []},
     "mcp_approval_request": {"type": "mcp_approval_request", "server_label": "s", "name": "n", "arguments": "{}"},
     "mcp_approval_response": {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True},
+    "configuration_update": {"type": "configuration_update", "reasoning": {"effort": "low"}},
     "additional_tools": {"type": "additional_tools", "role": "developer", "tools": []},
     "program": {"type": "program", "call_id": "c", "code": "1", "fingerprint": "f"},
     "program_output": {"type": "program_output", "call_id": "c", "result": "1", "status": "completed"},

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from antiphon.apis.announced_tools import describe
 from antiphon.apis.chat.schema import CalledCustom, CalledFunction, ContentPart, RequestMessage, ToolCall
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.media import at_url, file_of, in_base64
@@ -29,6 +28,7 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
+from antiphon.core.positions import describe, place_message
 from antiphon.core.surrogates import with_whole_characters_in
 from antiphon.core.turn import Function, role_parameter
 
@@ -71,7 +71,7 @@ class History:
             else:
                 self._read(message, f"{where}[{index}]")
             if index in announced:
-                self.items.append(Message(Role.SYSTEM, (TextPart(describe(announced[index])),)))
+                self.items.append(place_message(describe(announced[index]), Role.SYSTEM))
 
     def _read(self, message: RequestMessage, where: str) -> None:
         if message.role in _RESULTS:

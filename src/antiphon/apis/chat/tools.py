@@ -31,6 +31,7 @@ from antiphon.apis.wire import invalid
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, Hosts, Note, unread
+from antiphon.core.positions import FunctionsByPlace
 from antiphon.core.turn import CallMode, Function, ToolChoice
 
 WEB_SEARCH = "web_search"
@@ -135,26 +136,24 @@ def tools_of(request: ChatOptions, hosts: Hosts, added: Sequence[AddedTools] = (
 def _with_added(
     listed: tuple[Function, ...], added: Iterable[AddedTools]
 ) -> tuple[tuple[Function, ...], Mapping[int, tuple[Function, ...]]]:
-    """All functions, and those that are announced: the prompt does not list them (`Turn.listed_tools`).
+    """All functions, and those that the conversation describes, by the message that does."""
+    places = FunctionsByPlace(listed)
+    announced = {
+        message.message: described
+        for message in added
+        if (described := places.add([*map(_brought, message.tools)], leading=message.leading))
+    }
+    return places.functions, announced
 
-    A prompt that lists no functions does not say how they are called, so then it lists added ones, too.
-    """
-    functions = {function.name: function for function in listed}
-    announced: dict[int, tuple[Function, ...]] = {}
-    for message in added:
-        announces = bool(functions) and not message.leading
-        for place, raw in message.tools:
-            tool = _read(raw, place)
-            if tool.type not in _READ:
-                remedy = "Messages bring functions and custom tools only. Use 'tools'."
-                raise RequestError(remedy, param=f"{place}.type")
-            function = _function(tool, raw, place)
-            known = functions.get(function.name)
-            if announces and (known is None or known.announced):
-                function = replace(function, announced=True)
-                announced[message.message] = (*announced.get(message.message, ()), function)
-            functions[function.name] = function
-    return (*functions.values(),), announced
+
+def _brought(placed: tuple[str, Object]) -> Function:
+    """A function that a message brings. Raises RequestError for other tools."""
+    place, raw = placed
+    tool = _read(raw, place)
+    if tool.type not in _READ:
+        remedy = "Messages bring functions and custom tools only. Use 'tools'."
+        raise RequestError(remedy, param=f"{place}.type")
+    return _function(tool, raw, place)
 
 
 def requested_tools(request: ChatOptions) -> dict[str, dict[str, Any]]:

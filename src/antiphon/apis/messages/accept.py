@@ -13,7 +13,8 @@ from antiphon.apis.messages.history import History, HistoryOptions, Unseal, seal
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
 from antiphon.apis.messages.server_tools import NO_VIEWS, ToolViews
-from antiphon.apis.messages.tools import Tools, tool_choice, tools_of
+from antiphon.apis.messages.tool_changes import definitions_in
+from antiphon.apis.messages.tools import tool_choice, tools_of, without_removed
 from antiphon.apis.sampling import check, shared_sampling, stops
 from antiphon.core.constraint import JsonSchema
 from antiphon.core.errors import RequestError
@@ -34,7 +35,8 @@ class MessageContext(Struct, frozen=True):
     """The context of a request. `owner` is the identity of its key.
 
     `hosts` has the server tools, `views` show their calls. `unseal` decrypts what was sealed for this owner.
-    `files` are the texts of `cited_files`, by the places of their documents.
+    `files` are the texts of `cited_files`, by the places of their documents. `context` is the number of
+    tokens of the model's context, 0 if that is not known.
     """
 
     owner: str = ""
@@ -42,6 +44,7 @@ class MessageContext(Struct, frozen=True):
     unseal: Unseal = sealed_elsewhere
     files: Mapping[str, FileText] = {}
     views: ToolViews = NO_VIEWS
+    context: int = 0
 
 
 class AcceptedMessage(Struct, frozen=True):
@@ -53,10 +56,10 @@ class AcceptedMessage(Struct, frozen=True):
 
 def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     """The request as a turn. Raises RequestError."""
-    tools = tools_of(request.tools, request.mcp_servers, context.hosts, context.views)
-    history = _history(request, context, tools)
+    history = _history(request, context)
+    tools = replace(history.tools, functions=history.changes.functions)
     turn = replace(
-        _turn(request, context, tools, history.items),
+        _turn(request, context, history),
         sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
         stop=(*(request.stop_sequences or ()), *stops(request)),
         stop_shown=bool(request.include_stop_str_in_output),
@@ -75,27 +78,40 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
 
 def prompt_turn(request: CountTokens, context: MessageContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    tools = tools_of(request.tools, request.mcp_servers, context.hosts, context.views)
-    return _turn(request, context, tools, _history(request, context, tools).items)
+    return _turn(request, context, _history(request, context))
 
 
-def _history(request: CountTokens, context: MessageContext, tools: Tools) -> History:
+def _history(request: CountTokens, context: MessageContext) -> History:
+    inline = {definition.where: definition.tool for definition in definitions_in(request.messages)}
+    tools = tools_of(
+        request.tools, request.mcp_servers, context.hosts, context.views, inline, context.context
+    )
     for name, remedy in REFUSED.items():
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
     check(request)
-    return History(request.system, request.messages, HistoryOptions(context.unseal, tools, context.files))
+    reading = HistoryOptions(context.unseal, tools, context.files, _effort(request))
+    return History(request.system, request.messages, reading)
 
 
-def _turn(request: CountTokens, context: MessageContext, tools: Tools, items: Sequence[Item]) -> Turn:
+def _effort(request: CountTokens) -> str | None:
+    return None if request.output_config is None else request.output_config.effort
+
+
+def _turn(request: CountTokens, context: MessageContext, history: History) -> Turn:
+    items, functions = history.items, history.changes.functions
+    choice = tool_choice(request.tool_choice, replace(history.tools, functions=functions))
+    own = request.chat_template_kwargs or {}
+    later = {} if history.effort == _effort(request) else {"reasoning_effort": history.effort}
     format_source, form = answer_format(request, *_formats(request))
     return Turn(
         model=request.model,
         items=tuple(items),
-        tools=tools.functions,
-        tool_choice=tool_choice(request.tool_choice, tools),
+        tools=functions,
+        tool_choice=without_removed(choice, functions, history.changes.removed),
         format=form,
         variables=_variables(request),
+        later_variables={name: later[name] for name in later if name not in own},
         ending=_ending(items),
         prompt_limit=request.truncate_prompt_tokens,
         owner=context.owner,
@@ -116,8 +132,8 @@ def _variables(request: CountTokens) -> dict[str, Any]:
     """The variables of the chat template. Without `thinking` there is no reasoning, as at Anthropic."""
     reasons = _shown(request.thinking) is not ThinkingShown.NOTHING
     values: dict[str, Any] = {"enable_thinking": reasons, "thinking": reasons}
-    if request.output_config is not None and request.output_config.effort is not None:
-        values["reasoning_effort"] = request.output_config.effort
+    if (effort := _effort(request)) is not None:
+        values["reasoning_effort"] = effort
     return values | (request.chat_template_kwargs or {})
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
@@ -32,6 +33,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
 from antiphon.core.items import object_in
 from antiphon.core.json_scanner import JsonScanner
+from antiphon.core.tool_result import FoundFunctions
 from antiphon.core.turn import Function, unknown_function
 
 REFUSAL = "refusal"
@@ -56,6 +58,7 @@ class Blocks:
         """The client's calls, malformed ones included: the client has to answer them, too."""
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
+        self._found = set[str]()  # functions that searches of this answer have found
         self._web = ServerToolUsage()
         self._cites = CitationFinder(presentation.citable, seal)
 
@@ -77,12 +80,19 @@ class Blocks:
         if not call.hosted:
             self.calls += 1
             return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
-        function = self._running[call.call_id] = self._functions.get(call.name) or unknown_function(call.name)
+        function = self._running[call.call_id] = self._answering(call.name)
         return self._views.shown_call(self._server_id(function, call.call_id), function, call)
+
+    def _answering(self, name: str) -> Function:
+        """The function of the server that answers a call of this name."""
+        function = self._functions.get(name) or unknown_function(name)
+        return function if name in self._found else replace(function, hosted=function.answered_by)
 
     def result(self, event: ToolResultReceived) -> Block:
         """The block of a result."""
         self._cites.add(event.result)
+        if isinstance(details := event.result.details, FoundFunctions):
+            self._found.update(details.names)
         function = self._running.pop(event.call_id)
         id_ = self._server_id(function, event.call_id)
         block = self._views.shown_result(id_, function, event.result, self.seal)

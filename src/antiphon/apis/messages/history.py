@@ -24,7 +24,9 @@ from antiphon.apis.messages.citations import (
 )
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
-from antiphon.apis.messages.tools import Tools
+from antiphon.apis.messages.server_tools import read_search
+from antiphon.apis.messages.tool_changes import ADDITION, REFERENCE, REMOVAL, ToolChanges
+from antiphon.apis.messages.tools import SEARCHES, Tools
 from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
@@ -41,6 +43,7 @@ from antiphon.core.items import (
     TextPart,
     text_in,
 )
+from antiphon.core.positions import effort_text, place_message
 
 BILLING = "x-anthropic-billing-header:"
 """A line that Claude Code writes before its instructions. Parts of it change with each request."""
@@ -61,36 +64,69 @@ def _invalid(block: RequestObject, field: str) -> RequestError:
 class HistoryOptions(Struct, frozen=True):
     """The settings for reading messages: `unseal` decrypts what this server has sealed for this client.
 
-    `files` are the texts of `cited_files`, by the places of their documents.
+    `files` are the texts of `cited_files`, by the places of their documents. `effort` is that of the request.
     """
 
     unseal: Unseal = sealed_elsewhere
     tools: Tools = Tools()
     files: Mapping[str, FileText] = {}
+    effort: str | None = None
 
 
 class History:
     """Reads the instructions and messages of a request.
 
-    `items` are the result, `citable` are the parts that may be cited.
+    `items` are the result, `citable` are the parts that may be cited. `changes` are those of the tools, and
+    `effort` is the one that counts in the end.
     """
 
     def __init__(
         self, system: str | Sequence[Any] | None, messages: Sequence[RequestMessage], reading: HistoryOptions
     ) -> None:
         self.items: list[Item] = []
+        self.tools = reading.tools
         self.citable: list[Citable] = []
+        self.changes = ToolChanges(reading.tools)
+        self.effort = reading.effort
         self._reading = reading
         self._called: dict[str, str] = {}  # id of a call → the name of its function
         self._documents = self._search_results = 0  # how many there are so far
         if system:
             self._read(Role.SYSTEM, system, "system", "system")
+        if reading.tools.catalogue:
+            self.items.append(Message(Role.SYSTEM, (TextPart(reading.tools.catalogue),)))
+        asked = max((i for i, message in enumerate(messages) if message.role == Role.USER), default=-1)
+        leading = True
         for index, message in enumerate(messages):
-            where = f"messages[{index}]"
+            where = RequestObject({}, f"messages[{index}]")
             if message.role not in _READERS:
                 remedy = f"Use one of: {', '.join(_READERS)}."
-                raise RequestObject({}, where).wrong("role", f"There is no role '{message.role}'. {remedy}")
-            self._read(Role(message.role), message.content, where, f"{where}.content")
+                raise where.wrong("role", f"There is no role '{message.role}'. {remedy}")
+            leading = leading and message.role == Role.SYSTEM
+            if message.role == Role.SYSTEM:
+                self._read_system(message, where, leading=leading, cleared=index < asked)
+            else:
+                self._read(Role(message.role), _content(message, where), where.where, where.place("content"))
+
+    def _read_system(
+        self, message: RequestMessage, where: RequestObject, *, leading: bool, cleared: bool
+    ) -> None:
+        """Instructions in the middle: their text, unless it was for an earlier turn, and what they change."""
+        config, content = message.output_config, message.content or ()
+        if config is not None and config.format is not None:
+            raise where.wrong("output_config.format", "Only the request has a format.")
+        if message.content is None and (config is None or config.effort is None):
+            raise where.missing("content")
+        hides = cleared and message.clear_at == "next_user_message"
+        place = where.place("content")
+        changes = () if isinstance(content, str) else (*_changes(content, place),)
+        if not hides:
+            self._read(Role.SYSTEM, content, where.where, place)
+        for text in self.changes.change(changes, leading=leading):
+            self.items.append(place_message(text, Role.SYSTEM))
+        if config is not None and config.effort not in (None, self.effort):
+            self.effort = config.effort
+            self.items.append(place_message(effort_text(str(config.effort)), Role.SYSTEM))
 
     def _read(self, role: Role, content: str | Sequence[Any], message: str, where: str) -> None:
         if isinstance(content, str):
@@ -215,28 +251,66 @@ class History:
         if isinstance(content, str):
             yield TextPart(content)
             return
+        references = [part for part in block.objects("content") if part.value.get("type") == REFERENCE]
         for part in block.objects("content"):
+            if part.value.get("type") == REFERENCE:
+                continue
             read = _RESULT_PARTS.get(part.text("type"))
             if read is None:
                 raise part.wrong("type", f"Results have: {', '.join(_RESULT_PARTS)}.")
             yield from read(self, part)
+        if references:
+            yield TextPart(self.changes.found([part.text("tool_name") for part in references]))
 
     def _image(self, block: RequestObject) -> Iterator[Attachment]:
         yield _sourced(MediaKind.IMAGE, block)
 
-    def _tool_reference(self, block: RequestObject) -> Iterator[TextPart]:
-        yield TextPart(f"The tool '{block.text('tool_name')}' can be called now.")
+    def _change(self, block: RequestObject) -> Iterator[Item]:
+        """Nothing: changes of a message are read together."""
+        return iter(())
 
     def _server_call(self, block: RequestObject) -> Iterator[FunctionCall]:
-        tools = self._reading.tools
-        call = tools.views.read_call(block, core_id(block.named("id")), tools.hosted)
+        tools, call_id = self._reading.tools, core_id(block.named("id"))
+        if block.text("name") in SEARCHES:
+            call = read_search(block, call_id)
+        else:
+            call = tools.views.read_call(block, call_id, tools.hosted)
         self._called[call.call_id] = call.name
         yield call
 
     def _server_result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
-        text = self._reading.tools.views.read_result(block, self._reading.unseal)
+        text = self._found(block) or self._reading.tools.views.read_result(block, self._reading.unseal)
         yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
+
+    def _found(self, block: RequestObject) -> str | None:
+        """The text of what a search for tools has found, or of its error."""
+        match block.value.get("content"):
+            case {"type": "tool_search_tool_search_result", "tool_references": [*references]}:
+                names = [
+                    reference.get("tool_name") for reference in references if isinstance(reference, dict)
+                ]
+                return self.changes.found([name for name in names if isinstance(name, str)])
+            case {"type": "tool_search_tool_result_error", "error_message": str(message)}:
+                return message
+        return None
+
+
+def _content(message: RequestMessage, where: RequestObject) -> str | list[Any]:
+    """The content of a message that is none of the system's. Raises RequestError."""
+    for name in ("output_config", "clear_at"):
+        if getattr(message, name) is not None:
+            raise where.wrong(name, "Only messages of the role 'system' have it.")
+    if message.content is None:
+        raise where.missing("content")
+    return message.content
+
+
+def _changes(content: Sequence[Any], where: str) -> Iterator[RequestObject]:
+    """The blocks that change tools."""
+    for index, block in enumerate(content):
+        if isinstance(block, dict) and block.get("type") in (ADDITION, REMOVAL):
+            yield RequestObject(block, f"{where}[{index}]")
 
 
 def _is_cited(block: RequestObject) -> bool:
@@ -248,7 +322,7 @@ def _is_cited(block: RequestObject) -> bool:
 def cited_files(messages: Sequence[RequestMessage]) -> Iterator[Attachment]:
     """The files of documents that may be cited: their text has to be known. Raises RequestError."""
     for index, message in enumerate(messages):
-        if not isinstance(message.content, str):
+        if isinstance(message.content, list):
             for block in _documents(message.content, f"messages[{index}].content"):
                 for part in _document_parts(block) if _is_cited(block) else ():
                     if isinstance(part, Attachment) and part.kind is MediaKind.FILE:
@@ -343,7 +417,7 @@ _RESULTS = (
 )
 """The types of Anthropic's blocks with results, also in conversations that began at Anthropic."""
 _READERS: Mapping[str, Mapping[str, Reader]] = {
-    "system": {"text": History._instruction},
+    "system": {"text": History._instruction, ADDITION: History._change, REMOVAL: History._change},
     "user": {**_CONTEXT, "tool_result": History._result},
     "assistant": {
         **_CONTEXT,
@@ -359,6 +433,6 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
 """Role → type of block → its reader."""
 _RESULT_PARTS: Mapping[str, Reader] = {
     **_CONTEXT,
-    "tool_reference": History._tool_reference,
+    REFERENCE: History._change,
 }
 """The types of content that a result may have."""

@@ -1,10 +1,12 @@
 """The ids of calls: clients get them with Anthropic's prefix, models with that of their family.
 
-Anthropic's have letters, digits, `_` and `-` only. Models may write others, such as Kimi K2's
-`functions.get_weather:0`: there, a character is written as its code between `-x` and `-`.
+Anthropic's have letters, digits, `_` and `-` only, those of server tools no `-`. Models may write others,
+such as Kimi K2's `functions.get_weather:0`: there, a character is written as its code between `-x` and `-`,
+or between `_x` and `_`.
 """
 
 import re
+from functools import partial
 
 TOOL_USE = "toolu_"
 SERVER_TOOL_USE = "srvtoolu_"
@@ -13,23 +15,31 @@ MCP_TOOL_USE = "mcptoolu_"
 _PREFIXES = (TOOL_USE, SERVER_TOOL_USE, MCP_TOOL_USE)
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _WRITTEN = re.compile(r"-x([0-9a-f]{2,6})-")
+_NOT_IN_SERVER_IDS = re.compile(r"[^a-zA-Z0-9_]")
+_WRITTEN_IN_SERVER_IDS = re.compile(r"_x([0-9a-f]{2,6})_")
 
 
 def wire_id(prefix: str, call_id: str) -> str:
     """The id of a call as clients get it."""
-    return prefix + _NOT_IN_IDS.sub(lambda match: f"-x{ord(match[0]):02x}-", call_id.removeprefix("call_"))
+    own = call_id.removeprefix("call_")
+    if prefix == SERVER_TOOL_USE:
+        return prefix + _NOT_IN_SERVER_IDS.sub(lambda match: f"_x{ord(match[0]):02x}_", own)
+    return prefix + _NOT_IN_IDS.sub(lambda match: f"-x{ord(match[0]):02x}-", own)
 
 
 def core_id(given: str) -> str:
     """The id of the call in prompts, for any form of the id in requests."""
     for prefix in _PREFIXES:
         if given.startswith(prefix) and given != prefix:
-            return _WRITTEN.sub(_character, given.removeprefix(prefix))
+            own = _WRITTEN.sub(partial(_character, _NOT_IN_IDS), given.removeprefix(prefix))
+            if prefix != SERVER_TOOL_USE:
+                return own
+            return _WRITTEN_IN_SERVER_IDS.sub(partial(_character, _NOT_IN_SERVER_IDS), own)
     return given
 
 
-def _character(match: re.Match[str]) -> str:
+def _character(escaped: re.Pattern[str], match: re.Match[str]) -> str:
     """The character of a code; others stay as they are."""
     code = int(match[1], 16)
-    is_written = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF and _NOT_IN_IDS.match(chr(code))
+    is_written = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF and escaped.match(chr(code))
     return chr(code) if is_written else match[0]

@@ -55,6 +55,17 @@ def is_enabled(toolset: RequestObject, name: str) -> bool:
     return _flag(own, _flag(toolset.object_or_none("default_config")))
 
 
+def is_deferred(toolset: RequestObject, name: str) -> bool:
+    """Whether a tool waits until it is found."""
+    configs = toolset.object_or_none("configs")
+    own = configs.object_or_none(name) if configs is not None else None
+    for config in (own, toolset.object_or_none("default_config")):
+        flag = config.flag_or_none("defer_loading") if config is not None else None
+        if flag is not None:
+            return flag
+    return False
+
+
 def rename(error: RequestError) -> RequestError:
     """The error with this API's name of a setting."""
     where, _, name = (error.param or "").rpartition(".")

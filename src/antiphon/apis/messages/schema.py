@@ -16,13 +16,6 @@ MAX_MESSAGES = 100_000
 """The most messages of one request, as in Anthropic's API."""
 
 
-class RequestMessage(Struct):
-    """A message of a role: a text, or content blocks."""
-
-    role: str
-    content: str | list[Any]
-
-
 class Thinking(Struct):
     """Whether to reason, how much, and what to show of it."""
 
@@ -43,6 +36,18 @@ class OutputConfig(Struct):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
+
+
+class RequestMessage(Struct):
+    """A message of a role: a text, or content blocks.
+
+    One of the system may be without any, with settings from there on; its text may be for one turn only.
+    """
+
+    role: str
+    content: str | list[Any] | None = None
+    output_config: OutputConfig | None = None
+    clear_at: Literal["next_user_message", "never"] | None = None
 
 
 class ToolChoiceObject(Struct):

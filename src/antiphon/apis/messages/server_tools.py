@@ -7,6 +7,7 @@ The text that the model was shown of a result is shown again when the client sen
 Anthropic's block has no field for it, it is sealed in a field that is opaque to clients.
 """
 
+import json
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -22,8 +23,8 @@ from antiphon.apis.messages.resource import (
 )
 from antiphon.apis.request_object import Object, RequestObject, json_text
 from antiphon.core.items import FunctionCall, object_in
-from antiphon.core.tool_result import ToolResult
-from antiphon.core.turn import Function, Hosted
+from antiphon.core.tool_result import FoundFunctions, ToolResult
+from antiphon.core.turn import TOOL_SEARCH, Function, Hosted, SearchAction
 
 Seal = Callable[[str], str]
 Unseal = Callable[[str], str | None]
@@ -32,9 +33,11 @@ FunctionOf = Callable[[str, str | None], Function | None]
 Actions = frozenset[str] | None
 """Actions of a server tool, None for all."""
 
+EARLY_CALL = "call"
+"""The member of the input of a search with the call that counts as one."""
 FAILED = "unavailable"
 """The code of a call that failed."""
-EVERY_TOOL = ("type", "name", "cache_control", "allowed_callers")
+EVERY_TOOL = ("type", "name", "cache_control", "allowed_callers", "defer_loading")
 """Members of every tool that are acted on, or need not be."""
 
 
@@ -57,6 +60,10 @@ class ToolView:
 
     names_caller: ClassVar[bool] = False
     """Blocks of results say who has called."""
+
+    def result_type(self, name: str) -> str:
+        """The type of the blocks with results of calls in blocks of this name."""
+        return f"{name}_tool_result"
 
     def own_settings(self, tool: RequestObject) -> Object:
         """The settings of the server tool for one of the request. Raises RequestError."""
@@ -83,17 +90,61 @@ class ToolView:
         return result_text(block)
 
 
+class SearchView(ToolView):
+    """The search for tools, which every server has. A call that counts as one is in its input."""
+
+    type = TOOL_SEARCH
+    blocks: ClassVar[Mapping[str | None, str]] = {
+        SearchAction.QUERY: "tool_search_tool_bm25",
+        SearchAction.PATTERN: "tool_search_tool_regex",
+        SearchAction.CALL: "tool_search_tool_bm25",
+    }
+
+    def result_type(self, name: str) -> str:
+        """The same for both searches."""
+        return "tool_search_tool_result"
+
+    def input(self, name: str, call: FunctionCall) -> Object:
+        """The search, or the call that counts as one."""
+        if call.name == name:
+            return object_in(call.arguments) or {}
+        return {"query": call.name, EARLY_CALL: {"name": call.name, "arguments": call.arguments}}
+
+    def content(self, name: str, result: ToolResult, seal: Seal) -> Any:
+        """What was found, or why nothing can be."""
+        found = result.details
+        if not isinstance(found, FoundFunctions):
+            return {
+                "type": "tool_search_tool_result_error",
+                "error_code": "invalid_tool_input",
+                "error_message": result.text,
+            }
+        references = [{"type": "tool_reference", "tool_name": name} for name in found.names]
+        return {"type": "tool_search_tool_search_result", "tool_references": references}
+
+
+def read_search(block: RequestObject, call_id: str) -> FunctionCall:
+    """A search, or the call that counted as one, as the model wrote it."""
+    name, input_ = block.named("name"), block.object_or_none("input")
+    given = dict(input_.value) if input_ else {}
+    match given.get(EARLY_CALL):
+        case {"name": str(called), "arguments": str(text)} if called:
+            return FunctionCall(call_id, called, text)
+    return FunctionCall(call_id, name, json.dumps(given, ensure_ascii=False))
+
+
 class ToolViews:
     """The views of a server's tools. Raises ValueError if two have blocks of one name."""
 
     def __init__(self, views: Iterable[ToolView] = ()) -> None:
-        known = [*views]
+        known = [SearchView(), *views]
         self._by_type = {view.type: view for view in known}
         self._by_block: dict[str, ToolView] = {}
         for view in known:
             for name in view.blocks.values():
                 if self._by_block.setdefault(name, view) is not view:
                     raise ValueError(f"Two tools have blocks of the name '{name}'. Leave one out.")
+        self._by_result = {view.result_type(name): view for name, view in self._by_block.items()}
         self._by_kind: dict[str, dict[ToolView, Actions]] = {}  # those that implement a kind come first
         for view in known:
             for kind, actions in view.implements.items():
@@ -143,7 +194,7 @@ class ToolViews:
         """The block of the result of a call."""
         match self._named(_hosted(function)):
             case view, name:
-                block = ServerToolResultBlock(_result_type(name), id_, view.content(name, result, seal))
+                block = ServerToolResultBlock(view.result_type(name), id_, view.content(name, result, seal))
                 if view.names_caller:
                     block.caller = Caller()
                 return block
@@ -152,7 +203,7 @@ class ToolViews:
     def _named(self, hosted: Hosted) -> tuple[ToolView, str] | None:
         """The view of a function, and the name of its blocks."""
         view = self._by_type.get(hosted.type)
-        name = view and (view.blocks.get(None) or view.blocks.get(hosted.action))
+        name = view and (view.blocks.get(hosted.action) or view.blocks.get(None))
         return (view, name) if view and name else None
 
     # Read back
@@ -160,7 +211,7 @@ class ToolViews:
     @property
     def result_types(self) -> tuple[str, ...]:
         """The types of blocks with results."""
-        return tuple(map(_result_type, self._by_block))
+        return tuple(self._by_result)
 
     def read_call(self, block: RequestObject, call_id: str, function_of: FunctionOf) -> FunctionCall:
         """A call, of the model's function for the tool; without one, under the name of the block."""
@@ -175,18 +226,12 @@ class ToolViews:
 
     def read_result(self, block: RequestObject, unseal: Unseal) -> str:
         """The text for the model of a result, which is a block of its tool."""
-        view = self._by_block.get(block.value["type"].removesuffix(_RESULT))
+        view = self._by_result.get(block.value["type"])
         return result_text(block) if view is None else view.result_text(block, unseal)
 
 
 NO_VIEWS = ToolViews()
 """Of a server without tools that stand for Anthropic's."""
-
-_RESULT = "_tool_result"
-
-
-def _result_type(name: str) -> str:
-    return f"{name}{_RESULT}"
 
 
 def result_text(block: RequestObject) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
+from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
 from antiphon.apis.responses.history import Unseal, check_outputs, sealed_elsewhere, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
@@ -19,6 +20,7 @@ from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
 from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
+from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
 from antiphon.apis.sealing import Signer
 from antiphon.core.errors import RequestError
@@ -68,7 +70,8 @@ class ResponseContext(Struct, frozen=True):
     oldest first, `referenced_items` those of the items that its input refers to, by id. `raw_reasoning` is
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
-    The operator has `forced` some of it. `read_messages` finds the messages of a text of the model, if it has
+    The operator has `forced` some of it. `context` is the number of tokens of the model's context,
+    0 if that is not known. `read_messages` finds the messages of a text of the model, if it has
     messages.
     """
 
@@ -84,6 +87,7 @@ class ResponseContext(Struct, frozen=True):
     defaults: Mapping[str, float] = {}
     read_messages: ReadMessages | None = None
     forced: frozenset[str] = frozenset()
+    context: int = 0
 
 
 PARAMETERS = {
@@ -112,9 +116,9 @@ class AcceptedResponse(Struct, frozen=True):
 
     `items` are those of its input, as they are stored. `compacts`: the client wants a compaction instead of
     an answer. `compact_from`: the number of tokens of the prompt from which on there is a compaction before
-    the answer. `include` lists further fields to return, `reasoning` is the form of reasoning, None to hide
-    it. With `messages` the response has the texts that the model read and wrote: their messages, if there is
-    `read_messages`.
+    the answer, and `carried` are the items with the tools that it keeps. `include` lists further fields to
+    return, `reasoning` is the form of reasoning, None to hide it. With `messages` the response has the texts
+    that the model read and wrote: their messages, if there is `read_messages`.
     """
 
     id: str
@@ -132,6 +136,7 @@ class AcceptedResponse(Struct, frozen=True):
     answered: tuple[AnsweredApproval, ...] = ()
     compact_from: int | None = None
     notes: tuple[Note, ...] = ()
+    carried: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
@@ -139,7 +144,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
     _refuse(request)
     conversation = parse_conversation(request, context)
     given = [*conversation.history, *conversation.items]
-    tools, include = toolbox(request.tools, context.hosts, given), _include(request, context.presenters)
+    tools, include = _toolbox(request, context, given), _include(request, context.presenters)
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     logprobs = (request.top_logprobs or 0) if LOGPROBS in include else None
     if logprobs is None and (request.top_logprobs or 0) > _USUAL_ALTERNATIVES:
@@ -172,6 +177,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         signer=context.signer,
         answered=asked.answered,
         compact_from=_compact_from(request),
+        carried=tuple(carried_tools(given)),
         notes=(*tools.notes, *sealed_elsewhere(conversation.items)),
     )
 
@@ -179,9 +185,13 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
 def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
     conversation = parse_conversation(request, context)
-    tools = toolbox(request.tools, context.hosts, [*conversation.history, *conversation.items])
+    tools = _toolbox(request, context, [*conversation.history, *conversation.items])
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     return _turn(request, context, conversation, tools, asked)
+
+
+def _toolbox(request: PromptParams, context: ResponseContext, items: Sequence[RequestObject]) -> Toolbox:
+    return toolbox(request.tools, context.hosts, items, context.context)
 
 
 def parse_conversation(request: PromptParams, context: ResponseContext) -> ConversationItems:
@@ -207,21 +217,28 @@ def _turn(
     asked: ConversationApprovals,
 ) -> Turn:
     given = [*conversation.history, *conversation.items]
+    effort = request.reasoning.effort if request.reasoning else None
+    updates = updates_of(given, Settings(effort, text_format(request.text)))
+    said = {**tools.texts, **updates.texts}
     shown = (
-        *_instructions(request),
-        *to_core(given, context.unseal, tools, context.presenters, asked.shown),
+        *_instructions(request.instructions),
+        *_instructions(tools.catalogue),
+        *to_core(given, context.unseal, tools, context.presenters, asked.shown, said=said),
     )
     if not shown:
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
-    format_source, form = answer_format(request, *text_format(request.text))
+    format_source, form = answer_format(request, *updates.last.format)
+    first, last = (_variables(request, settings.effort) for settings in (updates.first, updates.last))
     return Turn(
         model=request.model,
         items=shown,
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
         format=form,
-        variables=_variables(request),
+        first_format=UNSET if updates.first.form == updates.last.form else updates.first.form,
+        variables=first,
+        later_variables={name: value for name, value in last.items() if first.get(name) != value},
         template=request.chat_template,
         ending=_ending(shown),
         prompt_limit=request.truncate_prompt_tokens,
@@ -234,9 +251,9 @@ def _turn(
     )
 
 
-def _instructions(request: PromptParams) -> tuple[Item, ...]:
-    """The instructions, which come first. Those of earlier responses are not used."""
-    return (Message(Role.SYSTEM, (TextPart(request.instructions),)),) if request.instructions else ()
+def _instructions(text: str | None) -> tuple[Item, ...]:
+    """Instructions, which come first. Those of earlier responses are not used."""
+    return (Message(Role.SYSTEM, (TextPart(text),)),) if text else ()
 
 
 def _ending(items: Sequence[Item]) -> PromptEnding:
@@ -247,9 +264,8 @@ def _ending(items: Sequence[Item]) -> PromptEnding:
     return PromptEnding.ANSWER
 
 
-def _variables(request: PromptParams) -> dict[str, Any]:
-    """The variables of the template. The client's own win."""
-    effort = request.reasoning.effort if request.reasoning else None
+def _variables(request: PromptParams, effort: str | None) -> dict[str, Any]:
+    """The variables of the template for this effort. The client's own win."""
     verbosity = request.text.verbosity if request.text else None
     values = variables(effort, verbosity)
     if request.documents is not None:

@@ -1,8 +1,8 @@
 """Compacts a conversation: the model summarises it, and the summary replaces it.
 
-Messages to the model are kept word for word. Its reasoning, messages and calls, and the results of its
-tools, become a summary that the client keeps as a sealed item, and that the model is shown when the item is
-sent back.
+Messages to the model are kept word for word, and so are the tools that came in the conversation. Its
+reasoning, messages and calls, and the results of its tools, become a summary that the client keeps as a
+sealed item, and that the model is shown when the item is sent back.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompt_turn
+from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.history import summarized
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.reasoning import Seal
@@ -18,6 +19,7 @@ from antiphon.apis.responses.resource import Compaction, usage_of
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.positions import begun_anew
 from antiphon.core.turn import PromptEnding, Sampling, ToolChoice, Turn
 
 SUMMARY_REQUEST = """\
@@ -39,12 +41,15 @@ def accept_compact(request: CompactRequest, context: ResponseContext) -> Accepte
     """The request as a turn. Raises RequestError."""
     turn = summary_turn(prompt_turn(request, context))  # also checks the items
     history, items, _ = parse_conversation(request, context)
-    kept = tuple(
-        msgspec.json.encode(item.value)
-        for item in (*history, *items)
+    given = [*history, *items]
+    kept = [
+        item.value
+        for item in given
         if item.value["type"] == "message" and item.value["role"] != Role.ASSISTANT.value
-    )
-    return AcceptedCompaction(context.id, turn, kept)
+    ]
+    for type_, fields in carried_tools(given):
+        kept.append({"type": type_, "id": item_id(type_, context.id, f"output.{len(kept)}"), **fields})
+    return AcceptedCompaction(context.id, turn, tuple(map(msgspec.json.encode, kept)))
 
 
 def summary_turn(turn: Turn) -> Turn:
@@ -64,7 +69,7 @@ def summary_turn(turn: Turn) -> Turn:
 
 def turn_after(turn: Turn, summary: str) -> Turn:
     """The turn of a conversation that was summarised."""
-    return msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary)))
+    return begun_anew(msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary))))
 
 
 def compaction_fields(summary: str, seal: Seal) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.media import at_url, file_of, stored
 from antiphon.apis.request_object import RequestObject, json_text
-from antiphon.apis.responses.added_tools import ADDED, FOUND, SEARCH, read_added, read_found, read_search
+from antiphon.apis.responses.added_tools import FOUND, SEARCH, read_found, read_search
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
@@ -32,6 +32,7 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
+from antiphon.core.positions import PlaceMessage, place_message
 from antiphon.core.surrogates import with_whole_characters_in
 
 SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
@@ -57,19 +58,22 @@ class SummaryMessage(Message, frozen=True):
     """The summary that replaces the conversation before a compaction."""
 
 
-def to_core(
+def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
     items: Iterable[RequestObject],
     unseal: Unseal,
     tools: Toolbox = NO_TOOLS,
     presenters: Presenters = NO_PRESENTERS,
     asked: Mapping[str, tuple[Item, ...]] = MappingProxyType({}),
+    *,
+    said: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[Item, ...]:
     """The conversation for a model with these tools. Raises RequestError, naming the item.
 
-    `asked` are the items for requests for an approval, by their ids.
+    `asked` are the items for requests for an approval, by their ids. `said` is what the conversation says
+    about tools and settings, by the index of the item that changes them.
     """
     shown: list[Item] = []
-    for item in items:
+    for index, item in enumerate(items):
         type_ = item.value["type"]
         if type_ == "compaction":
             shown = summarized(shown, _opened(item, item.text("encrypted_content"), unseal))
@@ -77,8 +81,12 @@ def to_core(
             shown += asked.get(item.text("id"), ())
         elif type_ in presenters.readers:
             shown += presenters.readers[type_].read(item, tools)
-        elif type_ in _ADDING:
-            shown += _ADDING[type_](item, tools.announced_by(item))
+        elif type_ == FOUND:
+            shown += read_found(tools.search_ids.get(index), said.get(index, ""))
+        elif type_ == SEARCH:
+            shown += read_search(item, tools.search_ids.get(index) or item.text("id"))
+        elif text := said.get(index):
+            shown.append(place_message(text))
         elif type_ in _READERS:
             shown += _READERS[type_](item, unseal)
     return tuple(shown)
@@ -96,9 +104,14 @@ def summarized(items: Sequence[Item], summary: str) -> list[Item]:
 
 
 def _is_kept_verbatim(item: Item) -> bool:
-    """Whether a compaction keeps it word for word. An earlier summary becomes part of the new one."""
+    """Whether a compaction keeps it word for word.
+
+    An earlier summary becomes part of the new one. What counted from a place on is said by the new prompt.
+    """
     return (
-        isinstance(item, Message) and item.role is not Role.ASSISTANT and not isinstance(item, SummaryMessage)
+        isinstance(item, Message)
+        and item.role is not Role.ASSISTANT
+        and not isinstance(item, SummaryMessage | PlaceMessage)
     )
 
 
@@ -193,10 +206,7 @@ _READERS: dict[str, Reader] = {
     "local_shell_call_output": _client_output,
     "apply_patch_call": _client(client_call("apply_patch", "operation")),
     "apply_patch_call_output": _client_output,
-    SEARCH: _client(read_search),
 }
-_ADDING = {ADDED: read_added, FOUND: read_found}
-"""Readers of items that may announce tools."""
 
 
 def parse_parts(item: RequestObject, name: str) -> tuple[Part, ...]:

@@ -45,6 +45,7 @@ KINDS = {
     "mcp_approval_request": ItemKind("mcpr", has_status=False),
     "mcp_approval_response": ItemKind("mcpa", has_status=False),
     "additional_tools": ItemKind("at", has_status=False),
+    "configuration_update": ItemKind("cfg", has_status=False),
     "program": ItemKind("prg", has_status=False),
     "program_output": ItemKind("prgo"),
     "compaction": ItemKind("cmp", has_status=False),

@@ -4,7 +4,7 @@ A response has every setting, with defaults for those that were not given.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -87,8 +87,13 @@ def _given(value: T | None, default: T) -> T:
 def text_format(text: TextOptions | None) -> tuple[Named, ...]:
     """The format that `text.format` requests, none for plain text. Raises RequestError."""
     given = text.format if text else None
-    form = _format(RequestObject(given, SOURCE)) if given is not None else None
-    return () if form is None else ((SOURCE, form),)
+    return () if given is None else read_format(given, SOURCE)
+
+
+def read_format(given: Mapping[str, Any], source: str) -> tuple[Named, ...]:
+    """The format of the parameter `source`, none for plain text. Raises RequestError."""
+    form = _format(RequestObject(given, source))
+    return () if form is None else ((source, form),)
 
 
 def _format(form: RequestObject) -> Format | None:

@@ -76,7 +76,8 @@ from antiphon.core.events import (
 from antiphon.core.hosts import Listing
 from antiphon.core.items import Message, Role, TextPart
 from antiphon.core.plain_tokens import NumberedDeltas, NumberedFrame, SequenceNumbers
-from antiphon.core.turn import UNKNOWN, unknown_function
+from antiphon.core.tool_result import FoundFunctions
+from antiphon.core.turn import TOOL_SEARCH, UNKNOWN, unknown_function
 
 
 class ResponseProjection:
@@ -124,6 +125,7 @@ class ResponseProjection:
         self._written: list[tuple[Token, ...]] = []  # the tokens since the last item was whole
         self._running: list[Presenter] = []  # calls without a result
         self._citations = Citations()
+        self._found = set[str]()  # functions that searches of this answer have found
         self._before = 0  # items that no model wrote, before the answer
         self.status = ""
         """The status of the response, empty before the first."""
@@ -168,6 +170,8 @@ class ResponseProjection:
         lines += [self._numbers.encode(event, response) for event in events]
         if self._compaction is not None:
             lines += self._add("compaction", self._compaction)
+            for type_, fields in self._accepted.carried:
+                lines += self._add(type_, fields)
         for listing in self._accepted.tools.listings:
             lines += self._list(listing)
         self._before = len(self._output)
@@ -246,15 +250,19 @@ class ResponseProjection:
     def _new_call(self, event: CallStarted) -> OpenItem:
         accepted, numbers = self._accepted, self._numbers
         tool = accepted.tools.find(event.name)
-        if event.hosted and tool.function.hosted is None:  # nobody offers it
+        hosted = tool.function.hosted if event.name in self._found else tool.function.answered_by
+        if event.hosted and hosted is None:  # nobody offers it
             tool = Tool(UNKNOWN, event.name, UNSET, unknown_function(event.name))
-        hosted = tool.function.hosted
+            hosted = tool.function.hosted
         if hosted is not None and not event.hosted:
             return OpenApproval(numbers, self._position(REQUEST), hosted, self._created_at, accepted.signer)
         if hosted is not None:
-            presenter = accepted.presenters.of(tool.type)
+            searches = hosted.type == TOOL_SEARCH
+            presenter = accepted.presenters.of(TOOL_SEARCH if searches else tool.type)
             approved = is_approved(event.call_id)
-            call = PresentedCall(event.call_id, hosted, accepted.id, accepted.include, approved)
+            call = PresentedCall(
+                event.call_id, hosted, accepted.id, accepted.include, approved, event.name, accepted.tools
+            )
             return presenter(numbers, self._position(presenter.type), call)
         own = CLIENT_TOOLS.get(tool.type)
         if own is not None:
@@ -312,6 +320,8 @@ class ResponseProjection:
         self._running.remove(call)
         call.result = event.result
         self._citations.add(event.result)
+        if isinstance(details := event.result.details, FoundFunctions):
+            self._found.update(details.names)
         if call.result_type is None:
             self._finish_item(call, COMPLETED, out)
             return
@@ -358,7 +368,7 @@ class ResponseProjection:
         index = len(self._output)
         return ItemPosition(item_id(type_, self._accepted.id, f"output.{index}"), index)
 
-    def _add(self, type_: str, fields: Mapping[str, str]) -> list[bytes]:
+    def _add(self, type_: str, fields: Mapping[str, Any]) -> list[bytes]:
         """An item that no model wrote, whole."""
         id_, index = self._position(type_)
         payload = encode({"type": type_, "id": id_, **fields})

@@ -1,13 +1,13 @@
 """The tools of a request: the functions that the model is offered, and the client's names of them.
 
-Functions are offered unchanged. A custom tool is offered as a function with one string. The tools of a
-namespace are offered under flat names, joined by two underscores; the client gets both names. Client tools
-with types of their own are in `client_tools.py`, tools that come in the input in `added_tools.py`. A server
-tool is offered as the functions that it has for this model; `tools/discovery.py` decides what to do if the
-server does not run it.
+Functions are offered unchanged, those with `defer_loading` when a search has found them. A custom tool is
+offered as a function with one string. The tools of a namespace are offered under flat names, joined by two
+underscores; the client gets both names. Client tools with types of their own are in `client_tools.py`, tools
+that come in the input in `added_tools.py`. A server tool is offered as the functions that it has for this
+model; `tools/discovery.py` decides what to do if the server does not run it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,13 +17,36 @@ from msgspec.structs import replace
 
 from antiphon.apis.custom_tools import InputFormat, as_function
 from antiphon.apis.request_object import Object, RequestObject, object_at
-from antiphon.apis.responses.added_tools import AddedTools, added_tools
+from antiphon.apis.responses.added_tools import (
+    SEARCH_FUNCTION,
+    AddedTools,
+    added_tools,
+    is_remote,
+    search_ids,
+)
 from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Listing, Note, unread
-from antiphon.core.turn import CallMode, Function, ToolChoice
+from antiphon.core.positions import (
+    MORE,
+    CatalogueEntry,
+    FunctionsByPlace,
+    are_few,
+    catalogue_text,
+    describe,
+    found_text,
+)
+from antiphon.core.turn import (
+    TOOL_SEARCH,
+    CallMode,
+    Function,
+    Hosted,
+    Placement,
+    SearchAction,
+    ToolChoice,
+)
 
 SECRET = frozenset({"authorization", "headers"})
 """Members of a tool that only the server that it names may see."""
@@ -35,7 +58,6 @@ NAMESPACE = "namespace"
 ALWAYS_SENT = frozenset(
     {
         "image_generation",
-        "tool_search",
         "web_search",
         "web_search_2025_08_26",
         "web_search_preview",
@@ -44,46 +66,75 @@ ALWAYS_SENT = frozenset(
 )
 """Types that coding agents always list: clients work without them.
 
-Codex 0.169.0 lists `web_search` in every request, and the other two for models that it knows. openai-agents
+Codex 0.169.0 lists `web_search` in every request, and the other for models that it knows. openai-agents
 0.24.0 and the AI SDK list only the tools of their user.
 """
 
 _READ = {
-    FUNCTION: ("type", "name", "description", "parameters", "strict"),
-    CUSTOM: ("type", "name", "description", "format"),
+    FUNCTION: ("type", "name", "description", "parameters", "strict", "defer_loading"),
+    CUSTOM: ("type", "name", "description", "format", "defer_loading"),
     NAMESPACE: ("type", "name", "description", "tools"),
+    TOOL_SEARCH: ("type", "execution", "description", "parameters"),
 }
-"""Type of a tool of the client's → its members that are acted on."""
+"""Type of a tool of the client's, or one that every server has → its members that are acted on."""
+
+SEARCH = Function(
+    SEARCH_FUNCTION,
+    "Searches for functions that you can call then. Say in a few words what you want to do.",
+    {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "What the functions should do."}},
+        "required": ["query"],
+    },
+    hosted=Hosted(TOOL_SEARCH, SearchAction.QUERY, parallel=True, idempotent=True),
+)
+"""The search that the server runs."""
 
 _NOTHING_ADDED: Mapping[str, Any] = MappingProxyType({})
+_NOTHING_SAID: Mapping[int, str] = MappingProxyType({})
 _MODES = {calling.value: calling for calling in CallMode}
 
 
 class Tool(Struct, frozen=True):
     """A tool that the model is offered. `name` and `namespace` are the client's names of it.
 
-    A server tool has an entry for each of its functions, all of its type.
+    A server tool has an entry for each of its functions, all of its type. `definition` is the tool as it was
+    given, `group` the namespace that it was in, without its tools.
     """
 
     type: str
     name: str
     namespace: str | UnsetType
     function: Function
+    definition: Mapping[str, Any] = {}
+    group: Mapping[str, Any] = {}
 
 
 class Toolbox:
-    """The tools that the model is offered, by the model's names of them."""
+    """The tools that the model is offered, by the model's names of them.
 
-    def __init__(
+    `functions` are these as the model is offered them, also those that were replaced. `texts` are what the
+    conversation says about its tools, by the index of the item that brings them, `search_ids` the ids of the
+    calls of searches. `catalogue` says what can be found; it is empty if nothing can.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a request and its conversation say of tools
         self,
         tools: dict[str, Tool],
         hosts: Hosts,
         notes: tuple[Note, ...] = (),
-        announced: Mapping[str, Sequence[Function]] = _NOTHING_ADDED,
+        *,
+        functions: tuple[Function, ...] = (),
+        texts: Mapping[int, str] = _NOTHING_SAID,
+        search_ids: Mapping[int, str] = _NOTHING_SAID,
+        catalogue: str = "",
     ) -> None:
         self._tools = tools
         self._hosts = hosts
-        self._announced = announced
+        self.functions = functions
+        self.texts = texts
+        self.search_ids = search_ids
+        self.catalogue = catalogue
         self.notes = notes
         self._by_type: dict[str, list[Function]] = {}
         self._by_plain_name: dict[tuple[str, str], list[str]] = {}
@@ -96,14 +147,23 @@ class Toolbox:
         """The listings of remote servers that are not in the conversation yet."""
         return tuple(listing for listing in self._hosts.listings if not listing.known)
 
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        """As the model is offered them."""
-        return tuple(tool.function for tool in self._tools.values())
-
-    def announced_by(self, item: RequestObject) -> Sequence[Function]:
-        """The functions that the conversation describes at the place of this item."""
-        return self._announced.get(item.value["id"], ())
+    def definitions(self, names: Iterable[str]) -> list[Object]:
+        """The tools of these names as a search of the server's returns them, those of a group together."""
+        shown: dict[str, Object] = {}
+        for tool in (self._tools[name] for name in names if name in self._tools):
+            hosted, inner = tool.function.hosted, dict(tool.definition)
+            if hosted is not None:
+                server = shown.setdefault(
+                    f"{hosted.type} {hosted.label}",
+                    {"type": hosted.type, "server_label": hosted.label, "allowed_tools": []},
+                )
+                server["allowed_tools"].append(hosted.action)
+            elif tool.group:
+                group = shown.setdefault(f"{NAMESPACE} {tool.namespace}", {**tool.group, "tools": []})
+                group["tools"].append(inner)
+            else:
+                shown[f"{tool.type} {tool.name}"] = inner
+        return echo([*shown.values()])
 
     def find(self, name: str) -> Tool:
         """The tool that the model called. An unknown name is treated as a function."""
@@ -153,13 +213,40 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def toolbox(tools: list[Any] | None, hosts: Hosts, items: Sequence[RequestObject] = ()) -> Toolbox:
-    """The tools of a request and of its items, with the server tools in `hosts`. Raises RequestError."""
+def toolbox(
+    tools: list[Any] | None, hosts: Hosts, items: Sequence[RequestObject] = (), context: int = 0
+) -> Toolbox:
+    """The tools of a request and of its items, with the server tools in `hosts`. Raises RequestError.
+
+    `context` is the number of tokens of the model's context, 0 if it is not known.
+    """
+    given = _read(tools, hosts)
+    added = [(entry, [*_offers(entry.tools, hosts)]) for entry in added_tools(items)]
+    leading = [offers for entry, offers in added if entry.leading and not entry.found]
+    beginning = [*given.values(), *(tool for offers in leading for tool in offers)]
+    deferral = _deferral(beginning, context)
+    places = FunctionsByPlace(tool.function for tool in map(deferral.placed, given.values()) if tool)
+    by_name, texts = dict(given), dict[int, str]()
+    for entry, offers in added:
+        placed = [tool for offer in offers if (tool := deferral.placed(offer, found=entry.found))]
+        texts[entry.index] = _add(entry, placed, places, by_name)
+    current = {function.name: function for function in places.functions}
+    return Toolbox(
+        {name: replace(tool, function=current[name]) for name, tool in by_name.items() if name in current},
+        hosts,
+        (*hosts.notes, *_notes_on(tools, deferral.searches), *deferral.notes),
+        functions=places.functions,
+        texts=texts,
+        search_ids=search_ids(items),
+        catalogue=deferral.catalogue(beginning),
+    )
+
+
+def _read(tools: list[Any] | None, hosts: Hosts) -> dict[str, Tool]:
+    """The tools of a request, and those that every request has, by the model's names of them."""
     by_name: dict[str, Tool] = {}
-    notes = [*hosts.notes]
     for index, tool in enumerate(tools or ()):
         where = object_at(tool, f"tools[{index}]")
-        notes += _notes(where)
         for offered in _offered(where, hosts):
             name = offered.function.name
             if name in by_name:
@@ -168,35 +255,129 @@ def toolbox(tools: list[Any] | None, hosts: Hosts, items: Sequence[RequestObject
     for function in hosts.defaults:
         assert function.hosted is not None
         by_name.setdefault(function.name, Tool(function.hosted.type, function.name, UNSET, function))
-    announced = {added.item: _added(added, by_name, hosts) for added in added_tools(items)}
-    return Toolbox(by_name, hosts, tuple(notes), announced)
+    return by_name
 
 
-def _added(added: AddedTools, by_name: dict[str, Tool], hosts: Hosts) -> list[Function]:
-    """Adds the tools of an item to those in `by_name`; returns those that it announces.
+def _offers(tools: Iterable[RequestObject], hosts: Hosts) -> Iterator[Tool]:
+    for tool in tools:
+        yield from _offered(tool, hosts)
 
-    Where the prompt lists no tools, it says nothing about calls, either: then it has to list these. A tool
-    that it lists already stays there.
+
+def _notes_on(tools: list[Any] | None, searches: bool) -> Iterator[Note]:
+    for index, tool in enumerate(tools or ()):
+        yield from _notes(object_at(tool, f"tools[{index}]"), searches)
+
+
+def _add(entry: AddedTools, tools: Sequence[Tool], places: FunctionsByPlace, by_name: dict[str, Tool]) -> str:
+    """Adds the tools of an item; returns what the conversation says at its place."""
+    unknown = [tool for tool in tools if places.get(tool.function.name) is None]
+    by_name.update((tool.function.name, tool) for tool in tools)
+    described = places.add([tool.function for tool in tools], leading=entry.leading)
+    if entry.found:
+        names = [tool.function.name for tool in tools]
+        names += [name for tool in entry.tools if is_remote(tool.value) for name in _of_server(tool, by_name)]
+        functions = places.find(names, leading=entry.leading)
+        return "" if entry.leading else found_text(functions)
+    later = [] if entry.leading else [tool for tool in unknown if _is_deferred(tool)]
+    texts = [describe(described, MORE)] if described else []
+    return "\n\n".join((*texts, *([catalogue_text(_entries(later), None)] if later else [])))
+
+
+def _of_server(tool: RequestObject, by_name: Mapping[str, Tool]) -> Iterator[str]:
+    """The model's names of the tools of a remote server that a search has found."""
+    label, allowed = tool.text_or_none("server_label"), tool.value.get("allowed_tools")
+    named = allowed if isinstance(allowed, list) else ()
+    for name, known in by_name.items():
+        hosted = known.function.hosted
+        if hosted is not None and hosted.label == label and hosted.action in named:
+            yield name
+
+
+def _is_deferred(tool: Tool) -> bool:
+    return tool.function.placement is Placement.SEARCH
+
+
+class _Deferral(Struct, frozen=True):
+    """Whether tools with `defer_loading` wait until they are found, with the function `search`.
+
+    If not, the model is given all of them from the beginning, and `notes` say why. `searches`: the request
+    has a search.
     """
-    announces = added.announced and bool(by_name)
-    functions = []
-    for offered in (offer for tool in added.tools for offer in _offered(tool, hosts)):
-        known = by_name.get(offered.function.name)
-        announced = announces and (known is None or known.function.announced)
-        function = replace(offered.function, announced=announced)
-        by_name[function.name] = replace(offered, function=function)
-        functions += [function] if announced else []
-    return functions
+
+    defers: bool
+    searches: bool = True
+    search: str | None = None
+    notes: tuple[Note, ...] = ()
+
+    def placed(self, tool: Tool, *, found: bool = False) -> Tool | None:
+        """The tool as the model is offered it: one that was `found` is no longer deferred."""
+        if _is_deferred(tool) and (found or not self.defers):
+            return replace(tool, function=replace(tool.function, placement=Placement.PROMPT))
+        return None if tool.function is SEARCH and not self.defers else tool
+
+    def catalogue(self, tools: Iterable[Tool]) -> str:
+        """What can be found from the beginning."""
+        entries = _entries(tool for tool in tools if self.defers and _is_deferred(tool))
+        return catalogue_text(entries, self.search) if entries else ""
+
+
+def _deferral(beginning: Sequence[Tool], context: int) -> _Deferral:
+    """What the tools at the beginning of a conversation say: later ones must not change its prompt."""
+    searches = [tool for tool in beginning if tool.type == TOOL_SEARCH]
+    name = searches[0].function.name if searches else None
+    if any(tool.function is not SEARCH for tool in searches):  # the client's own: that decides
+        return _Deferral(defers=True, search=name)
+    if not searches:
+        return _Deferral(defers=False, searches=False)
+    if not any(map(_is_deferred, beginning)):
+        return _Deferral(defers=False, notes=_nothing_to_find(searches))
+    functions = [tool.function for tool in beginning if tool.function is not SEARCH]
+    if are_few(functions, context):
+        return _Deferral(defers=False, notes=(Note("tools", _FEW),))
+    return _Deferral(defers=True, search=name)
+
+
+_FEW = (
+    "The tools are few, and short: the model is given all from the beginning, and has nothing to search for."
+)
+
+
+def _nothing_to_find(searches: Iterable[Tool]) -> tuple[Note, ...]:
+    """The note on a search of the server's without tools to search for."""
+    why = "No tool has 'defer_loading': the model is given all, and has nothing to search for."
+    return tuple(Note("tools", why) for tool in searches if tool.function is SEARCH)[:1]
+
+
+def _entries(tools: Iterable[Tool]) -> list[CatalogueEntry]:
+    """What can be found: namespaces and remote servers by their names, other functions by theirs."""
+    entries: dict[str, CatalogueEntry] = {}
+    for tool in tools:
+        function, hosted = tool.function, tool.function.hosted
+        if hosted is not None:
+            about = str(hosted.settings.get("server_description") or function.description or "")
+            entries.setdefault(f"server {hosted.server}", CatalogueEntry(hosted.server, about))
+        elif tool.group:
+            about = str(tool.group.get("description") or "")
+            entries.setdefault(f"namespace {tool.namespace}", CatalogueEntry(str(tool.namespace), about))
+        else:
+            entries[function.name] = CatalogueEntry(function.name, function.description or "")
+    return [*entries.values()]
 
 
 def requested_tools(tools: list[Any] | None, added: Mapping[str, Any] = _NOTHING_ADDED) -> dict[str, Object]:
     """The settings of tools that the server may run, by their place: of the request, and of its items."""
     placed = {**{f"tools[{index}]": tool for index, tool in enumerate(tools or ())}, **added}
     return {
-        place: tool
+        place: _settings(tool)
         for place, tool in placed.items()
         if isinstance(tool, dict) and _may_be_hosted(tool.get("type")) and client_tool(tool) is None
     }
+
+
+def _settings(tool: Object) -> Object:
+    """The settings that the server tool reads: those of remote servers may wait until they are found."""
+    hidden = ("defer_loading",) if is_remote(tool) else ()
+    return {name: value for name, value in tool.items() if name not in hidden}
 
 
 def _may_be_hosted(type_: object) -> bool:
@@ -204,17 +385,18 @@ def _may_be_hosted(type_: object) -> bool:
     return isinstance(type_, str) and type_ not in _READ
 
 
-def _notes(tool: RequestObject) -> Iterator[Note]:
-    """Notes on settings of the client's own tools that have no effect."""
+def _notes(tool: RequestObject, searches: bool) -> Iterator[Note]:
+    """Notes on settings of the client's own tools that have no effect: nothing waits without a search."""
     type_, own = tool.text("type"), client_tool(tool.value)
     if own is not None:
         yield from own.notes(tool)
     elif type_ in _READ:
         shown = further_members(tool.value, _READ[type_]) if type_ == FUNCTION else ()
-        yield from unread(tool.value, tool.where, (*_READ[type_], *shown))
+        read = [name for name in _READ[type_] if searches or name != "defer_loading"]
+        yield from unread(tool.value, tool.where, (*read, *shown))
     if type_ == NAMESPACE:
         for inner in tool.objects("tools"):
-            yield from _notes(inner)
+            yield from _notes(inner, searches)
 
 
 def _twins(first: Tool, second: Tool) -> str:
@@ -240,19 +422,30 @@ def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
         case "function" | "custom":
             yield _tool(tool, None)
         case "namespace":
-            namespace = tool.named("name")
+            tool.named("name")
             for inner in tool.objects("tools"):
-                yield _tool(inner, namespace)
+                yield _tool(inner, tool)
+        case "tool_search":
+            yield Tool(TOOL_SEARCH, SEARCH_FUNCTION, UNSET, SEARCH)
         case type_:
+            placement = _placement(tool) if is_remote(tool.value) else Placement.PROMPT
             for function in hosts.functions.get(tool.where, ()):
-                yield Tool(hosts.type_of(type_), function.name, UNSET, function)
+                placed = (
+                    function if placement is function.placement else replace(function, placement=placement)
+                )
+                yield Tool(hosts.type_of(type_), function.name, UNSET, placed)
 
 
-def _tool(tool: RequestObject, namespace: str | None) -> Tool:
-    type_ = tool.text("type")
+def _placement(tool: RequestObject) -> Placement:
+    """Where it is described: one that is deferred waits until it is found."""
+    return Placement.SEARCH if tool.flag_or_none("defer_loading") else Placement.PROMPT
+
+
+def _tool(tool: RequestObject, namespace: RequestObject | None) -> Tool:
+    type_, space = tool.text("type"), None if namespace is None else namespace.named("name")
     _refuse_wrapped(tool)
     name = tool.named("name")
-    flat, about = flat_name(namespace, name), tool.text_or_none("description")
+    flat, about = flat_name(space, name), tool.text_or_none("description")
     if type_ == CUSTOM:
         function = as_function(flat, about, _text_form(tool), tool.place("format"))
     elif type_ == FUNCTION:
@@ -264,7 +457,11 @@ def _tool(tool: RequestObject, namespace: str | None) -> Tool:
         function = Function(flat, about, schema, strict, tool.place("parameters"), more=more)
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
-    return Tool(type_, name, namespace or UNSET, function)
+    placement = _placement(tool)
+    if placement is not function.placement:
+        function = replace(function, placement=placement)
+    group = {} if namespace is None else {k: v for k, v in namespace.value.items() if k != "tools"}
+    return Tool(type_, name, space or UNSET, function, tool.value, group)
 
 
 def _refuse_wrapped(tool: RequestObject) -> None:
@@ -345,7 +542,13 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
         return ToolChoice(_MODES[choice])
     reference = object_at(choice, "tool_choice")
     if reference.text("type") != "allowed_tools":
-        return ToolChoice(CallMode.REQUIRED, _allowed(reference, tools), named=True)
+        names = _allowed(reference, tools)
+        if not any(tools.find(name).function.placement is not Placement.SEARCH for name in names):
+            message = (
+                "The model has not found it yet. Let it search, or leave out 'defer_loading' of the tool."
+            )
+            raise reference.wrong("name", message)
+        return ToolChoice(CallMode.REQUIRED, names, named=True)
     mode = reference.text_or_none("mode") or CallMode.AUTO.value
     if mode not in _MODES:
         raise reference.wrong("mode", "Use 'auto' or 'required'.")

@@ -120,6 +120,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         defaults=model.card.defaults,
         read_messages=model.read_messages,
         forced=model.card.forced,
+        context=model.card.context,
     )
 
 

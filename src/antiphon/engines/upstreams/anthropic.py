@@ -195,7 +195,7 @@ def _id(call_id: str) -> str:
 def _tools(turn: Turn) -> dict[str, Any]:
     """The tools that may be called, and how. Those that may not are left out."""
     choice = turn.tool_choice
-    tools = [tool for tool in turn.tools if choice.names is None or tool.name in choice.names]
+    tools = [tool for tool in turn.known_tools if choice.names is None or tool.name in choice.names]
     if not tools:
         return {}
     sent = [

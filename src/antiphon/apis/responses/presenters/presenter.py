@@ -16,7 +16,7 @@ from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.events import StageEvent
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.responses.tools import Toolbox
+from antiphon.apis.responses.tools import NO_TOOLS, Toolbox
 from antiphon.core import items
 from antiphon.core.items import FunctionCall, FunctionOutput, TextPart
 from antiphon.core.plain_tokens import SequenceNumbers
@@ -29,7 +29,8 @@ FAILED = "failed"
 class PresentedCall(Struct, frozen=True):
     """A call, as its presenter gets it. `include` has the request's values of `include`.
 
-    `approved`: its id is that of the request that the client has approved.
+    `approved`: its id is that of the request that the client has approved. `name` is the model's of the
+    function, `tools` are all that it is offered.
     """
 
     id: str
@@ -37,6 +38,8 @@ class PresentedCall(Struct, frozen=True):
     response_id: str
     include: frozenset[str] = frozenset()
     approved: bool = False
+    name: str = ""
+    tools: Toolbox = NO_TOOLS
 
 
 class Presenter(OpenItem):

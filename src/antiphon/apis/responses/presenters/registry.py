@@ -6,6 +6,8 @@ from types import MappingProxyType
 from antiphon.apis.responses.kinds import CORE_TYPES
 from antiphon.apis.responses.presenters.generic import GenericPresenter
 from antiphon.apis.responses.presenters.presenter import Presenter
+from antiphon.apis.responses.presenters.tool_search import SearchPresenter
+from antiphon.core.turn import TOOL_SEARCH
 
 
 class Presenters:
@@ -15,7 +17,8 @@ class Presenters:
     """
 
     def __init__(self, by_tool: Mapping[str, type[Presenter]] = MappingProxyType({})) -> None:
-        self._by_tool = by_tool
+        # The items of searches are read back with the tools.
+        self._by_tool: dict[str, type[Presenter]] = {TOOL_SEARCH: SearchPresenter, **by_tool}
         self.readers: dict[str, type[Presenter]] = {}
         """Type of an item → the presenter that reads it back."""
         presenters: tuple[type[Presenter], ...] = (GenericPresenter, *by_tool.values())
