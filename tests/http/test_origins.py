@@ -191,6 +191,8 @@ def refusal(path: str, body: bytes) -> tuple[str | None, str]:
     wire = json.loads(body)
     assert "error" in wire, f"{path} has errors of another form: say here how they are read."
     error = wire["error"]
+    if path.startswith("/api/"):  # which has no codes
+        return "host_not_allowed" if "--allow-host" in error else "origin_not_allowed", error
     if path.startswith("/v1/messages"):
         assert wire["type"] == "error"
         return error.get("details", {}).get("error_code"), error["message"]
@@ -214,6 +216,7 @@ EFFECTS = {
     "/v1/completions": {"prompt": "Hi"},
     "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"input": "Hi"},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}], "stream": False},
 }
 """Requests that generate and store something, if they are taken."""
 

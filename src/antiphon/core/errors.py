@@ -5,6 +5,7 @@
     │   ├── AuthenticationError     no key, or a wrong one                    401
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
+    │   ├── ModelInUseError         a model is to be unloaded, and answers    409
     │   ├── BodyTooLargeError       the body is over the limit                413
     │   ├── MediaTypeError          the body is not JSON                      415
     │   ├── ScopeError              the key is not for this                   403
@@ -124,6 +125,13 @@ class MethodNotAllowedError(RequestError):
     """This path does not support this method. Check the method."""
 
     status = 405
+
+
+class ModelInUseError(RequestError):
+    """Other requests use the model, so it is not unloaded. Try again when they are answered."""
+
+    status = 409
+    code = "model_in_use"
 
 
 class BodyTooLargeError(RequestError):

@@ -27,6 +27,8 @@ from antiphon.apis.files import schema as files
 from antiphon.apis.messages import batch as batches
 from antiphon.apis.messages import resource as message
 from antiphon.apis.messages import schema as messages
+from antiphon.apis.ollama import resource as ollama
+from antiphon.apis.ollama import schema as ollama_requests
 from antiphon.apis.responses import resource as response
 from antiphon.apis.responses import schema as responses
 from antiphon.apis.tokens import (
@@ -119,6 +121,9 @@ _STORE_FILES = Operation(
     answer=_list_of(vectors.VectorStoreFile, "VectorStoreFileList"), query=("filter", *PAGED)
 )
 _ITEMS = Operation(answer=_list_of(_ITEM, "ItemList"), query=PAGED)
+
+_REFUSED = Operation(ollama_requests.ModelRequest, ollama.PullStatus)
+"""What Ollama has, and is refused here."""
 
 OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions": Operation(
@@ -232,6 +237,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/messages/batches/{batch_id}": Operation(answer=batches.DeletedBatch),
     "POST /v1/messages/batches/{batch_id}/cancel": Operation(answer=batches.MessageBatch),
     "GET /v1/messages/batches/{batch_id}/results": Operation(media_type="application/x-jsonl"),
+    "POST /api/embed": Operation(ollama_requests.EmbedRequest, ollama.EmbedBody),
+    "POST /api/embeddings": Operation(ollama_requests.EmbeddingsRequest, ollama.EmbeddingBody),
+    "GET /api/tags": Operation(answer=ollama.ModelList),
+    "GET /api/ps": Operation(answer=ollama.LoadedModels),
+    "POST /api/show": Operation(ollama_requests.ModelRequest, ollama.ShownModel),
+    "GET /api/version": Operation(answer=ollama.Version),
+    "POST /api/pull": Operation(ollama_requests.ModelRequest, ollama.PullStatus, events=True),
+    "POST /api/push": _REFUSED,
+    "POST /api/create": _REFUSED,
+    "POST /api/copy": _REFUSED,
+    "DELETE /api/delete": _REFUSED,
+    "POST /api/blobs/{digest}": _REFUSED,
     "GET /v1/models": Operation(answer=ModelList, query=_BATCHES),
     "GET /v1/models/{model}": Operation(answer=ShownModel),
     "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
@@ -277,7 +294,7 @@ def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
         "info": {
             "title": "Antiphon",
             "version": __version__,
-            "description": "OpenAI's APIs, Anthropic's Messages, and vLLM's paths, for any model.",
+            "description": "OpenAI's, Anthropic's and Ollama's APIs, and paths of vLLM, for any model.",
         },
         "servers": [{"url": root or "/"}],
         "security": [{"bearer": []}, {"key": []}, {}],
@@ -333,7 +350,7 @@ def _operation(
     description: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),
         "summary": summary,
-        "tags": [path.split("/")[2] if path.startswith("/v1/") else "server"],
+        "tags": [_tag(path)],
         "parameters": [
             *(_parameter(name, "path") for name in re.findall(r"{(\w+)}", path)),
             *(_parameter(name, "query") for name in operation.query),
@@ -354,6 +371,13 @@ def _operation(
         }
         description["requestBody"] = _body("multipart/form-data", fields)
     return description
+
+
+def _tag(path: str) -> str:
+    """The group that a path is shown in."""
+    if path.startswith("/api/"):
+        return "ollama"
+    return path.split("/")[2] if path.startswith("/v1/") else "server"
 
 
 def _body(media_type: str, schema: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from antiphon.core.errors import (
     AntiphonError,
     EngineError,
     EngineNotReadyError,
+    ModelInUseError,
     NotFoundError,
     RequestError,
 )
@@ -367,6 +368,23 @@ class Models:
         served.last_used = next(self._clock)
         self._freed.set()
 
+    async def unload(self, name: str) -> None:
+        """Free the memory of the model of this name; the next request for it loads it again.
+
+        Raises NotFoundError, ModelInUseError, and RequestError if it takes no memory here.
+        """
+        self._check_ready()
+        served, _ = self._find(name)
+        async with self._changing:
+            if not served.loaded:
+                return
+            if not served.memory:
+                message = f"The model '{name}' takes no memory of this server, so it cannot be unloaded here."
+                raise RequestError(message, param="model")
+            if served.uses:
+                raise ModelInUseError
+            await served.unload()
+
     def _load_task(self, served: ServedModel) -> asyncio.Task[None]:
         """The task that loads the model."""
         if served not in self._load_tasks:
@@ -463,6 +481,7 @@ class NamedModel:
         self.writing = model.writing
         self.native_tools = model.native_tools
         self.read_messages = model.read_messages
+        self.traits = model.traits
         self.tools = model.tools
         self.limits = model.limits
         self.stopping = model.stopping
