@@ -57,6 +57,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "Describe Rome.", "output": CITY},
     {"when": "Quote it.", "output": "It has seven 【doc0†L1】."},
     {"when": "What is this?\n<image>", "output": "A red square."},
+    {"when": "<image>\nWhat is this?", "output": "A red square."},  # Ollama puts images first
     {
         "when": "weather in San Francisco",
         "output": '<tool_call>{"name": "get_weather", "arguments": {"location": "San Francisco"}}</tool_call>',
@@ -102,6 +103,8 @@ OTHERS = {
     "listed": True,
     "left": [],
 }
+
+MANAGED = {"models": ["scripted"], "tools": True, "pulled": "success"}
 
 # client, API or provider → the ways to ask, and what comes of each
 WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
@@ -149,6 +152,39 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "parse": PARSED,
         "cite": CITED,
         "others": OTHERS,
+    },
+    ("ollama-python", ""): {
+        "chat": FULL,
+        "stream": STREAMED,
+        "schema": PARSED,
+        "image": LOOKED,
+        "others": {
+            **MANAGED,
+            "loaded": "load",
+            "context": True,
+            "vectors": [2, True],
+            "refused": [404, 400, 400],
+            "async": "Hello there, friend!",
+        },
+    },
+    ("ollama-js", ""): {
+        "chat": FULL,
+        "stream": STREAMED,
+        "schema": PARSED,
+        "others": {
+            **MANAGED,
+            "running": ["scripted"],
+            "vectors": 2,
+            "version": "string",
+            "text": "Hello there, friend!",
+            "refused": 404,
+        },
+    },
+    ("langchain-ollama", ""): {
+        "invoke": FULL,
+        "stream": STREAMED,
+        "structured": PARSED,
+        "vectors": {"vectors": 2, "same": True},
     },
     ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
     ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
