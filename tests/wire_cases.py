@@ -17,6 +17,7 @@ from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
+from antiphon.apis.llama_server import ApplyTemplateRequest, TokenizeContentRequest
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
 from antiphon.apis.ollama import schema as ollama
@@ -34,7 +35,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
     "/infill": (InfillRequest,),
-    "/tokenize": (TokenizeTextRequest, TokenizeChatRequest),
+    "/tokenize": (TokenizeTextRequest, TokenizeChatRequest, TokenizeContentRequest),
+    "/apply-template": (ApplyTemplateRequest,),
     "/detokenize": (DetokenizeRequest,),
     "/v1/responses": (CreateResponse,),
     "/v1/responses/input_tokens": (CountTokens,),

@@ -259,6 +259,7 @@ NAMING: dict[str, dict[str, Any]] = {
     "/infill": {"input_prefix": "Hi", "input_suffix": "you"},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1]},
+    "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"input": "Hi"},
     "/v1/responses/input_tokens": {"input": "Hi"},
     "/v1/responses/compact": {"input": "Hi"},

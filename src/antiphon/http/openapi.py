@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from starlette.routing import BaseRoute, Route
 
 from antiphon import __version__
+from antiphon.apis import llama_server
 from antiphon.apis import vectors as wire
 from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
@@ -137,7 +138,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions/{completion_id}/messages": Operation(
         answer=_list_of(stored.StoredMessage, "StoredMessageList"), query=PAGED
     ),
-    "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
+    "POST /tokenize": Operation(
+        (TokenizeTextRequest, TokenizeChatRequest, llama_server.TokenizeContentRequest),
+        (Tokenized, llama_server.TokenizedContent),
+    ),
+    "POST /apply-template": Operation(llama_server.ApplyTemplateRequest, llama_server.AppliedTemplate),
+    "GET /props": Operation(answer=llama_server.Props, query=("model",)),
+    "GET /slots": Operation(answer=list[llama_server.Slot], query=("model", "fail_on_no_slot")),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
     "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, wire.EmbeddingList),
     "POST /v1/rerank": Operation(wire.RerankRequest, wire.Ranking | list[wire.RankedText]),
@@ -294,7 +301,7 @@ def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
         "info": {
             "title": "Antiphon",
             "version": __version__,
-            "description": "OpenAI's, Anthropic's and Ollama's APIs, and paths of vLLM, for any model.",
+            "description": "OpenAI's, Anthropic's and Ollama's APIs, and some paths of vLLM, for any model.",
         },
         "servers": [{"url": root or "/"}],
         "security": [{"bearer": []}, {"key": []}, {}],
@@ -329,8 +336,9 @@ def _summary(route: Route) -> str:
 
 
 def _types(operation: Operation) -> list[Any]:
-    given = operation.request if isinstance(operation.request, tuple) else (operation.request,)
-    return [type_ for type_ in (*given, operation.form, operation.answer) if type_ is not None]
+    given = [operation.request, operation.form, operation.answer]
+    listed = [type_ if isinstance(type_, tuple) else (type_,) for type_ in given]
+    return [type_ for types in listed for type_ in types if type_ is not None]
 
 
 def _schema(type_: Any, known: Mapping[str, Any]) -> Any:

@@ -197,6 +197,11 @@ class Models:
         """The model for requests that name none; None if there is none yet."""
         return self.default or next(self._usable(), None)
 
+    def named(self, name: str) -> str:
+        """The name, or that of the model for requests that name none. Raises EngineNotReadyError."""
+        self._check_ready()
+        return name or self.default_name() or ""
+
     def entries(self) -> list[ModelEntry]:
         """The names that the key may use, with the properties of their models. Raises EngineNotReadyError."""
         self._check_ready()
