@@ -346,6 +346,40 @@ async def test_only_an_administrator_unloads_for_others(tmp_path: Path) -> None:
             assert ("notes" in spoken) is (status == 403)
 
 
+async def test_a_model_without_memory_stays_and_is_noted() -> None:
+    async with ollama(SCRIPT) as api:
+        [note] = (await api.chat("Hi", keep_alive=0))["notes"]
+        assert (note["param"], note["message"][:16]) == ("keep_alive", "The model stays ")
+        assert "memory" in await api.refused(CHAT, {"keep_alive": 0})
+        assert (await api.post("/api/embed", {"model": "scripted", "input": "a", "keep_alive": 0}))[
+            "embeddings"
+        ]
+
+
+async def test_embedding_and_then_unloading() -> None:
+    async with ollama(ScriptedEngine(SCRIPT, memory=100)) as api:
+        for path, field in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+            await api.post(path, {"model": "scripted", field: "a", "keep_alive": 0})
+            assert (await api.get("/api/ps"))["models"] == []
+            await api.post(path, {"model": "scripted"})
+            assert len((await api.get("/api/ps"))["models"]) == 1
+
+
+async def test_the_time_for_loading_is_told() -> None:
+    class Slow(ScriptedEngine):
+        async def start(self) -> None:
+            await asyncio.sleep(0.05)
+            await super().start()
+
+    async with ollama(Slow(SCRIPT, memory=100)) as api:
+        await api.post(CHAT, {"model": "scripted", "keep_alive": 0, "stream": False})
+        cold = await api.post(CHAT, {**chat("Hi"), "stream": False})
+        warm = await api.post(CHAT, {**chat("Hi"), "stream": False})
+    assert warm["load_duration"] == 0
+    assert 50_000_000 <= cold["load_duration"] < cold["total_duration"]
+    assert cold["prompt_eval_duration"] < cold["load_duration"]
+
+
 # Vectors
 
 

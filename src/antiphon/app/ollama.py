@@ -66,6 +66,7 @@ _LATEST = ":latest"
 _FOREVER = "9999-12-31T00:00:00Z"
 _SECOND = 1_000_000_000
 _TASKS = {Task.GENERATE: "completion", Task.EMBED: "embedding"}
+NO_VECTOR: Sequence[float] = ()
 NO_VECTORS = Embeddings((), 0)
 _ONLY_ADMIN = "Only a key with the scope 'admin' may unload a model of this server."
 
@@ -74,43 +75,41 @@ async def chat(app: App, request: ChatRequest, owner: str, header_id: str | None
     """Answer a conversation. Raises RequestError."""
     if not request.messages:
         return await _managed(app, request, chat_line)
-    model, loading = await _loaded(app, request.model)
+    model = await app.models.model(known_name(app, request.model))
     defaults = await chats.defaults(app, model, with_tools(request), owner)
     accepted = await app.large.run_on_items(request.messages, lambda: accept_chat(request, owner, defaults))
-    return await _answer(app, request, model, accepted, _Answering(chat_line, loading, header_id))
+    return await _answer(app, request, model, accepted, chat_line, header_id)
 
 
 async def generate(app: App, request: GenerateRequest, owner: str, header_id: str | None) -> Driver:
     """Answer a prompt, go on with it, or fill a gap. Raises RequestError."""
     if not (request.prompt or request.suffix or request.images):
         return await _managed(app, request, generate_line)
-    model, loading = await _loaded(app, request.model)
+    model = await app.models.model(known_name(app, request.model))
     accepted = accept_prompt(request, owner, ServerDefaults(app.presentation(model)))
-    return await _answer(app, request, model, accepted, _Answering(generate_line, loading, header_id))
+    return await _answer(app, request, model, accepted, generate_line, header_id)
 
 
-class _Answering(msgspec.Struct, frozen=True):
-    """How an answer is made: its kind of lines, the nanoseconds that loading took, and the client's id."""
-
-    line: Callable[..., Line]
-    loading: int
-    header_id: str | None
-
-
-async def _answer(
-    app: App, request: AnswerRequest, model: Model, accepted: Accepted, answering: _Answering
+async def _answer(  # noqa: PLR0913, PLR0917 - what an answer is made of
+    app: App,
+    request: AnswerRequest,
+    model: Model,
+    accepted: Accepted,
+    line: Callable[..., Line],
+    header_id: str | None,
 ) -> Driver:
+    """The driver of an answer in lines of this kind. Raises RequestError."""
     turn, presentation = accepted.turn, accepted.presentation
     notes = [*presentation.notes, *app.notes_on_forced(model, turn)]
     name, leaves = known_name(app, request.model), unloads(request.keep_alive)
-    if leaves and not _may_unload(app):
+    if leaves and (why := _why_it_stays(app, name)):
         leaves = False
-        notes.append(Note("keep_alive", f"The model stays loaded. {_ONLY_ADMIN}"))
+        notes.append(Note("keep_alive", f"The model stays loaded. {why}"))
     app.log_notes(notes)
-    observed().answer = answer = answer_id(PREFIX, request.request_id, answering.header_id)
+    observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
     shown = replace(presentation, notes=(*notes,))
-    lines = Lines(envelope, shown, answering.line, _clock(answering.loading))
+    lines = Lines(envelope, shown, line, _clock())
     projection: Projection = (LineStream if request.stream else LineBuilder)(envelope, lines)
     source: Source = AnswerSource([await app.attached(model, turn)], model)
     if leaves:
@@ -152,20 +151,19 @@ async def _managed(app: App, request: AnswerRequest, line: Callable[..., Line]) 
             raise ScopeError(_ONLY_ADMIN)
         await app.models.unload(name)
     else:
-        await _loaded(app, request.model)
+        await _load(app, name)
     notes = notes_on(request)
     app.log_notes(notes)
     envelope = Envelope("", request.model, int(time()))
-    lines = Lines(envelope, PresentationOptions(notes=notes), line, _clock(0))
+    lines = Lines(envelope, PresentationOptions(notes=notes), line, _clock())
     return app.driver(_NoAnswer(), ManagedLine(lines, "unload" if leaves else "load"))
 
 
-async def _loaded(app: App, name: str) -> tuple[Model, int]:
-    """The model of that name, loaded, and the nanoseconds that it took. Raises RequestError, EngineError."""
-    begun = perf_counter()
-    model = await app.models.model(known_name(app, name))
+async def _load(app: App, name: str) -> None:
+    """Have the model of that name loaded. Raises RequestError, EngineError."""
+    model = await app.models.model(name)
     async with model.in_use():
-        return model, int((perf_counter() - begun) * _SECOND)
+        pass
 
 
 def known_name(app: App, name: str) -> str:
@@ -178,6 +176,13 @@ def _may_unload(app: App) -> bool:
     return not app.keys.guarded or "admin" in observed().account.permissions.scopes
 
 
+def _why_it_stays(app: App, name: str) -> str:
+    """Why a model cannot be unloaded after a request; empty if it can."""
+    if not _may_unload(app):
+        return _ONLY_ADMIN
+    return "" if _served(app, app.models.entry(name)).memory else "It takes no memory of this server."
+
+
 async def _unload_unused(app: App, name: str) -> None:
     """Unload a model that can be unloaded now."""
     try:
@@ -186,15 +191,15 @@ async def _unload_unused(app: App, name: str) -> None:
         app.log.info("not unloaded", model=name, why=error.message)
 
 
-def _clock(loading: int) -> Callable[[], Durations]:
-    """A function that tells how long the answer took so far. `loading` are nanoseconds."""
+def _clock() -> Callable[[], Durations]:
+    """A function that tells how long the answer to this request took so far."""
     observation = observed()
 
     def durations() -> Durations:
-        now = perf_counter()
+        now, begun = perf_counter(), observation.started + observation.loading
         first = now if observation.first is None else observation.first
-        whole, reading = _nanoseconds(now - observation.started), _nanoseconds(first - observation.started)
-        return Durations(whole, loading, max(0, reading - loading), _nanoseconds(now - first))
+        seconds = (now - observation.started, observation.loading, max(0, first - begun), now - first)
+        return Durations(*map(_nanoseconds, seconds))
 
     return durations
 
@@ -210,28 +215,32 @@ async def embed(app: App, request: EmbedRequest) -> bytes:
     """The vectors of texts. Raises RequestError, EngineError."""
     texts = [request.input] if isinstance(request.input, str) else request.input or []
     truncate = True if request.truncate is None else request.truncate
-    _, loading = await _loaded(app, request.model)
-    vectors = NO_VECTORS
-    if texts not in ([], [""]):  # then the model is only loaded
+    name, vectors = known_name(app, request.model), NO_VECTORS
+    if texts in ([], [""]):
+        await _load(app, name)
+    else:
         asked = VectorRequest(
-            model=known_name(app, request.model),
+            model=name,
             input=[*texts],
             dimensions=request.dimensions,
             truncate=truncate,
         )
         vectors = await embedded(app, asked)
     await _keep(app, request)
-    elapsed = _nanoseconds(perf_counter() - observed().started)
-    body = EmbedBody(request.model, vectors.vectors, elapsed, loading, vectors.tokens)
+    taken = _clock()()
+    body = EmbedBody(
+        request.model, vectors.vectors, taken.total_duration, taken.load_duration, vectors.tokens
+    )
     return await app.large.run(lambda: msgspec.json.encode(body))
 
 
 async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
     """The vector of a text, in the older form. Raises RequestError, EngineError."""
-    await _loaded(app, request.model)
-    vector: Sequence[float] = ()
-    if request.prompt:  # else the model is only loaded
-        asked = VectorRequest(model=known_name(app, request.model), input=request.prompt, truncate=True)
+    name, vector = known_name(app, request.model), NO_VECTOR
+    if not request.prompt:
+        await _load(app, name)
+    else:
+        asked = VectorRequest(model=name, input=request.prompt, truncate=True)
         with naming({"input": "prompt"}):
             vector = (await embedded(app, asked)).vectors[0]
     await _keep(app, request)
@@ -241,11 +250,12 @@ async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
 async def _keep(app: App, request: EmbedRequest | EmbeddingsRequest) -> None:
     """Unload the model if the request says so; log what of it has no effect. Raises RequestError."""
     app.log_notes(notes_on(request))
+    name = known_name(app, request.model)
     if unloads(request.keep_alive):
-        if _may_unload(app):
-            await _unload_unused(app, known_name(app, request.model))
+        if why := _why_it_stays(app, name):
+            app.log.info("not unloaded", model=name, why=why)
         else:
-            app.log.info("not unloaded", model=request.model, why=_ONLY_ADMIN)
+            await _unload_unused(app, name)
 
 
 # Models

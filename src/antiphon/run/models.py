@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
+from time import perf_counter
 from typing import Any
 
 import structlog
@@ -335,9 +336,11 @@ class Models:
         if served.loaded and not (self._load_tasks or served.hold_timers):
             served.uses += 1  # the common case: no waiting
             return
+        begun = perf_counter()
         try:
             async with asyncio.timeout(self._load_seconds):
                 await self._take(served)
+            observed().loading += perf_counter() - begun
         except TimeoutError as error:
             message = "The model could not be loaded in time, because others are used. Try again."
             raise EngineNotReadyError(message) from error
