@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.apis.fields import ALIASES
+from antiphon.apis.ollama import schema
 from antiphon.core.limits import DEFAULTS
 from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine, Options
@@ -224,6 +226,23 @@ async def ask(
 )
 async def test_a_client_understands_the_answer(client: str, api: str, way: str, tmp_path: Path) -> None:
     assert await run(client, *filter(None, (api, way)), home=tmp_path) == WAYS[client, api][way]
+
+
+async def test_every_parameter_that_ollama_knows_has_its_place(tmp_path: Path) -> None:
+    """Each acts, is noted, or is refused: a newer package with another one fails here."""
+    told = await run("ollama-python", "fields", home=tmp_path)
+    options = {*schema.ChatRequest.__struct_fields__, *ALIASES}
+    kinds = {
+        "ChatRequest": schema.ChatRequest,
+        "GenerateRequest": schema.GenerateRequest,
+        "EmbedRequest": schema.EmbedRequest,
+        "EmbeddingsRequest": schema.EmbeddingsRequest,
+        "Message": schema.RequestMessage,
+        "ToolCall": schema.ToolCall,
+    }
+    for name, kind in kinds.items():
+        assert {*told[name]} - {*kind.__struct_fields__, "options"} == set(), name
+    assert {*told["Options"]} - options == set()
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ async def test_requests_per_minute(tmp_path: Path) -> None:
         models = await client.get("/v1/models")
         message = {"max_tokens": 9, **HELLO}
         messages = await client.post("/v1/messages", json=message)
+        ollama = await client.post("/api/chat", json=HELLO)
 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["1", "0", "0"]
@@ -210,6 +211,8 @@ async def test_requests_per_minute(tmp_path: Path) -> None:
     assert messages.json()["error"]["type"] == "rate_limit_error"
     assert messages.headers["anthropic-ratelimit-requests-remaining"] == "0"
     assert "retry-after" in messages.headers
+    assert list(ollama.json()) == ["error"]
+    assert (ollama.status_code, ollama.headers["x-ratelimit-remaining-requests"]) == (429, "0")
 
 
 async def test_tokens_per_minute_are_reserved_and_settled(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ async def test_a_raw_prompt_is_read_as_it_is() -> None:
     [
         ({"template": "{{ .Prompt }}"}, "'template'"),
         ({"context": [1, 2]}, "'context'"),
+        ({"width": 512}, "'width'"),
         ({"raw": True, "system": "a"}, "'system'"),
         ({"raw": True, "images": ["aGk="]}, "'images'"),
         ({"raw": True, "think": True}, "'think'"),

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from ollama import AsyncClient, Client, ResponseError
+from ollama import AsyncClient, Client, ResponseError, _types
 from pydantic import BaseModel
 
 URL, MODEL, WAY = sys.argv[1:]
@@ -79,6 +79,13 @@ def image() -> Fact:
     return {"text": client.generate(MODEL, "What is this?", images=[RED]).response}
 
 
+def fields() -> Fact:
+    """The parameters that the package knows of each request."""
+    kinds = (_types.ChatRequest, _types.GenerateRequest, _types.EmbedRequest, _types.EmbeddingsRequest)
+    known = {kind.__name__: sorted(kind.model_fields) for kind in (*kinds, _types.Options, _types.Message)}
+    return known | {"ToolCall": sorted(_types.Message.ToolCall.model_fields)}
+
+
 def others() -> Fact:
     shown, [running] = client.show(MODEL), client.ps().models
     refused = []
@@ -107,4 +114,15 @@ def others() -> Fact:
     }
 
 
-print(json.dumps({"chat": chat, "stream": stream, "schema": schema, "image": image, "others": others}[WAY]()))
+print(
+    json.dumps(
+        {
+            "chat": chat,
+            "stream": stream,
+            "schema": schema,
+            "image": image,
+            "fields": fields,
+            "others": others,
+        }[WAY]()
+    )
+)

@@ -36,6 +36,7 @@ NOTED: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "template": "Ollama's templates are not those of other servers: the model's own is used. Leave it out.",
     "context": "Send the earlier messages to /api/chat.",
+    **dict.fromkeys(("width", "height", "steps"), "Images are not made here; models may see them."),
 }
 """Parameter → the remedy."""
 _IN_TEMPLATES = ("system", "images", "think")

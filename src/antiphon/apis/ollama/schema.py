@@ -109,6 +109,9 @@ class GenerateRequest(AnswerRequest, kw_only=True):
     # Refused: see `accept.REFUSED`
     template: Any = None
     context: Any = None
+    width: Any = None
+    height: Any = None
+    steps: Any = None
 
 
 class EmbedRequest(Struct, kw_only=True):
