@@ -12,6 +12,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.model_tables import KeepLoaded
 from antiphon.run.models import Models
+from tests.acting import ActingTool
 from tests.http.ollama_api import CHAT, GENERATE, chat, ollama
 from tests.media import encoded, png
 from tests.server import served_model
@@ -86,6 +87,16 @@ async def test_calls_without_ids_get_their_results_by_name_and_order() -> None:
         places = [api.prompt.find(text) for text in ("first", "second", "third")]
     assert -1 not in places
     assert places == sorted(places)
+
+
+async def test_tools_of_the_server_are_run_and_not_shown() -> None:
+    call = '<tool_call>\n{"name": "python", "arguments": {"code": "6*7"}}\n</tool_call>'
+    script = [{"when": "<tool_response>", "output": "It is 42."}, {"output": f"Let me see.{call}"}]
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    async with ollama(script, tools=[ActingTool()]) as api:
+        answer = await api.chat("Hi", tools=tools)
+    assert answer["message"] == {"role": "assistant", "content": "Let me see.\n\nIt is 42."}
+    assert len(answer["generations"]) == 2
 
 
 async def test_a_last_message_of_the_assistant_is_continued() -> None:
