@@ -509,6 +509,7 @@ def many_items_within_limits(server: Server) -> Answers:
         + server.posts("/v1/responses", respond(parts))
         + server.posts("/v1/messages", message)
         + server.posts("/v1/messages/count_tokens", message)
+        + server.posts("/api/chat", message)
         + server.posts("/v1/responses/compact", respond(items))
     )
 

@@ -18,8 +18,10 @@ from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.decisions.schema import CreateDecision
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
+from antiphon.apis.llama_server import ApplyTemplateRequest, TokenizeContentRequest
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
+from antiphon.apis.ollama import schema as ollama
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.systemone.schema import SystemOneBody
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
@@ -35,7 +37,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
     "/infill": (InfillRequest,),
-    "/tokenize": (TokenizeTextRequest, TokenizeChatRequest),
+    "/tokenize": (TokenizeTextRequest, TokenizeChatRequest, TokenizeContentRequest),
+    "/apply-template": (ApplyTemplateRequest,),
     "/detokenize": (DetokenizeRequest,),
     "/v1/responses": (CreateResponse,),
     "/v1/responses/input_tokens": (CountTokens,),
@@ -43,6 +46,15 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/messages": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
     "/v1/messages/batches": (CreateMessageBatch,),
+    "/api/chat": (ollama.ChatRequest,),
+    "/api/generate": (ollama.GenerateRequest,),
+    "/api/embed": (ollama.EmbedRequest,),
+    "/api/embeddings": (ollama.EmbeddingsRequest,),
+    "/api/show": (ollama.ModelRequest,),
+    "/api/pull": (ollama.ModelRequest,),
+    "/api/push": (ollama.ModelRequest,),
+    "/api/create": (ollama.ModelRequest,),
+    "/api/copy": (ollama.ModelRequest,),
     "/v1/conversations": (CreateConversation,),
     "/v1/conversations/conv_1": (UpdateConversation,),
     "/v1/conversations/conv_1/items": (CreateItems,),
@@ -162,6 +174,7 @@ ANYTHING: list[Any] = [
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Hi"}},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
     {"type": "thinking", "thinking": "Well", "signature": "x"},
+    {"function": {"name": "f", "arguments": {}}},
     {"required": True, "prefixItems": True, "enum": 1, "$ref": "#"},
 ]
 """Values that the wire types do not describe: items, tools, formats, and an invalid schema."""

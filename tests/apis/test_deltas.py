@@ -20,6 +20,9 @@ from antiphon.apis.envelope import Envelope, PresentationOptions, RenderedPrompt
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.apis.ollama.answer import LineBuilder
+from antiphon.apis.ollama.lines import chat_line, generate_line
+from antiphon.apis.ollama.stream import LineStream
 from antiphon.apis.responses.accept import ResponseContext, accept
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
@@ -35,6 +38,7 @@ from antiphon.dialects.registry import find
 from antiphon.run.drive import Client, Driver, Journal, Projection
 from antiphon.run.endings import Ending
 from antiphon.run.generation import GenerationRun, Interceptors
+from tests.apis.ollama.support import lines
 from tests.run.support import PROMPT, STOP, Speaker, request
 from tests.search import examples
 
@@ -94,6 +98,11 @@ PROJECTIONS: dict[str, Callable[[], Projection]] = {
         ENVELOPE, LAYOUT, PresentationOptions(token_ids=True, logprobs=1)
     ),
     "infill, whole": lambda: InfillBuilder(ENVELOPE, None),
+    "ollama": lambda: LineStream(ENVELOPE, lines(chat_line)),
+    "ollama, log probabilities": lambda: LineStream(
+        ENVELOPE, lines(generate_line, PresentationOptions(logprobs=1))
+    ),
+    "ollama, whole": lambda: LineBuilder(ENVELOPE, lines(chat_line, PresentationOptions(logprobs=1))),
     "messages, whole": lambda: MessageBuilder(ENVELOPE, Presentation(thinking=ThinkingShown.ALL), str),
 }
 

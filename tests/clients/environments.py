@@ -146,10 +146,13 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("instructor", "instructor==1.17.0"),
         Python("anthropic-python", "anthropic==2.12.0"),
         Python("anthropic-python-0", "anthropic==0.125.0"),
+        Python("ollama-python", "ollama==0.6.3"),
+        Python("langchain-ollama", "langchain-ollama==1.1.0"),
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Python("typesafe-sdk", "typesafe-sdk[zstd]==0.7.5"),
         Python("jevcompat", "jevcompat==0.1.1", "typesafe-sdk==0.7.5"),
         Node("openai-js", "openai@7.55.0"),
+        Node("ollama-js", "ollama@0.6.4"),
         Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),
         Node(
             "ai-sdk",

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.apis.fields import ALIASES
+from antiphon.apis.ollama import schema
 from antiphon.core.limits import DEFAULTS
 from antiphon.engines.engine import Engine
 from antiphon.engines.llama_cpp import LlamaCppEngine, Options
@@ -57,6 +59,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "Describe Rome.", "output": CITY},
     {"when": "Quote it.", "output": "It has seven 【doc0†L1】."},
     {"when": "What is this?\n<image>", "output": "A red square."},
+    {"when": "<image>\nWhat is this?", "output": "A red square."},  # Ollama puts images first
     {
         "when": "weather in San Francisco",
         "output": '<tool_call>{"name": "get_weather", "arguments": {"location": "San Francisco"}}</tool_call>',
@@ -102,6 +105,8 @@ OTHERS = {
     "listed": True,
     "left": [],
 }
+
+MANAGED = {"models": ["scripted"], "tools": True, "pulled": "success"}
 
 # client, API or provider → the ways to ask, and what comes of each
 WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
@@ -150,6 +155,39 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "cite": CITED,
         "others": OTHERS,
     },
+    ("ollama-python", ""): {
+        "chat": FULL,
+        "stream": STREAMED,
+        "schema": PARSED,
+        "image": LOOKED,
+        "others": {
+            **MANAGED,
+            "loaded": "load",
+            "context": True,
+            "vectors": [2, True],
+            "refused": [404, 400, 400],
+            "async": "Hello there, friend!",
+        },
+    },
+    ("ollama-js", ""): {
+        "chat": FULL,
+        "stream": STREAMED,
+        "schema": PARSED,
+        "others": {
+            **MANAGED,
+            "running": ["scripted"],
+            "vectors": 2,
+            "version": "string",
+            "text": "Hello there, friend!",
+            "refused": 404,
+        },
+    },
+    ("langchain-ollama", ""): {
+        "invoke": FULL,
+        "stream": STREAMED,
+        "structured": PARSED,
+        "vectors": {"vectors": 2, "same": True},
+    },
     ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
     ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
     ("ai-sdk", "openai-compatible"): {
@@ -188,6 +226,23 @@ async def ask(
 )
 async def test_a_client_understands_the_answer(client: str, api: str, way: str, tmp_path: Path) -> None:
     assert await run(client, *filter(None, (api, way)), home=tmp_path) == WAYS[client, api][way]
+
+
+async def test_every_parameter_that_ollama_knows_has_its_place(tmp_path: Path) -> None:
+    """Each acts, is noted, or is refused: a newer package with another one fails here."""
+    told = await run("ollama-python", "fields", home=tmp_path)
+    options = {*schema.ChatRequest.__struct_fields__, *ALIASES}
+    kinds = {
+        "ChatRequest": schema.ChatRequest,
+        "GenerateRequest": schema.GenerateRequest,
+        "EmbedRequest": schema.EmbedRequest,
+        "EmbeddingsRequest": schema.EmbeddingsRequest,
+        "Message": schema.RequestMessage,
+        "ToolCall": schema.ToolCall,
+    }
+    for name, kind in kinds.items():
+        assert {*told[name]} - {*kind.__struct_fields__, "options"} == set(), name
+    assert {*told["Options"]} - options == set()
 
 
 @pytest.mark.parametrize(

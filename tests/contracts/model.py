@@ -139,6 +139,11 @@ class ModelContract:
         assert output.reason is FinishReason.STOP
         assert len({call.call_id for call in output.calls}) == 2
 
+    async def test_it_tells_what_else_is_known_of_it(self, here: Served) -> None:
+        traits = here.model.traits
+        assert traits.calls
+        assert bool(traits.family) is traits.reasons  # both are known of its dialect, if it has one
+
     async def test_what_was_used_is_counted(self, here: Served) -> None:
         heard = await answered(turn("hello"), here.model)
         usage = check(heard.events).usage

@@ -50,6 +50,13 @@ async def client(server: Running) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
+async def test_it_is_recognised_though_it_has_paths_of_others(behind: Running) -> None:
+    engine = UpstreamEngine(Options(behind.url))
+    await engine.start()
+    assert engine.card.capabilities.chat
+    await engine.stop()
+
+
 async def test_state_is_kept_here(client: AsyncOpenAI, behind: Running) -> None:
     first = await client.responses.create(model="scripted", input="I am Ada.")
     second = await client.responses.create(

@@ -233,7 +233,7 @@ async def test_a_text_and_its_tokens(api: ChatApi) -> None:
     assert "".join(told["token_strs"]) == text
     assert told["max_model_len"] == 32768
     back = await api.post("/detokenize", {"model": "scripted", "tokens": told["tokens"]})
-    assert back == {"prompt": text}
+    assert back == {"prompt": text, "content": text}
 
 
 async def test_a_conversation_and_its_tokens(api: ChatApi) -> None:

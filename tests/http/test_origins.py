@@ -195,6 +195,8 @@ def refusal(path: str, body: bytes) -> tuple[str | None, str]:
         assert wire["detail"] == {"error_type": error["type"], "message": error["message"]}
         host = "--allow-host" in error["message"]  # its codes are statuses
         return "host_not_allowed" if host else "origin_not_allowed", error["message"]
+    if path.startswith("/api/"):  # which has no codes
+        return "host_not_allowed" if "--allow-host" in error else "origin_not_allowed", error
     if path.startswith("/v1/messages"):
         assert wire["type"] == "error"
         return error.get("details", {}).get("error_code"), error["message"]
@@ -218,6 +220,7 @@ EFFECTS = {
     "/v1/completions": {"prompt": "Hi"},
     "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"input": "Hi"},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}], "stream": False},
 }
 """Requests that generate and store something, if they are taken."""
 

@@ -225,6 +225,8 @@ async def test_a_server_without_a_default_wants_a_model() -> None:
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as http,
     ):
         for path, body in ANSWERS.items():
+            if path == "/detokenize":  # it is llama-server's, too, whose clients name none
+                continue
             missing = await http.post(path, json=body)
             assert (missing.status_code, missing.json()["error"]["param"]) == (400, "model")
             assert (await http.post(path, json=body | {"model": ""})).status_code == 200

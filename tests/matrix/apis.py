@@ -13,6 +13,7 @@ from msgspec import Struct
 from antiphon.apis.envelope import PresentationOptions
 from tests.apis.chat.support import collected
 from tests.apis.messages.support import ANTHROPIC, check_stream
+from tests.apis.ollama.support import folded, read, timeless
 from tests.contracts.dialect import TOOLS
 from tests.http.api import check_body
 from tests.http.api import check_stream as check_response
@@ -27,7 +28,7 @@ from tests.matrix.case import (
     Case,
     Json,
 )
-from tests.matrix.history import Turn, history_of
+from tests.matrix.history import CALLS, Turn, history_of
 from tests.openai_schema import validate
 from tests.response_invariants import read_events, read_sse
 
@@ -400,4 +401,58 @@ class _Messages:
         return body["error"]["message"] or None
 
 
-APIS: Mapping[str, Api] = {api.name: api for api in (_Chat(), _Responses(), _Messages())}
+class _Ollama:
+    name, path = "ollama", "/api/chat"
+    refuses: frozenset[str] = frozenset()
+
+    def body(self, case: Case) -> Json | None:
+        if case.offers and (case.choice not in ("absent", "auto") or case.parallel is False or case.custom):
+            return None
+        formats = {"schema": FORMAT_SCHEMA, "object": "json"}
+        return _sampling(case) | _given(
+            messages=[message for turn in history_of(case) for message in self._messages(turn)],
+            tools=self._tools(case) if case.offers else None,
+            format=formats.get(case.format or ""),
+            think=case.effort or case.reasoning,  # it is one of both
+            logprobs=None if case.logprobs is None else True,
+            top_logprobs=case.logprobs,
+            options=_given(stop=case.stop and [case.stop], num_predict=case.limit),
+            stream=False,
+        )
+
+    def _tools(self, case: Case) -> list[Json]:
+        functions = [_given(name=name, parameters=_schema(name, case), strict=case.strict) for name in TOOLS]
+        return [{"type": "function", "function": each} for each in functions]
+
+    def _messages(self, turn: Turn) -> list[Json]:
+        """Without ids: results have the names of functions."""
+        calls = [{"function": {"name": name, "arguments": arguments}} for _, name, arguments in turn.calls]
+        names = {id_: name for id_, name, _ in (*CALLS, *turn.calls)}
+        asked = [{"role": "assistant", "tool_calls": calls}] if calls else []
+        results = [{"role": "tool", "tool_name": names[id_], "content": text} for id_, text in turn.results]
+        return asked + results + ([{"role": "user", "content": turn.text}] if turn.text else [])
+
+    def full(self, body: Json) -> Json:
+        found = timeless(body)
+        return {**found, "logprobs": found.get("logprobs") or None}
+
+    def folded(self, content: bytes) -> Json:
+        return self.full(folded(read(content)))
+
+    def answers(self, found: Json, case: Case) -> list[Answer]:
+        message = found["message"]
+        calls = tuple(
+            Call(call["function"]["name"], json.dumps(call["function"]["arguments"]))
+            for call in message.get("tool_calls", ())
+        )
+        finish = "tool_calls" if calls and found["done_reason"] == "stop" else found["done_reason"]
+        closed = any(note["param"] == "num_predict" for note in found.get("notes", ()))
+        unmet = (*found.get("unmet", ()),)
+        return [Answer(message["content"], message.get("thinking"), calls, finish, unmet, closed)]
+
+    def refused(self, body: Json) -> str | None:
+        """The message names it: there is no field for it."""
+        return body["error"] or None
+
+
+APIS: Mapping[str, Api] = {api.name: api for api in (_Chat(), _Responses(), _Messages(), _Ollama())}

@@ -1,8 +1,12 @@
-"""Prompts as tokens: /tokenize, /detokenize and /v1/chat/completions/render, in vLLM's shapes."""
+"""Prompts as tokens: /tokenize, /detokenize and /v1/chat/completions/render, in vLLM's shapes.
+
+A text that is called `content` is llama-server's.
+"""
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.chat.schema import ChatRequest
+from antiphon.apis.llama_server import TokenizeContentRequest
 from antiphon.apis.request import Count
 from antiphon.apis.wire import decode
 
@@ -30,17 +34,18 @@ class Tokenized(Struct):
     token_strs: list[str] | UnsetType | None = None
 
 
-class DetokenizeRequest(Struct):
-    """POST /detokenize."""
+class DetokenizeRequest(Struct, kw_only=True):
+    """POST /detokenize. Clients of llama-server name no model."""
 
-    model: str
+    model: str = ""
     tokens: list[Count]
 
 
 class Detokenized(Struct):
-    """The text of tokens."""
+    """The text of tokens, by the names of vLLM and llama-server."""
 
     prompt: str
+    content: str
 
 
 class Rendered(Struct, tag_field="object", tag="chat.completion.render"):
@@ -54,11 +59,18 @@ class Rendered(Struct, tag_field="object", tag="chat.completion.render"):
 
 
 class _RequestType(Struct):
-    """Distinguishes the two requests of /tokenize."""
+    """Distinguishes the requests of /tokenize."""
 
     messages: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
 
 
-def tokenize_type(body: bytes) -> type[TokenizeTextRequest] | type[TokenizeChatRequest]:
+TokenizeType = type[TokenizeTextRequest] | type[TokenizeChatRequest] | type[TokenizeContentRequest]
+
+
+def tokenize_type(body: bytes) -> TokenizeType:
     """The type of a request to /tokenize. Raises RequestError."""
-    return TokenizeTextRequest if decode(body, _RequestType).messages is UNSET else TokenizeChatRequest
+    given = decode(body, _RequestType)
+    if given.messages is not UNSET:
+        return TokenizeChatRequest
+    return TokenizeTextRequest if given.content is UNSET else TokenizeContentRequest

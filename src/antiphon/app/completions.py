@@ -82,4 +82,6 @@ async def tokenize(app: App, request: TokenizeTextRequest | TokenizeChatRequest,
 
 async def detokenize(app: App, request: DetokenizeRequest) -> Detokenized:
     """The text of tokens. Raises RequestError."""
-    return Detokenized(await (await app.models.model(request.model)).detokenize(request.tokens))
+    model = await app.models.model(app.models.named(request.model))
+    text = await model.detokenize(request.tokens)
+    return Detokenized(text, text)

@@ -34,17 +34,22 @@ PAUSE = 16
 
 async def embeddings(app: App, request: EmbeddingsRequest) -> bytes:
     """The body with the vectors of texts. Raises RequestError, EngineError."""
-    embedding_request = accept_inputs(request, app.limits)
-    model = await app.models.model(request.model)
-    result = await _charged_to_account(
-        tokens_in(embedding_request.inputs), "input", lambda: model.embed(embedding_request)
-    )
+    result = await embedded(app, request)
     pieces: list[bytes] = []
     for piece in embeddings_body(request.model, result, request.encoding_format):
         pieces.append(piece)
         if len(pieces) % PAUSE == 0:
             await asyncio.sleep(0)
     return b"".join(pieces)
+
+
+async def embedded(app: App, request: EmbeddingsRequest) -> Embeddings:
+    """The vectors of texts. Raises RequestError, EngineError."""
+    embedding_request = accept_inputs(request, app.limits)
+    model = await app.models.model(request.model)
+    return await _charged_to_account(
+        tokens_in(embedding_request.inputs), "input", lambda: model.embed(embedding_request)
+    )
 
 
 async def ranking(app: App, request: RerankRequest) -> bytes:

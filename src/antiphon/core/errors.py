@@ -6,6 +6,7 @@
     │   ├── NotFoundError           no such model, response or path           404
     │   ├── MethodNotAllowedError   the path exists, the method does not      405
     │   ├── MalformedBodyError      the body is no JSON                       400
+    │   ├── ModelInUseError         a model is to be unloaded, and answers    409
     │   ├── BodyTooLargeError       the body is over the limit                413
     │   ├── MediaTypeError          the body is not JSON                      415
     │   ├── ScopeError              the key is not for this                   403
@@ -130,6 +131,13 @@ class MethodNotAllowedError(RequestError):
 
 class MalformedBodyError(RequestError):
     """The request body is not valid JSON. Send a JSON object."""
+
+
+class ModelInUseError(RequestError):
+    """Other requests use the model, so it is not unloaded. Try again when they are answered."""
+
+    status = 409
+    code = "model_in_use"
 
 
 class BodyTooLargeError(RequestError):

@@ -105,6 +105,8 @@ class Observation(Struct):
     dialect: str | None = None
     first: float | None = None
     """The time of the first event of the answer."""
+    loading: float = 0.0
+    """The seconds that it waited for its model to be loaded."""
     generations: list[ObservedGeneration] = []
     read: int = 0
     """Tokens of texts that were embedded, ranked or decided on."""

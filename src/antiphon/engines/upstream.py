@@ -100,8 +100,8 @@ KINDS: Mapping[str, Recognise] = {
 }
 """How servers are recognised, in this order.
 
-Other servers have Ollama's endpoints, too, TabbyAPI has llama-server's `/props`, and a server that takes
-prompts does not get conversations.
+Other servers have Ollama's endpoints, too, TabbyAPI has llama-server's `/props`, Antiphon has both, and a
+server that takes prompts does not get conversations.
 """
 
 
@@ -708,6 +708,9 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
     """The server at the URL. Raises EngineError if it cannot be reached, or is of no known kind."""
     answers = await _probe(options, client)
     kind = options.upstream_kind
+    models = chat.models_of(answers).values()
+    if not kind and any(completions.is_owned_by(model, completions.ANTIPHON) for model in models):
+        answers = {path: answer for path, answer in answers.items() if path == MODELS}
     settings = UpstreamSettings(
         kind, options.upstream_model, options.context, options.parallel, options.tokenizer
     )

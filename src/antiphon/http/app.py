@@ -29,6 +29,10 @@ from antiphon.apis.decisions.schema import CreateDecision, DecisionBody
 from antiphon.apis.files.schema import CompleteUpload, CreateUpload
 from antiphon.apis.messages.api import MESSAGES
 from antiphon.apis.messages.schema import CreateMessage
+from antiphon.apis.ollama.api import OLLAMA
+from antiphon.apis.ollama.resource import ChatLine, GenerateLine
+from antiphon.apis.ollama.schema import ChatRequest as OllamaChatRequest
+from antiphon.apis.ollama.schema import GenerateRequest
 from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
@@ -40,6 +44,7 @@ from antiphon.app import conversations, debug, stored_completions, uploads, vect
 from antiphon.app import files as uploaded
 from antiphon.app import message_batches as batches
 from antiphon.app import messages as anthropic
+from antiphon.app import ollama as native
 from antiphon.app.app import App
 from antiphon.app.responses import stored
 from antiphon.core.accounts import LIMIT_HEADERS
@@ -50,8 +55,10 @@ from antiphon.http import (
     containers,
     decisions,
     files,
+    llama_server,
     message_batches,
     messages,
+    ollama,
     responses,
 )
 from antiphon.http.auth import KeyMiddleware
@@ -141,6 +148,9 @@ ROUTES = [
     ApiRoute(
         "/v1/systemone", decisions.system_one, SYSTEM_ONE, POST, AnswerTypes(SystemOneBody, SystemOneAnswers)
     ),
+    Route("/apply-template", llama_server.apply_template, methods=POST),
+    Route("/props", llama_server.props, methods=GET),
+    Route("/slots", llama_server.slots, methods=GET),
     Route("/v1/embeddings", embeddings, methods=POST),
     Route("/v1/rerank", ranking, methods=POST),
     Route("/v2/rerank", ranking, methods=POST),
@@ -216,6 +226,18 @@ ROUTES = [
     ApiRoute(_BATCH, handler(batches.delete), MESSAGES, DELETE),
     ApiRoute(_BATCH + "/cancel", message_batches.cancel, MESSAGES, POST),
     ApiRoute(_BATCH + "/results", message_batches.results, MESSAGES, GET),
+    answers("/api/chat", OllamaChatRequest, native.chat, ChatLine, OLLAMA),
+    answers("/api/generate", GenerateRequest, native.generate, GenerateLine, OLLAMA),
+    ApiRoute("/api/embed", ollama.embed, OLLAMA, POST),
+    ApiRoute("/api/embeddings", ollama.embeddings, OLLAMA, POST),
+    ApiRoute("/api/tags", ollama.tags, OLLAMA, GET),
+    ApiRoute("/api/ps", ollama.loaded, OLLAMA, GET),
+    ApiRoute("/api/show", ollama.show, OLLAMA, POST),
+    ApiRoute("/api/version", ollama.version, OLLAMA, GET),
+    ApiRoute("/api/pull", ollama.pull, OLLAMA, POST),
+    *(ApiRoute(path, ollama.refuse, OLLAMA, POST) for path in ("/api/push", "/api/create", "/api/copy")),
+    ApiRoute("/api/delete", ollama.refuse, OLLAMA, DELETE),
+    ApiRoute("/api/blobs/{digest}", ollama.refuse, OLLAMA, ["HEAD", "POST"]),
     Route("/v1/models", list_models),
     Route("/v1/load_lora_adapter", load_adapter, methods=POST),
     Route("/v1/unload_lora_adapter", unload_adapter, methods=POST),

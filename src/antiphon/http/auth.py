@@ -25,7 +25,7 @@ POLICY_VIOLATION = 1008
 DENIAL = "websocket.http.response"
 """The extension of ASGI for a response in place of the handshake of a WebSocket."""
 
-_OPEN = frozenset({"/health", "/ready", "/version", "/", "/docs", "/openapi.json"})
+_OPEN = frozenset({"/health", "/ready", "/version", "/api/version", "/", "/docs", "/openapi.json"})
 _PAGE = "/page/"
 """The page asks the user for a key, and sends it with its requests."""
 _ADMIN = frozenset(
@@ -57,6 +57,9 @@ _MAKING = frozenset(
     }
 )
 """Those that make something, by POST."""
+_REFUSED = frozenset({"/api/push", "/api/create", "/api/copy"})
+_BLOBS = "/api/blobs/"
+"""What of Ollama's API is refused, whatever the key."""
 _KEY_HEADERS = frozenset({b"x-api-key", b"api-key"})
 
 
@@ -140,7 +143,7 @@ def scope_of(method: str, path: str) -> AccountScope | None:
         return "stored"
     if path.startswith(_ANSWERS):
         return "inference" if method == "POST" and path in _MAKING else "stored"
-    return "inference" if method == "POST" else None
+    return "inference" if method == "POST" and path not in _REFUSED and not path.startswith(_BLOBS) else None
 
 
 def _check_scope(account: Account, needed: AccountScope | None) -> None:

@@ -6,8 +6,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from antiphon.apis.llama_server import TokenizeContentRequest
 from antiphon.apis.tokens import DetokenizeRequest, tokenize_type
-from antiphon.app import completions
+from antiphon.app import completions, llama_server
 from antiphon.http.request import (
     app_of,
     decode_body,
@@ -24,8 +25,10 @@ async def tokenize(request: Request) -> Response:
     body = await read_json(request)
     type_ = await decoded(app_of(request), body, partial(tokenize_type, body))
     wire = await decode_body(request, body, type_)
-    tokens = await completions.tokenize(app_of(request), wire, owner_of(request))
-    return json_response(msgspec.json.encode(tokens))
+    app, owner = app_of(request), owner_of(request)
+    if isinstance(wire, TokenizeContentRequest):
+        return json_response(msgspec.json.encode(await llama_server.tokenize(app, wire, owner)))
+    return json_response(msgspec.json.encode(await completions.tokenize(app, wire, owner)))
 
 
 async def detokenize(request: Request) -> Response:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from starlette.routing import BaseRoute, Route
 
 from antiphon import __version__
+from antiphon.apis import llama_server
 from antiphon.apis import vectors as wire
 from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
@@ -27,6 +28,8 @@ from antiphon.apis.files import schema as files
 from antiphon.apis.messages import batch as batches
 from antiphon.apis.messages import resource as message
 from antiphon.apis.messages import schema as messages
+from antiphon.apis.ollama import resource as ollama
+from antiphon.apis.ollama import schema as ollama_requests
 from antiphon.apis.responses import resource as response
 from antiphon.apis.responses import schema as responses
 from antiphon.apis.tokens import (
@@ -120,6 +123,9 @@ _STORE_FILES = Operation(
 )
 _ITEMS = Operation(answer=_list_of(_ITEM, "ItemList"), query=PAGED)
 
+_REFUSED = Operation(ollama_requests.ModelRequest, ollama.PullStatus)
+"""What Ollama has, and is refused here."""
+
 OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions": Operation(
         answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
@@ -132,7 +138,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions/{completion_id}/messages": Operation(
         answer=_list_of(stored.StoredMessage, "StoredMessageList"), query=PAGED
     ),
-    "POST /tokenize": Operation((TokenizeTextRequest, TokenizeChatRequest), Tokenized),
+    "POST /tokenize": Operation(
+        (TokenizeTextRequest, TokenizeChatRequest, llama_server.TokenizeContentRequest),
+        (Tokenized, llama_server.TokenizedContent),
+    ),
+    "POST /apply-template": Operation(llama_server.ApplyTemplateRequest, llama_server.AppliedTemplate),
+    "GET /props": Operation(answer=llama_server.Props, query=("model",)),
+    "GET /slots": Operation(answer=list[llama_server.Slot], query=("model", "fail_on_no_slot")),
     "POST /detokenize": Operation(DetokenizeRequest, Detokenized),
     "POST /v1/embeddings": Operation(wire.EmbeddingsRequest, wire.EmbeddingList),
     "POST /v1/rerank": Operation(wire.RerankRequest, wire.Ranking | list[wire.RankedText]),
@@ -232,6 +244,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/messages/batches/{batch_id}": Operation(answer=batches.DeletedBatch),
     "POST /v1/messages/batches/{batch_id}/cancel": Operation(answer=batches.MessageBatch),
     "GET /v1/messages/batches/{batch_id}/results": Operation(media_type="application/x-jsonl"),
+    "POST /api/embed": Operation(ollama_requests.EmbedRequest, ollama.EmbedBody),
+    "POST /api/embeddings": Operation(ollama_requests.EmbeddingsRequest, ollama.EmbeddingBody),
+    "GET /api/tags": Operation(answer=ollama.ModelList),
+    "GET /api/ps": Operation(answer=ollama.LoadedModels),
+    "POST /api/show": Operation(ollama_requests.ModelRequest, ollama.ShownModel),
+    "GET /api/version": Operation(answer=ollama.Version),
+    "POST /api/pull": Operation(ollama_requests.ModelRequest, ollama.PullStatus, events=True),
+    "POST /api/push": _REFUSED,
+    "POST /api/create": _REFUSED,
+    "POST /api/copy": _REFUSED,
+    "DELETE /api/delete": _REFUSED,
+    "POST /api/blobs/{digest}": _REFUSED,
     "GET /v1/models": Operation(answer=ModelList, query=_BATCHES),
     "GET /v1/models/{model}": Operation(answer=ShownModel),
     "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
@@ -277,7 +301,7 @@ def document(routes: Sequence[BaseRoute], root: str = "") -> dict[str, Any]:
         "info": {
             "title": "Antiphon",
             "version": __version__,
-            "description": "OpenAI's APIs, Anthropic's Messages, and vLLM's paths, for any model.",
+            "description": "OpenAI's, Anthropic's and Ollama's APIs, and some paths of vLLM, for any model.",
         },
         "servers": [{"url": root or "/"}],
         "security": [{"bearer": []}, {"key": []}, {}],
@@ -312,8 +336,9 @@ def _summary(route: Route) -> str:
 
 
 def _types(operation: Operation) -> list[Any]:
-    given = operation.request if isinstance(operation.request, tuple) else (operation.request,)
-    return [type_ for type_ in (*given, operation.form, operation.answer) if type_ is not None]
+    given = [operation.request, operation.form, operation.answer]
+    listed = [type_ if isinstance(type_, tuple) else (type_,) for type_ in given]
+    return [type_ for types in listed for type_ in types if type_ is not None]
 
 
 def _schema(type_: Any, known: Mapping[str, Any]) -> Any:
@@ -333,7 +358,7 @@ def _operation(
     description: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".rstrip("_"),
         "summary": summary,
-        "tags": [path.split("/")[2] if path.startswith("/v1/") else "server"],
+        "tags": [_tag(path)],
         "parameters": [
             *(_parameter(name, "path") for name in re.findall(r"{(\w+)}", path)),
             *(_parameter(name, "query") for name in operation.query),
@@ -354,6 +379,13 @@ def _operation(
         }
         description["requestBody"] = _body("multipart/form-data", fields)
     return description
+
+
+def _tag(path: str) -> str:
+    """The group that a path is shown in."""
+    if path.startswith("/api/"):
+        return "ollama"
+    return path.split("/")[2] if path.startswith("/v1/") else "server"
 
 
 def _body(media_type: str, schema: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from antiphon.core.errors import NotFoundError
 
@@ -49,6 +49,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",  # revalidated each time, sent if it has changed
 }
+_PAGE_TYPES = ("text/html", "text/*", "*/*")
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
 
 
@@ -58,8 +59,13 @@ class _File(Struct, frozen=True):
 
 
 async def index(request: Request) -> Response:
-    """The page."""
-    return _answer(request, "index.html")
+    """The page; for a client that takes no HTML, what Ollama says there."""
+    accepted = request.headers.get("accept", "*/*")
+    if not any(type_ in accepted for type_ in _PAGE_TYPES):
+        return PlainTextResponse("Ollama is running", headers={"vary": "accept"})
+    response = _answer(request, "index.html")
+    response.headers["vary"] = "accept"
+    return response
 
 
 async def reference(request: Request) -> Response:

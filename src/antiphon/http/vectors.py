@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest, TranscriptionForm
 from antiphon.apis.wire import check_model
 from antiphon.app import vectors
@@ -34,11 +35,11 @@ MAX_QUEUED_PARTS = 16
 """Pieces of a body that are read before the client has taken them."""
 
 
-def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any]) -> Handler:
+def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any], api: Api = OPENAI) -> Handler:
     """A handler for a use case; the work ends with its body, or when the client disconnects."""
 
     async def handle(request: Request) -> Response:
-        wire = await read_request(request, type_)
+        wire = await read_request(request, type_, api=api)
         body = await unless_disconnected(request, use_case(app_of(request), wire))
         return Response(status_code=CLIENT_CLOSED) if body is None else json_response(body)
 

@@ -32,6 +32,7 @@ from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, req
 from antiphon.run.decisions import DecisionOptions, check_tells, verdicts_of
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.model import (
+    ModelTraits,
     Prepared,
     PromptSize,
     characters_in,
@@ -63,8 +64,11 @@ _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
 class ChatModel(EngineModel):
     """Passes conversations on to an engine for them.
 
-    With `exclude_tools_when_tool_choice_none`, a turn that may not call tools is sent without them.
+    With `exclude_tools_when_tool_choice_none`, a turn that may not call tools is sent without them. It is not
+    known whether such a model reasons.
     """
+
+    traits = ModelTraits(calls=True)
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from antiphon.engines.engine import (
 from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import Prepared, PromptSize
+from antiphon.run.model import ModelTraits, Prepared, PromptSize
 from antiphon.tools.tool import ServerTool
 
 PAUSE = 64
@@ -46,6 +46,7 @@ class EngineModel:
 
     native_tools: Mapping[str, tuple[Function, ...]] = MappingProxyType({})
     read_messages: MessageReader | None = None
+    traits = ModelTraits()
 
     def __init__(
         self,

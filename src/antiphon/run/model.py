@@ -68,6 +68,17 @@ class PromptSize(NamedTuple):
     estimated: bool = False
 
 
+class ModelTraits(Struct, frozen=True):
+    """What is known of a model beyond its card: its `family`, and whether it calls tools and reasons.
+
+    The family is the name of its dialect, empty if there is none.
+    """
+
+    family: str = ""
+    calls: bool = False
+    reasons: bool = False
+
+
 class Model(Protocol):
     """Answers turns.
 
@@ -82,6 +93,11 @@ class Model(Protocol):
     @property
     def load(self) -> Load:
         """Its load: running generations, and those that wait."""
+        ...
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What is known of it otherwise."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
+from time import perf_counter
 from typing import Any, TypeVar
 
 import structlog
@@ -23,6 +24,7 @@ from antiphon.core.errors import (
     AntiphonError,
     EngineError,
     EngineNotReadyError,
+    ModelInUseError,
     NotFoundError,
     RequestError,
 )
@@ -199,6 +201,11 @@ class Models:
         """The model for requests that name none; None if there is none yet."""
         return self.default or next(self._usable(), None)
 
+    def named(self, name: str) -> str:
+        """The name, or that of the model for requests that name none. Raises EngineNotReadyError."""
+        self._check_ready()
+        return name or self.default_name() or ""
+
     def entries(self) -> list[ModelEntry]:
         """The names that the key may use, with the properties of their models. Raises EngineNotReadyError."""
         self._check_ready()
@@ -341,9 +348,11 @@ class Models:
         if served.loaded and not (self._load_tasks or served.hold_timers):
             served.uses += 1  # the common case: no waiting
             return
+        begun = perf_counter()
         try:
             async with asyncio.timeout(self._load_seconds):
                 await self._take(served)
+            observed().loading += perf_counter() - begun
         except TimeoutError as error:
             message = "The model could not be loaded in time, because others are used. Try again."
             raise EngineNotReadyError(message) from error
@@ -378,6 +387,23 @@ class Models:
         served.uses -= 1
         served.last_used = next(self._clock)
         self._freed.set()
+
+    async def unload(self, name: str) -> None:
+        """Free the memory of the model of this name; the next request for it loads it again.
+
+        Raises NotFoundError, ModelInUseError, and RequestError if it takes no memory here.
+        """
+        self._check_ready()
+        served, _ = self._find(name)
+        async with self._changing:
+            if not served.loaded:
+                return
+            if not served.memory:
+                message = f"The model '{name}' takes no memory of this server, so it cannot be unloaded here."
+                raise RequestError(message, param="model")
+            if served.uses:
+                raise ModelInUseError
+            await served.unload()
 
     def _load_task(self, served: ServedModel) -> asyncio.Task[None]:
         """The task that loads the model."""
@@ -475,6 +501,7 @@ class NamedModel:
         self.writing = model.writing
         self.native_tools = model.native_tools
         self.read_messages = model.read_messages
+        self.traits = model.traits
         self.tools = model.tools
         self.limits = model.limits
         self.stopping = model.stopping

@@ -11,8 +11,8 @@ from jiter import from_json
 from msgspec.structs import replace
 
 from antiphon.apis.chat.stream import ChatCompletionStream
+from antiphon.apis.cut_objects import object_so_far
 from antiphon.apis.envelope import PresentationOptions
-from antiphon.apis.messages.answer import object_so_far
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import Tools

@@ -1,6 +1,5 @@
 """The events of an answer → the body of the message. Streams and messages share the blocks."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from antiphon.apis.cut_objects import object_so_far
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.citations import CitationFinder
@@ -31,20 +31,10 @@ from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import BodyProjection
 from antiphon.core.chunks import FinishReason
 from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
-from antiphon.core.items import object_in
-from antiphon.core.json_scanner import JsonScanner
 from antiphon.core.tool_result import FoundFunctions
 from antiphon.core.turn import Function, unknown_function
 
 REFUSAL = "refusal"
-_TOKEN = re.compile(
-    r"""(?P<string>"(?:[^"\\]|\\.)*+")
-      | (?P<sign>[{}\[\],:])
-      | (?P<scalar>[^\s{}\[\],:"]+)
-      | (?P<cut>".*)""",
-    re.VERBOSE | re.DOTALL,
-)
-_CLOSERS = {"{": "}", "[": "]"}
 
 
 class Blocks:
@@ -180,45 +170,3 @@ class MessageBuilder(BodyProjection):
             notes=(*self._blocks.presentation.tools.notes, *notes_at_end(end, "max_tokens")) or UNSET,
         )
         return msgspec.json.encode(message)
-
-
-def object_so_far(arguments: str) -> dict[str, Any]:
-    """The object in these arguments: if they were cut, its complete members.
-
-    Clients build the same object from a stream. If it is not an object, it is empty.
-    """
-    whole = object_in(arguments)
-    if whole is not None:
-        return whole
-    written: list[str] = []
-    JsonScanner(only_object=True).feed(arguments, 0, written)
-    arguments = "".join(written)
-    open_: list[str] = []
-    # Of the complete part; the next string is a key.
-    end, closing, key = (
-        0,
-        "",
-        False,
-    )
-    for token in _TOKEN.finditer(arguments):
-        sign = token["sign"]
-        if sign in ("{", "["):
-            open_.append(_CLOSERS[sign])
-        elif token["cut"] or (sign in ("}", "]") and (not open_ or open_.pop() != sign)):
-            break
-        if sign in ("{", "[", ","):
-            key = open_[-1:] == ["}"]
-        elif sign == ":":
-            key = False
-        if sign not in (",", ":") and not (token["string"] and key) and _is_whole(token["scalar"]):
-            end, closing = token.end(), "".join(reversed(open_))
-    return object_in(arguments[:end] + closing) or {}
-
-
-def _is_whole(scalar: str | None) -> bool:
-    """A number or a literal is not cut."""
-    try:
-        msgspec.json.decode(scalar or "null")
-    except msgspec.DecodeError:
-        return False
-    return True
