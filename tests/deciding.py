@@ -31,15 +31,32 @@ def told(*verdicts: tuple[float, ...]) -> Decider:
     return lambda _: Verdicts(answers, 131, 100, len(answers), "1-a")
 
 
+_deciders: list[tuple[Decider, list[Decision]]] = []
+
+
 @contextmanager
 def deciding(decide: Decider = by_digest) -> Iterator[list[Decision]]:
-    """Every model decides so while the block runs; yields what they are asked."""
-    asked: list[Decision] = []
+    """Every model decides so while the block runs; yields what they are asked.
 
-    async def decided(_: TokenModel, decision: Decision) -> Verdicts:
-        asked.append(decision)
-        await asyncio.sleep(0)
-        return decide(decision)
+    Of blocks that overlap, in whatever order they end, the one that began last says how.
+    """
+    entry: tuple[Decider, list[Decision]] = (decide, [])
+    if not _deciders:
+        _patch.start()
+    _deciders.append(entry)
+    try:
+        yield entry[1]
+    finally:
+        _deciders.remove(entry)
+        if not _deciders:
+            _patch.stop()
 
-    with patch.object(TokenModel, "decide", decided, create=True):
-        yield asked
+
+async def _decided(_: TokenModel, decision: Decision) -> Verdicts:
+    decide, asked = _deciders[-1]
+    asked.append(decision)
+    await asyncio.sleep(0)
+    return decide(decision)
+
+
+_patch = patch.object(TokenModel, "decide", _decided)

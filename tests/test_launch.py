@@ -26,9 +26,9 @@ MODEL = 'org/a "model" of it'
 CONTEXT = 100_000
 KEY = "the-key"
 
-AGENT = f"""#!{sys.executable}
+AGENT = """
 import json, os, sys
-json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}, open(os.environ["TOLD"], "w"))
+json.dump({"arguments": sys.argv[1:], "environment": dict(os.environ)}, open(os.environ["TOLD"], "w"))
 sys.exit(7)
 """
 
@@ -110,7 +110,8 @@ class Home:
 
     def install(self, command: str, text: str = AGENT) -> None:
         program = self.programs / command
-        program.write_text(text)
+        # A path with spaces cannot stand in the first line of a script.
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(text)} "$@"\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
     @property
@@ -230,17 +231,17 @@ async def test_what_is_not_there_is_said(home: Home) -> None:
     assert (code, "no server at http://127.0.0.1:9/v1" in error) == (1, True)
 
 
-PRINTS_THE_SERVER = f"""#!{sys.executable}
+PRINTS_THE_SERVER = """
 import json, os, sys, urllib.request
 url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
-request = urllib.request.Request(url + "/models", headers={{"Authorization": "Bearer " + key}})
+request = urllib.request.Request(url + "/models", headers={"Authorization": "Bearer " + key})
 names = [model["id"] for model in json.load(urllib.request.urlopen(request))["data"]]
 try:
     urllib.request.urlopen(url + "/models")
     names.append("open to anybody")
 except OSError:
     pass
-json.dump({{"url": url, "names": names}}, open(os.environ["TOLD"], "w"))
+json.dump({"url": url, "names": names}, open(os.environ["TOLD"], "w"))
 """
 
 

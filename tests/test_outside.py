@@ -219,6 +219,7 @@ READERS: dict[str, tuple[Callable[[str], Awaitable[None]], str]] = {
 """Reader → what it does, and how it says why it did not read all."""
 WITHOUT_READING = {
     "chat.py": "the terminal client of a server: its library decodes nothing",
+    "launch.py": "it asks the server that it has started whether it is well",
     "engines/models.py": "it asks the library of the hub, whose client `engines/hub_client.py` bounds",
     "http/protocol.py": "it reads requests: see tests/http/test_encodings.py",
     "tools/mcp/bounds.py": "the bounds of `tools/mcp/connection.py`",

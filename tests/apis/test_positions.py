@@ -144,6 +144,9 @@ APIS: dict[str, Callable[[list[Step]], Turn]] = {"responses": response, "message
 def test_a_prompt_is_only_appended_to(dialect: str, api: str, steps: list[Step]) -> None:
     prompts = [RENDERERS[dialect].transcript(APIS[api](steps[:count])) for count in range(len(steps) + 1)]
     for number, (earlier, later) in enumerate(pairwise(prompts)):
+        before = [name for name, _ in steps[:number] if name in ("user", "assistant", "find")]
+        if steps[number][0] == "find" and before[-1:] == ["assistant"]:
+            continue  # text before a call of the same answer, which is no turn: harmony has it elsewhere
         assert later.startswith(_open(earlier)), (steps[number], earlier, later)
 
 

@@ -22,6 +22,7 @@ from tokenizers.models import BPE
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineError
+from antiphon.core.limits import DEFAULTS
 from antiphon.engines.engine import Capabilities, Engine, GenerationRequest, Load, ModelCard, Receiver
 from antiphon.engines.http_client import Exchange, HttpError, HttpResponse
 from antiphon.engines.scripted import TEMPLATE
@@ -342,6 +343,7 @@ class Wire:
 
     mounted = busy = False
     version = "/v1"
+    limits = DEFAULTS
 
     def __init__(self, server: Vllm, cuts: Iterable[int] = ()) -> None:
         self._server = server

@@ -56,7 +56,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: float = 0
     tokens: int | None = None
     fail_after: int | None = None
-    next: Mapping[str, float] = {}
+    next: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         for name in ("delay_ms", "tokens", "fail_after", "last"):
@@ -68,8 +68,9 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("`tokens` repeats `output`, which must not be empty then")
         if self.next and not self.output:
             raise ValueError("`next` is about the first token of `output`, which must not be empty then")
-        above = any(logprob > 0 for logprob in self.next.values())
-        if "" in self.next or above or sum(map(math.exp, self.next.values())) > 1 + ROUNDING:
+        logprobs = (self.next or {}).values()
+        above = any(logprob > 0 for logprob in logprobs)
+        if "" in (self.next or {}) or above or sum(map(math.exp, logprobs)) > 1 + ROUNDING:
             raise ValueError("`next` has log probabilities of texts that are not empty: together 1 at most")
         _cut(self.output, self.split)
 

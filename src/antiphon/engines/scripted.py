@@ -156,7 +156,7 @@ class ScriptedEngine:
         self._pieces = _Pieces(
             text
             for answer in self.answers
-            for text in (*(chunk.text for chunk in answer.chunks), *answer.line.next)
+            for text in (*(chunk.text for chunk in answer.chunks), *(answer.line.next or ()))
         )
         self._admission = Admission(parallel, limits)
         self._clocks: dict[float, _Clock] = {}

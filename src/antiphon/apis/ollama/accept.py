@@ -42,7 +42,8 @@ REFUSED: Mapping[str, str] = {
 _IN_TEMPLATES = ("system", "images", "think")
 """Parameters that need a chat template."""
 
-_DURATION = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|ms|s|m|h)?)+")
+_NUMBER, _UNIT = r"(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)", "(?:ns|us|µs|ms|s|m|h)"
+_DURATION = re.compile(f"[+-]?{_NUMBER}(?:{_UNIT}{_NUMBER})*+{_UNIT}?")
 
 
 class Accepted(Struct, frozen=True):

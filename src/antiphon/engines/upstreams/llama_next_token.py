@@ -11,7 +11,7 @@ Llama.cpp chooses the slot when it computes the beginning. A beginning that was 
 again, as long as nothing else was sent, and nothing else was running while it was computed.
 
 The most likely tokens are returned by their number: if some are missing, all tokens of the vocabulary are
-requested, as far as an answer may be that long.
+requested, as far as an answer may be that long; and at once, when the same tokens are to be scored again.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +35,9 @@ COMMON = 3000
 
 ENTRY_BYTES = 128
 """The size of one of them in an answer, at most on average."""
+
+REMEMBERED = 256
+"""Sets of tokens that are remembered because some were missing among the most likely ones."""
 
 SENT_TOKENS = 128 * 1024
 """Tokens of prompts in a request: more ends make several requests."""
@@ -80,10 +83,9 @@ class SlotScorer:
         self, prompts: SharedPrompts, vocabulary: int, limits: Limits, encoded: Callable[[Prompt], Any]
     ) -> None:
         self._prompts = prompts
-        self._counts = {
-            min(COMMON, vocabulary): None,
-            min(vocabulary, limits.cumulative_line_bytes // ENTRY_BYTES): None,
-        }
+        self._common = min(COMMON, vocabulary)
+        self._all = min(vocabulary, limits.cumulative_line_bytes // ENTRY_BYTES)
+        self._rare: dict[frozenset[int], None] = {}  # tokens of which some were missing, the latest last
         self._answer_bytes = limits.upstream_bytes
         self._encoded = encoded
         self._computed: dict[int, Any] = {}  # the beginning in a slot, and its adapters
@@ -111,15 +113,25 @@ class SlotScorer:
         return tuple(replace(results[end], cached_tokens=work.cached or 0) for end in sorted(results))
 
     async def _results(self, work: "_Work") -> dict[int, NextToken]:
+        tokens = [*map(frozenset, work.request.tokens)]
+        usual = [end for end in range(len(tokens)) if tokens[end] not in self._rare]
+        results = await self._scored(work, usual, self._common)
+        if self._all > self._common:
+            for end in usual:
+                if not results[end].complete:
+                    self._rare[tokens[end]] = None
+            rare = [end for end in range(len(tokens)) if tokens[end] in self._rare]
+            results |= await self._scored(work, rare, self._all)
+        while len(self._rare) > REMEMBERED:
+            del self._rare[next(iter(self._rare))]
+        return results
+
+    async def _scored(self, work: "_Work", ends: Sequence[int], candidates: int) -> dict[int, NextToken]:
+        """The next tokens after these ends, from this number of candidates."""
         results: dict[int, NextToken] = {}
-        missing: Sequence[int] = range(len(work.request.ends))
-        for candidates in self._counts:
-            most = self._answer_bytes // (2 * ENTRY_BYTES * candidates)
-            for part in work.parts(missing, most):
-                results |= await work.score(part, candidates)
-            missing = [end for end in missing if not results[end].complete]
-            if not missing:
-                break
+        most = self._answer_bytes // (2 * ENTRY_BYTES * candidates)
+        for part in work.parts(ends, most):
+            results |= await work.score(part, candidates)
         return results
 
 
@@ -151,7 +163,7 @@ class _Work:
 
     def parts(self, ends: Sequence[int], most: int) -> Iterator[Sequence[int]]:
         """The ends in parts for one request each, with at most this number of ends."""
-        longest = max(len(self.request.ends[end].ids) for end in ends)
+        longest = max((len(self.request.ends[end].ids) for end in ends), default=0)
         size = max(1, min(most, SENT_TOKENS // (2 * len(self.request.beginning.ids) + longest)))
         return (ends[start : start + size] for start in range(0, len(ends), size))
 
