@@ -315,7 +315,8 @@ class Turn(Struct, frozen=True):
     server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
     conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items
     that the client has approved: they are run before the model answers. `copies` is how often the answer
-    holds each log probability: in all of its events, or while it is built.
+    holds each log probability: in all of its events, or while it is built. If it `warms` the prompt, that is
+    only computed, for later turns, and the answer is empty.
     """
 
     model: str
@@ -346,6 +347,7 @@ class Turn(Struct, frozen=True):
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
     copies: int = 1
+    warms: bool = False
 
     @property
     def listed_tools(self) -> tuple[Function, ...]:

@@ -60,7 +60,8 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     tools = replace(history.tools, functions=history.changes.functions)
     turn = replace(
         _turn(request, context, history),
-        sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
+        sampling=shared_sampling(request, max_tokens=request.max_tokens or None, logprobs=None),
+        warms=request.max_tokens == 0,
         stop=(*(request.stop_sequences or ()), *stops(request)),
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=_budget(request.thinking),
@@ -72,6 +73,7 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
         tools,
         bool(request.context_management),
         tuple(history.citable),
+        warms=turn.warms,
     )
     return AcceptedMessage(turn, shown)
 

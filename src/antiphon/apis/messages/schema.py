@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.request import AtLeastOne, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
+from antiphon.apis.request import AtLeastOne, Count, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
 from antiphon.apis.request_object import Object
 
 MAX_MESSAGES = 100_000
@@ -90,6 +90,6 @@ class CountTokens(SamplingParams, kw_only=True):
 class CreateMessage(CountTokens, kw_only=True):
     """POST /v1/messages."""
 
-    max_tokens: AtLeastOne
+    max_tokens: Count
     stop_sequences: StopStrings | None = None
     stream: bool | None = None
