@@ -153,6 +153,27 @@ class HostedNames:
         return (self._all_hosted and bool(self._offered)) or str(name).startswith((*self._beginnings,))
 
 
+PREFIX_END = "__"
+"""Between a namespace, or the label of a remote server, and the name of a tool in it."""
+
+
+def names_by_ending(tools: Iterable[Function]) -> dict[str, str]:
+    """The names of functions by their endings without a namespace: models may leave that out.
+
+    An ending that several have, or that is the name of another function, is left out.
+    """
+    names = {tool.name for tool in tools if tool.name}
+    endings: dict[str, list[str]] = {}
+    for name in names:
+        _, separator, ending = name.partition(PREFIX_END)
+        while separator:
+            endings.setdefault(ending, []).append(name)
+            _, separator, ending = ending.partition(PREFIX_END)
+    return {
+        ending: having[0] for ending, having in endings.items() if ending not in names and len(having) == 1
+    }
+
+
 class CallMode(StrEnum):
     """Whether the model calls its tools."""
 
