@@ -479,3 +479,21 @@ async def test_tools_that_come_later_keep_the_cache(client: AsyncOpenAI, model: 
     assert second.usage is not None
     read_once = first.usage.input_tokens / 2  # before the search, and after it
     assert second.usage.input_tokens_details.cached_tokens > 0.8 * read_once
+
+
+async def test_a_prompt_that_was_computed_before_is_not_computed_again(
+    client: AsyncOpenAI, model: str
+) -> None:
+    rules = " ".join(f"Rule {number} is to be brief." for number in range(30))
+    options: Any = {"model": model, "instructions": rules, "temperature": 0}
+    warmed = await client.responses.create(input=[], extra_body={"generate": False}, **options)
+    first = await client.responses.create(
+        input="Name a color.", previous_response_id=warmed.id, max_output_tokens=8, **options
+    )
+
+    assert (warmed.status, warmed.output) == ("completed", [])
+    assert warmed.usage is not None
+    assert first.usage is not None
+    assert warmed.usage.output_tokens == 0
+    assert first.usage.input_tokens_details.cached_tokens > 0.9 * (warmed.usage.input_tokens - 20)
+    assert first.output_text

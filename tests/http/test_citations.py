@@ -114,8 +114,11 @@ async def test_chat_completions_have_annotations_streamed_or_whole(family: str, 
 async def test_messages_have_citations_streamed_or_whole(family: str, pages: str) -> None:
     tool = Options(web_search=pages).open(PARTS)
     async with asking(engine(family), tools=[tool], dialect=family) as api:
-        message = await api.ask("Hi", tools=[{"type": "web_search_20250305", "name": "web_search"}])
+        tools = [{"type": "web_search_20250305", "name": "web_search"}]
+        message = await api.ask("Hi", tools=tools)
+        deltas = [event.get("delta", {}).get("type") for event in await api.stream("Hi", tools=tools)]
 
+    assert deltas.count("citations_delta") == 3
     first, last = [block for block in message["content"] if block["type"] == "text"]
     assert first["citations"][0]["cited_text"].startswith("* 【0†Choirs†a.example】")
     assert last["text"] == CITING

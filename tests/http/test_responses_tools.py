@@ -27,6 +27,8 @@ SCRIPT: list[Mapping[str, Any]] = [
     {"when": f"patch{END}", "output": called("apply_patch", json.dumps({"input": PATCH}))},
     {"when": f"odd{END}", "output": called("apply_patch", '{"file": "a"}')},
     {"when": f"query{END}", "output": called("db__query", '{"sql": "SELECT 1"}')},
+    {"when": f"without{END}", "output": called("query", '{"sql": "SELECT 1"}')},
+    {"when": f"bare{END}", "output": called("raw", '{"input": "VACUUM"}')},
     {"when": f"raw{END}", "output": called("db__raw", '{"input": "VACUUM"}')},
     {"when": f"two{END}", "output": called("f", '{"a": 1}') + "\n" + called("f", '{"a": 2}')},
     {"when": f"empty{END}", "output": called("f", "{}")},
@@ -339,3 +341,24 @@ async def test_measuring_counts_tools(api: Api) -> None:
     assert counted["input_tokens"] > without["input_tokens"]
     body = await api.create("Hi", tools=[FUNCTION, CUSTOM, NAMESPACE])
     assert body["usage"]["input_tokens"] == counted["input_tokens"]
+
+
+@pytest.mark.parametrize("choice", ["auto", {"type": "function", "namespace": "db", "name": "query"}])
+async def test_a_call_without_its_namespace_finds_it(api: Api, choice: Any) -> None:
+    (call,) = await output_of(api, "without", tools=[NAMESPACE, FUNCTION], tool_choice=choice)
+
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "db", "query")
+
+
+async def test_a_custom_call_without_its_namespace_finds_it(api: Api) -> None:
+    (call,) = await output_of(api, "bare", tools=[NAMESPACE])
+
+    assert (call["namespace"], call["name"], call["input"]) == ("db", "raw", "VACUUM")
+
+
+async def test_of_two_namespaces_none_is_chosen(api: Api) -> None:
+    other = {**NAMESPACE, "name": "archive"}
+    (call,) = await output_of(api, "without", tools=[NAMESPACE, other])
+
+    assert call["name"] == "query"
+    assert "namespace" not in call

@@ -162,6 +162,7 @@ REFUSED: Mapping[str, str] = {
     "mm_processor_kwargs": _NO_EXTENSION,
     "modalities": _NO_MEDIA,
     "moderation": "Antiphon does not moderate texts. Do that in the client.",
+    "multi_agent": "One model answers. Leave it out.",
     "n": _ONE_ANSWER,
     "n_probs": "Use 'logprobs' and 'top_logprobs'.",
     "penalize_nl": _NO_SAMPLER,

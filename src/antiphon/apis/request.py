@@ -56,6 +56,7 @@ Verbosity = Literal["low", "medium", "high"]
 MetadataKey = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=MAX_METADATA)]
+SafetyIdentifier = Annotated[str, Meta(max_length=128)]
 
 
 class StreamOptions(Struct):
@@ -64,6 +65,15 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class PromptCacheOptions(Struct):
+    """How to cache the prompt: engines do so by themselves. `prewarm`: only compute it, without an answer."""
+
+    mode: str | None = None
+    ttl: str | None = None
+    prewarm: bool | None = None
+    comparison_response_id: str | None = None
 
 
 class UsageOptions(Struct):
@@ -205,7 +215,7 @@ class SamplingParams(SampledFields, kw_only=True):
     response_format: ResponseFormat | None = None
 
 
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 """OpenAI's tiers. All are the same here."""
 
 

@@ -12,7 +12,7 @@ from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.mcp import rename
-from antiphon.apis.messages.resource import TokenCount
+from antiphon.apis.messages.resource import OriginalSize, TokenCount
 from antiphon.apis.messages.schema import CountTokens, CreateMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tool_changes import definitions_in
@@ -66,7 +66,8 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     reading = await _context(app, model, request, owner, contents)
     turn = await app.large.run_on_items(request.messages, lambda: prompt_turn(request, reading))
     size = await model.count(await app.attached(model, turn, contents))
-    return TokenCount(size.tokens, size.estimated or UNSET)
+    edited = UNSET if request.context_management is None else OriginalSize(size.tokens)
+    return TokenCount(size.tokens, size.estimated or UNSET, edited)
 
 
 async def _context(

@@ -153,6 +153,27 @@ class HostedNames:
         return (self._all_hosted and bool(self._offered)) or str(name).startswith((*self._beginnings,))
 
 
+PREFIX_END = "__"
+"""Between a namespace, or the label of a remote server, and the name of a tool in it."""
+
+
+def names_by_ending(tools: Iterable[Function]) -> dict[str, str]:
+    """The names of functions by their endings without a namespace: models may leave that out.
+
+    An ending that several have, or that is the name of another function, is left out.
+    """
+    names = {tool.name for tool in tools if tool.name}
+    endings: dict[str, list[str]] = {}
+    for name in names:
+        _, separator, ending = name.partition(PREFIX_END)
+        while separator:
+            endings.setdefault(ending, []).append(name)
+            _, separator, ending = ending.partition(PREFIX_END)
+    return {
+        ending: having[0] for ending, having in endings.items() if ending not in names and len(having) == 1
+    }
+
+
 class CallMode(StrEnum):
     """Whether the model calls its tools."""
 
@@ -315,7 +336,8 @@ class Turn(Struct, frozen=True):
     server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
     conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items
     that the client has approved: they are run before the model answers. `copies` is how often the answer
-    holds each log probability: in all of its events, or while it is built.
+    holds each log probability: in all of its events, or while it is built. If it `warms` the prompt, that is
+    only computed, for later turns, and the answer is empty.
     """
 
     model: str
@@ -346,6 +368,7 @@ class Turn(Struct, frozen=True):
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
     copies: int = 1
+    warms: bool = False
 
     @property
     def listed_tools(self) -> tuple[Function, ...]:

@@ -39,7 +39,6 @@ class Create(CreateResponse, kw_only=True):
     """A message of a client."""
 
     type: Literal["response.create"]
-    generate: bool | None = None
     stream_id: Any = None
 
 
@@ -271,9 +270,6 @@ def _refuse(wire: Create) -> None:
         raise RequestError(
             "A WebSocket has no background responses. Use POST /v1/responses.", param="background"
         )
-    if wire.generate is False:
-        message = "generate=false is not supported. Send the turn when there is something to answer."
-        raise RequestError(message, param="generate")
     if wire.stream_id is not None:
         message = "stream_id is not supported: turns are answered one by one. Use a connection for each."
         raise RequestError(message, param="stream_id")

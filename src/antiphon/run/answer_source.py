@@ -23,10 +23,11 @@ from antiphon.run.generation import GenerationRun
 from antiphon.run.model import TOKEN_BYTES, Model, Prepared
 from antiphon.run.replay import ReplayContext, ReplayLog
 from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
+from antiphon.run.warming import Warming
 
 T = TypeVar("T")
 
-Choice = GenerationRun | ToolLoop
+Choice = GenerationRun | ToolLoop | Warming
 """The parts that generate one choice of an answer."""
 
 
@@ -205,6 +206,8 @@ def _choice(
 
     `opening` has the items that the answer has already.
     """
+    if prepared.turn.warms:
+        return Warming(prepared)
     items = opening or Accumulator()
     if hosts_tools(prepared.turn):
         return ToolLoop(prepared, index, context, items)

@@ -116,7 +116,8 @@ class Interceptors(Struct, frozen=True):
     """The parts that may act between engine and client; most answers have none.
 
     `on_end` is called with the items of each answer that has ended; `content` returns events to be added at
-    its end. `hosted` names the functions that the server runs. `plan` is the source of the generation's
+    its end. `hosted` names the functions that the server runs, `names` are those by their endings: a call
+    without the namespace is one of its function. `plan` is the source of the generation's
     constraint: an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply
     to the answer.
     """
@@ -126,6 +127,7 @@ class Interceptors(Struct, frozen=True):
     reasoning: ReasoningLimit | None = None
     check: OutputCheck | None = None
     hosted: Container[str] = frozenset()
+    names: Mapping[str, str] = {}
     plan: ConstraintPlan = ConstraintPlan()
     pool: BoundedPool | None = None
     on_end: Callable[[Sequence[Item]], None] | None = None
@@ -447,10 +449,18 @@ class GenerationRun:
         """Those of the events that the client may see, numbered, with their items."""
         if self._first is None:
             self._first = perf_counter()
+        if self._interceptors.names:
+            events = [self._named(event) for event in events]
         if self._interceptors.calls is not None:
             events = self._interceptors.calls.filter(events)
         push = self._items.push
         return [push(self._marked(event) if type(event) in _MARKED else event) for event in events]
+
+    def _named(self, event: Event) -> Event:
+        """The event with the whole name of a function that is called without its namespace."""
+        if isinstance(event, CallStarted) and (name := self._interceptors.names.get(event.name)):
+            return replace(event, name=name)
+        return event
 
     def _marked(self, event: Event) -> Event:
         if isinstance(event, CallStarted) and event.name in self._interceptors.hosted:

@@ -25,7 +25,7 @@ from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.observation import observed
-from antiphon.core.turn import Function, HostedNames, PromptEnding, ToolChoice, Turn
+from antiphon.core.turn import Function, HostedNames, PromptEnding, ToolChoice, Turn, names_by_ending
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.engines.engine import (
@@ -207,6 +207,7 @@ class Prepared(Struct, frozen=True):
             reasoning=self.reasoning,
             check=OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
             hosted=HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
+            names=names_by_ending(self.turn.tools) if self.turn.tools else {},
             plan=self.plan,
             pool=self.pool,
             on_end=self.on_end,

@@ -403,7 +403,7 @@ def test_hints_change_nothing() -> None:
 
 REFUSED = [
     ("messages", {"messages": []}),
-    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": -1}),
     ("max_tokens", {"max_tokens": None}),
     ("model", {"model": ""}),
     ("temperature", {"temperature": -1}),

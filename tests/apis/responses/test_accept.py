@@ -387,7 +387,7 @@ def test_what_contradicts_itself_or_cannot_be_done(fields: dict[str, Any], param
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"metadata": {str(key): "" for key in range(17)}}, "metadata"),
         ({"metadata": {"a": "b" * 513}}, "metadata[...]"),
-        ({"safety_identifier": "a" * 65}, "safety_identifier"),
+        ({"safety_identifier": "a" * 129}, "safety_identifier"),
         ({"input": 3}, "input"),
     ],
 )

@@ -117,6 +117,7 @@ def accept_messages(
         prompt_limit=options.truncate_prompt_tokens,
         reasoning_limit=reasoning_limit,
         media_fallback=options.media_fallback,
+        warms=options.prompt_cache_options is not None and bool(options.prompt_cache_options.prewarm),
     )
     presentation = _presentation(options, defaults.presentation, logprobs, tools, turn)
     if ending is PromptEnding.TRANSCRIPT:

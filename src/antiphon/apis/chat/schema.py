@@ -18,6 +18,7 @@ from antiphon.apis.request import (
     MediaFallback,
     Metadata,
     NonEmptyStr,
+    PromptCacheOptions,
     Request,
     TokenLimit,
     Verbosity,
@@ -200,6 +201,7 @@ class ChatOptions(Request, kw_only=True):
     store: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     thinking: bool | ThinkingSwitch | None = None
     think: bool | Effort | None = None
     include_reasoning: bool | None = None

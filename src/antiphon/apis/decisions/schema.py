@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.apis.questions import DecisionParams, Diagnostics
+from antiphon.apis.request import SafetyIdentifier
 
 Phase = Literal["commentary", "final_answer"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ImageDetail = Literal["low", "high", "auto", "original"]
 Data = dict[str, Any] | list[dict[str, Any]]
 """JSON that the model reads as text."""
-MAX_IDENTIFIER = 128
-"""The most characters of a `safety_identifier`."""
 
 
 class CacheBreakpoint(Struct):
@@ -209,7 +208,7 @@ class CreateDecision(DecisionParams, kw_only=True):
     questions: Annotated[list[DecisionQuestion], Meta(min_length=1)]
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
-    safety_identifier: Annotated[str, Meta(max_length=MAX_IDENTIFIER)] | None = None
+    safety_identifier: SafetyIdentifier | None = None
 
 
 class PredicateAnswer(Struct, tag="predicate"):

@@ -10,6 +10,7 @@ from antiphon.apis.formats import Named, answer_format
 from antiphon.apis.messages.citations import FileText
 from antiphon.apis.messages.errors import PARAMETERS
 from antiphon.apis.messages.history import History, HistoryOptions, Unseal, sealed_elsewhere
+from antiphon.apis.messages.notes import parameter_notes
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
 from antiphon.apis.messages.server_tools import NO_VIEWS, ToolViews
@@ -23,12 +24,13 @@ from antiphon.core.items import Item, Message, Role
 from antiphon.core.turn import PromptEnding, Turn
 
 REFUSED: Mapping[str, str] = {
+    "compaction": "Conversations are not summarised in this API. Use POST /v1/responses/compact.",
     "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
     "thread": "Conversations are not stored. Send all messages.",
 }
 """Parameter → the remedy."""
-_CODES = {"thread": "thread_unsupported_request"}
-"""The codes of refusals: Anthropic's tool runner then sends all messages."""
+_CODES = {"compaction": "compaction_unavailable", "thread": "thread_unsupported_request"}
+"""The codes of refusals, by which Anthropic's clients go on without: they send all messages."""
 
 
 class MessageContext(Struct, frozen=True):
@@ -57,10 +59,12 @@ class AcceptedMessage(Struct, frozen=True):
 def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     """The request as a turn. Raises RequestError."""
     history = _history(request, context)
-    tools = replace(history.tools, functions=history.changes.functions)
+    notes = (*history.tools.notes, *parameter_notes(request))
+    tools = replace(history.tools, functions=history.changes.functions, notes=notes)
     turn = replace(
         _turn(request, context, history),
-        sampling=shared_sampling(request, max_tokens=request.max_tokens, logprobs=None),
+        sampling=shared_sampling(request, max_tokens=request.max_tokens or None, logprobs=None),
+        warms=request.max_tokens == 0,
         stop=(*(request.stop_sequences or ()), *stops(request)),
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=_budget(request.thinking),
@@ -72,6 +76,7 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
         tools,
         bool(request.context_management),
         tuple(history.citable),
+        warms=turn.warms,
     )
     return AcceptedMessage(turn, shown)
 

@@ -106,6 +106,8 @@ class Blocks:
             tokens = end.usage.completion_tokens + end.unused
             cut = end.stop is not None or tokens >= self.presentation.max_tokens
             return "max_tokens" if cut else "model_context_window_exceeded", None
+        if self.presentation.warms:
+            return "max_tokens", None  # which was 0
         if end.reason is FinishReason.CONTENT_FILTER:
             return REFUSAL, None
         if end.reason is FinishReason.TOOL_LIMIT:

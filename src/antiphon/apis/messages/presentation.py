@@ -21,7 +21,7 @@ class Presentation(Struct, frozen=True):
     """`max_tokens` distinguishes an answer that the client's limit has cut from one that filled the context.
 
     `edits_context`: the client wants a report of changes of the conversation. `citable` are the parts of the
-    request that may be cited.
+    request that may be cited. If it `warms` the prompt, there is no answer.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL
@@ -29,3 +29,4 @@ class Presentation(Struct, frozen=True):
     tools: Tools = Tools()
     edits_context: bool = False
     citable: tuple[Citable, ...] = ()
+    warms: bool = False

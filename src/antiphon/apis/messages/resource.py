@@ -231,11 +231,18 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     notes: tuple[Note, ...] | UnsetType = UNSET
 
 
+class OriginalSize(Struct, frozen=True):
+    """How many tokens a prompt had before its conversation was edited: as many, because it is not."""
+
+    original_input_tokens: int
+
+
 class TokenCount(Struct):
     """How many tokens a prompt has: counted, or `estimated`."""
 
     input_tokens: int
     estimated: bool | UnsetType = UNSET
+    context_management: OriginalSize | UnsetType = UNSET
 
 
 # Events

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.apis.request import AtLeastOne, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
+from antiphon.apis.request import AtLeastOne, Count, MediaFallback, NonEmptyStr, SamplingParams, StopStrings
 from antiphon.apis.request_object import Object
 
 MAX_MESSAGES = 100_000
@@ -22,6 +22,7 @@ class Thinking(Struct):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: AtLeastOne | None = None
     display: Literal["summarized", "omitted"] | None = None
+    block_binding: Object | None = None
 
 
 class OutputFormat(Struct):
@@ -36,6 +37,7 @@ class OutputConfig(Struct):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
+    task_budget: Object | None = None
 
 
 class RequestMessage(Struct):
@@ -76,13 +78,22 @@ class CountTokens(SamplingParams, kw_only=True):
 
     # Hints
     betas: Any = None
+    billing_policy: Any = None
     cache_control: Any = None
-    inference_geo: Any = None
     metadata: Any = None
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
+
+    # Without effect: see `notes`
+    diagnostics: Any = None
+    fallback_credit_token: Any = None
+    fallbacks: Any = None
+    inference_geo: Any = None
 
     # Refused: see `accept.REFUSED`
+    compaction: Any = None
     container: Any = None
     thread: Any = None
 
@@ -90,6 +101,6 @@ class CountTokens(SamplingParams, kw_only=True):
 class CreateMessage(CountTokens, kw_only=True):
     """POST /v1/messages."""
 
-    max_tokens: AtLeastOne
+    max_tokens: Count
     stop_sequences: StopStrings | None = None
     stream: bool | None = None

@@ -10,8 +10,9 @@ from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
-from antiphon.apis.responses.history import Unseal, check_outputs, sealed_elsewhere, to_core
+from antiphon.apis.responses.history import Unseal, check_outputs, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
+from antiphon.apis.responses.notes import item_notes, parameter_notes
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.previous import PARAMETER, previous_items
@@ -151,8 +152,12 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         message = f"'top_logprobs' has an effect with 'include': ['{LOGPROBS}'] only. Add it."
         raise RequestError(message, param="top_logprobs")
     max_tokens = token_limit(request.max_output_tokens)
+    if request.warms:
+        _check_warming(request, conversation, asked)
+    turn = _turn(request, context, conversation, tools, asked)
     turn = msgspec.structs.replace(
-        _turn(request, context, conversation, tools, asked),
+        turn,
+        items=_with_beginning(turn.items) if request.warms else turn.items,
         approved=asked.approved,
         sampling=shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         stop=stops(request),
@@ -161,6 +166,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         tool_limit=request.max_tool_calls,
         copies=LOGPROB_COPIES,
         token_ids="enable_response_messages" if request.enable_response_messages else "",
+        warms=request.warms,
     )
     return AcceptedResponse(
         id=context.id,
@@ -176,9 +182,13 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         compacts=conversation.triggered,
         signer=context.signer,
         answered=asked.answered,
-        compact_from=_compact_from(request),
+        compact_from=None if request.warms else _compact_from(request),
         carried=tuple(carried_tools(given)),
-        notes=(*tools.notes, *sealed_elsewhere(conversation.items)),
+        notes=(
+            *tools.notes,
+            *parameter_notes(request),
+            *item_notes(conversation.items, context.presenters),
+        ),
     )
 
 
@@ -271,6 +281,29 @@ def _variables(request: PromptParams, effort: str | None) -> dict[str, Any]:
     if request.documents is not None:
         values["documents"] = request.documents
     return values | (request.chat_template_kwargs or {})
+
+
+# Prompts that are computed for later
+
+
+def _check_warming(
+    request: CreateResponse, conversation: ConversationItems, asked: ConversationApprovals
+) -> None:
+    """Refuse a request for no output that demands work. Raises RequestError."""
+    param = "generate" if request.generate is False else "prompt_cache_options.prewarm"
+    if asked.approved:
+        raise RequestError("Calls that are approved are run, then answered. Leave it out.", param=param)
+    if conversation.triggered:
+        raise RequestError("A compaction is output. Leave it out, or the compaction.", param=param)
+
+
+def _with_beginning(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The items with the beginning of a message of the user, if there are only instructions.
+
+    Many templates refuse a conversation without one.
+    """
+    roles = {item.role if isinstance(item, Message) else None for item in items}
+    return items if roles - {Role.SYSTEM, Role.DEVELOPER} else (*items, Message(Role.USER, ()))
 
 
 # Refusals

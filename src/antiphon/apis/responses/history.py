@@ -1,15 +1,15 @@
 """Stored items → the conversation that the model is shown.
 
 Messages, reasoning and calls are shown unchanged. Calls of server tools are read back by their presenters:
-under the model's name of the tool, if it is offered. Items without text for the model (generated pictures)
-are not shown, and items before a compaction only if they are messages to the model.
+under the model's name of the tool, if it is offered. Items without content for the model (searches without
+results) are not shown, and items before a compaction only if they are messages to the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
-from antiphon.apis.media import at_url, file_of, stored
+from antiphon.apis.media import at_url, file_of, in_base64, stored
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.added_tools import FOUND, SEARCH, read_found, read_search
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
@@ -18,7 +18,6 @@ from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenter
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.apis.sealing import is_sealed
 from antiphon.core.errors import RequestError
-from antiphon.core.hosts import Note
 from antiphon.core.items import (
     Attachment,
     FunctionCall,
@@ -158,16 +157,6 @@ def _opened(item: RequestObject, sealed: str, unseal: Unseal) -> str:
     return text
 
 
-def sealed_elsewhere(items: Iterable[RequestObject]) -> Iterator[Note]:
-    """Notes on reasoning that only another server can read."""
-    for item in items:
-        sealed = item.value.get("encrypted_content")
-        hidden = item.value["type"] == "reasoning" and not item.value.get("content")
-        if hidden and sealed and not is_sealed(sealed):
-            message = "Another server has sealed it: the model does not see it."
-            yield Note(item.place("encrypted_content"), message)
-
-
 def _function_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     arguments = with_whole_characters_in(item.text("arguments"))
@@ -188,6 +177,29 @@ def _client(read: Callable[[RequestObject], Iterator[Item]]) -> Reader:
     return lambda item, _: read(item)
 
 
+def _program(item: RequestObject, _: Unseal) -> Iterator[Item]:
+    """A program of the model's that calls tools: its calls and their results follow, then its own result."""
+    arguments = json_text({"code": item.text_or_none("code") or ""})
+    yield FunctionCall(item.text("call_id"), "programmatic_tool_calling", arguments)
+
+
+def _program_output(item: RequestObject, _: Unseal) -> Iterator[Item]:
+    yield output_item(item.text("call_id"), json_text(item.value.get("result") or ""))
+
+
+def _generated_image(item: RequestObject, _: Unseal) -> Iterator[Item]:
+    """A picture that was made earlier, as the result of a call. Its base64 may come as a data URL."""
+    call_id, image = item.text("id"), item.text_or_none("result")
+    prompt = item.text_or_none("revised_prompt")
+    yield FunctionCall(call_id, "image_generation", json_text({"prompt": prompt} if prompt else {}))
+    if not image:
+        yield output_item(call_id, "(There is no image.)")
+    elif image.startswith("data:"):
+        yield FunctionOutput(call_id, (at_url(MediaKind.IMAGE, item, item.place("result"), "result"),))
+    else:
+        yield FunctionOutput(call_id, (in_base64(MediaKind.IMAGE, item, item.place("result"), "result"),))
+
+
 def _client_output(item: RequestObject, _: Unseal) -> Iterator[Item]:
     call_id = item.text_or_none("call_id") or item.text("id")
     yield output_item(call_id, json_text(item.value.get("output") or ""))
@@ -204,6 +216,9 @@ _READERS: dict[str, Reader] = {
     "computer_call_output": _client(read_screenshot),
     "local_shell_call": _client(client_call("local_shell", "action")),
     "local_shell_call_output": _client_output,
+    "program": _program,
+    "program_output": _program_output,
+    "image_generation_call": _generated_image,
     "apply_patch_call": _client(client_call("apply_patch", "operation")),
     "apply_patch_call_output": _client_output,
 }

@@ -201,10 +201,11 @@ A union of both would have no schema.
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """The reasoning settings of the request."""
+    """The reasoning settings of the request. `mode` is the one there is, if the request has named one."""
 
     effort: str | None = None
     summary: str | None = None
+    mode: str | UnsetType = UNSET
 
 
 class TextSettings(Struct, frozen=True):
@@ -212,6 +213,14 @@ class TextSettings(Struct, frozen=True):
 
     format: Object
     verbosity: str | UnsetType = UNSET
+
+
+class CacheSettings(Struct, frozen=True):
+    """What the request says of caching, with OpenAI's defaults."""
+
+    mode: str = "implicit"
+    ttl: str = "30m"
+    comparison_response_id: str | UnsetType = UNSET
 
 
 class ConversationSettings(Struct, frozen=True):
@@ -246,6 +255,7 @@ class ResponseSettings(Struct):
     metadata: dict[str, str] = {}
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: CacheSettings | UnsetType = UNSET
     prompt_cache_retention: str | None = None
     user: str | UnsetType = UNSET
 

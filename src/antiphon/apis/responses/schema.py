@@ -17,6 +17,8 @@ from antiphon.apis.request import (
     MediaFallback,
     Metadata,
     NonEmptyStr,
+    PromptCacheOptions,
+    SafetyIdentifier,
     SamplingParams,
     ServiceTier,
     TokenLimit,
@@ -33,6 +35,8 @@ class ReasoningOptions(Struct):
     """How much to reason, and what to show of it. `generate_summary` is the old name of `summary`."""
 
     effort: Effort | None = None
+    mode: NonEmptyStr | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
     summary: Detail | None = None
     generate_summary: Detail | None = None
 
@@ -101,6 +105,7 @@ class CreateResponse(PromptParams, kw_only=True):
     stream_options: StreamOptions | None = None
     store: bool | None = None
     background: bool | None = None
+    generate: bool | None = None
     include: list[str] | None = None
     metadata: Metadata | None = None
     max_output_tokens: TokenLimit | None = None
@@ -109,16 +114,28 @@ class CreateResponse(PromptParams, kw_only=True):
 
     # Hints, returned and otherwise ignored
     service_tier: ServiceTier | None = None
-    safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
+    safety_identifier: SafetyIdentifier | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
     user: str | None = None
+
+    # Without effect: see `notes`
+    access_programs: Any = None
+    background_options: Any = None
+    image: Any = None
 
     # Presentation, and the length of reasoning
     top_logprobs: Count | None = None
     thinking_token_budget: Count | None = None
     include_reasoning: bool | None = None
     enable_response_messages: bool | None = None
+
+    @property
+    def warms(self) -> bool:
+        """Only the prompt is computed: there is no output."""
+        options = self.prompt_cache_options
+        return self.generate is False or (options is not None and bool(options.prewarm))
 
 
 class CountTokens(CreateResponse):

@@ -6,12 +6,14 @@ A response has every setting, with defaults for those that were not given.
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from antiphon.apis.formats import Named
+from antiphon.apis.request import PromptCacheOptions
 from antiphon.apis.request_object import Object, RequestObject
 from antiphon.apis.responses.resource import (
+    CacheSettings,
     ConversationSettings,
     ReasoningSettings,
     ResponseSettings,
@@ -62,15 +64,27 @@ def response_settings(
         frequency_penalty=_given(request.frequency_penalty, defaults.get("frequency_penalty", 0.0)),
         top_logprobs=_given(request.top_logprobs, 0),
         text=TextSettings(echo_format(text), (text and text.verbosity) or UNSET),
-        reasoning=ReasoningSettings(reasoning.effort, summary_of(request)),
+        reasoning=ReasoningSettings(
+            reasoning.effort, summary_of(request), "standard" if reasoning.mode else UNSET
+        ),
         truncation=request.truncation or "disabled",
         store=request.store is not False,
         background=bool(request.background),
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_options=_cache_settings(request.prompt_cache_options),
         prompt_cache_retention=request.prompt_cache_retention,
         user=request.user or UNSET,
+    )
+
+
+def _cache_settings(options: PromptCacheOptions | None) -> CacheSettings | UnsetType:
+    if options is None:
+        return UNSET
+    default = CacheSettings()
+    return CacheSettings(
+        options.mode or default.mode, options.ttl or default.ttl, options.comparison_response_id or UNSET
     )
 
 

@@ -351,7 +351,8 @@ class ResponseProjection:
         """An empty answer gets an empty message: clients expect one. Open calls get no results any more."""
         self._end = event
         self._count(event.usage)
-        if len(self._output) == self._before and event.reason is not FinishReason.ERROR:
+        answers = event.reason is not FinishReason.ERROR and not self._accepted.turn.warms
+        if answers and len(self._output) == self._before:
             empty = OpenMessage(self._numbers, self._position("message"), None)
             self._start(empty, out)
             out += empty.end(Message(Role.ASSISTANT, (TextPart(""),)))
