@@ -41,7 +41,9 @@ def verdicts(heading: str, *wanted: str) -> list[str]:
 
 @pytest.mark.parametrize("heading", UNIONS)
 def test_all_that_the_sdks_know_has_its_row(heading: str) -> None:
-    every_row([name for name, *_ in rows(PAGE, heading)], UNIONS[heading], f"'{heading}' in docs/{PAGE}")
+    table = [name for name, *_ in rows(PAGE, heading)]
+    # The page may know a newer SDK than the one that is installed.
+    every_row(table, {*table} | UNIONS[heading], f"'{heading}' in docs/{PAGE}")
     assert {verdict for _, verdict, *_ in rows(PAGE, heading)} <= VERDICTS[heading]
 
 
@@ -62,6 +64,7 @@ async def api(server: Running) -> AsyncIterator[Api]:
 
 IN_RESPONSES: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},
+    "background_options": {"completion_window": "8h"},
     "betas": ["responses_multi_agent=v1"],
     "image": {"context_compression": "enabled"},
     "moderation": {"model": "omni-moderation-latest"},
