@@ -164,3 +164,16 @@ async def test_next_tokens_after_an_image(engine: UpstreamEngine) -> None:
     [alone] = await engine.score_next(NextTokenRequest(red.beginning, red.ends[1:], red.tokens[1:]))
     assert first.complete
     assert alone.candidates == second.candidates != first.candidates != other.candidates
+
+
+async def test_an_image_of_a_question_is_seen(engine: UpstreamEngine) -> None:
+    async def asked(image: bytes) -> NextTokenRequest:
+        media = (MediaPart(MediaKind.IMAGE, "", "image/png", image, 64, 64),)
+        beginning = Prompt(BEGIN, tuple(await engine.tokenize([BEGIN])))
+        ids = tuple(await engine.tokenize(["<image>", " What is it?" + END]))
+        end = Prompt("<image> What is it?" + END, ids, media, ((), (" What is it?" + END,)))
+        return NextTokenRequest(beginning, (end, end), ((), ()))
+
+    red, again = await engine.score_next(await asked(RED))
+    [blue, _] = await engine.score_next(await asked(BLUE))
+    assert red.candidates == again.candidates != blue.candidates

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.core.chunks import Candidate
 from antiphon.core.errors import EngineDiedError, EngineError, RequestError
+from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.turn import Adapter, Sampling, Turn
 from antiphon.engines.engine import (
     Conversation,
@@ -316,3 +317,33 @@ async def test_the_first_token_of_an_answer_to_a_conversation():
         1,
         0,
     )
+
+
+def picture(number):
+    return MediaPart(MediaKind.IMAGE, str(number), "image/png", b"png")
+
+
+def prompts():
+    """Prompts with pictures between their texts, as `around` has them."""
+    texts = st.lists(st.tuples(st.text("ab", min_size=1)).map(tuple) | st.just(()), min_size=1, max_size=3)
+    return texts.map(
+        lambda around: Prompt(
+            "<image>".join("".join(pieces) for pieces in around),
+            tuple(range(len(around))),
+            tuple(map(picture, range(len(around) - 1))),
+            (*around,) if len(around) > 1 else (),
+            placeholders=("<image>",) * (len(around) - 1),
+        )
+    )
+
+
+@given(prompts(), prompts())
+def test_a_prompt_is_followed_with_all_that_is_in_it(beginning, end):
+    whole = beginning.followed_by(end)
+    assert (whole.text, whole.ids) == (beginning.text + end.text, beginning.ids + end.ids)
+    assert whole.media == beginning.media + end.media
+    assert len(whole.placeholders) == len(whole.media)
+    if whole.media:
+        assert "<image>".join("".join(pieces) for pieces in whole.around) == whole.text
+    else:
+        assert whole == Prompt(whole.text, whole.ids)

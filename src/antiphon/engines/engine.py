@@ -204,6 +204,20 @@ class Prompt(Struct, frozen=True):
             around = (*around[:-1], (*pieces, end + text))
         return Prompt(self.text + text, self.ids + ids, self.media, around, placeholders=self.placeholders)
 
+    def followed_by(self, end: "Prompt") -> "Prompt":
+        """The prompt followed by another one, with the media of both; their pieces are tokenized apart."""
+        if not (self.media or end.media):
+            return Prompt(self.text + end.text, self.ids + end.ids)
+        *before, last = self.around or ((self.text,),)
+        first, *after = end.around or ((end.text,),)
+        return Prompt(
+            self.text + end.text,
+            self.ids + end.ids,
+            self.media + end.media,
+            (*before, (*last, *first), *after),
+            placeholders=self.placeholders + end.placeholders,
+        )
+
 
 WORD_JOINER = "\u2060"
 """A character without width or meaning. It separates what would otherwise be read as a special token."""

@@ -85,7 +85,7 @@ async def read_each(
     first: list[NextToken] = []
     if beginning_first and size >= SHORT_BEGINNING and len(request.ends) > 1:
         first = [await read(beginning, ())]
-    prompts = (beginning.continued(end.text, end.ids) for end in request.ends)
+    prompts = (beginning.followed_by(end) for end in request.ends)
     pairs = zip(prompts, request.tokens, strict=True)
     results = await _all_of(partial(read, prompt, tokens) for prompt, tokens in pairs)
     cached = min((result.cached_tokens for result in first or results), default=0)

@@ -291,7 +291,7 @@ class Decider:
         size = len(beginning.ids) + len(text.ids) + len(ending.ids)
         if context and size >= context:
             raise _too_long(size, context, question, beginning)
-        return text.continued(ending.text, ending.ids)
+        return text.followed_by(ending)
 
     async def _pairs(self, decision: Decision, frame: _Frame, prefills: Prefills) -> Sequence[str]:
         """The labels of two letters, if there is a question that needs them."""

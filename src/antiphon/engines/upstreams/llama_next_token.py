@@ -182,7 +182,7 @@ class _Work:
 
     def _prompt(self, end: int) -> Any:
         added = self.request.ends[end]
-        return self._encoded(self.request.beginning.continued(added.text, added.ids))
+        return self._encoded(self.request.beginning.followed_by(added))
 
     async def _events(self, body: Mapping[str, Any]) -> AsyncGenerator[_Event, None]:
         whole = msgspec.json.encode({**_BODY, **self._fields, **body})
