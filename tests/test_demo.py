@@ -65,6 +65,13 @@ def anthropic(text: str) -> None:
     assert blocks == ["thinking", "text"]
 
 
+def decision(text: str) -> None:
+    answers = json.loads(text)["answers"]
+    assert answers["team"]["choice"] == "billing"
+    assert sum(answers["team"]["probabilities"].values()) == pytest.approx(1)
+    assert 0.5 < answers["angry"]["noul"] < 1
+
+
 def background(text: str) -> None:
     assert json.loads(text)["status"] == "queued"
 
@@ -77,6 +84,7 @@ SHOWN: dict[str, Callable[[str], None]] = {
     "An engine that fails": failure,
     "A wrong request": wrong,
     "Anthropic's API": anthropic,
+    "A decision": decision,
     "In the background": background,
 }
 
@@ -98,7 +106,7 @@ async def test_what_there_is_to_try_shows_what_it_says(quick: ScriptedEngine, nu
     *_, url, _, header, _, body = shlex.split(command)
     name, _, value = header.partition(": ")
     async with (
-        running(quick, model_name=(demo.NAME,)) as server,
+        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, headers={name: value}) as client,
     ):
         answer = await client.post(url.replace(URL, server.url), content=body)
@@ -111,7 +119,7 @@ async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
     result = {"role": "tool", "tool_call_id": "call_1", "content": "24"}
     told = [*asked["messages"], {"role": "assistant", "tool_calls": [made]}, result]
     async with (
-        running(quick, model_name=(demo.NAME,)) as server,
+        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
     ):
         answer = await client.post("/v1/chat/completions", json={**asked, "messages": told, "stream": False})
@@ -122,7 +130,7 @@ async def test_each_question_of_a_conversation_has_its_own_answer(quick: Scripte
     asked = ["Why is the sky blue?", "Describe Rome.", "Hello!", "Why is the sky blue?"]
     told: list[dict[str, str]] = []
     async with (
-        running(quick, model_name=(demo.NAME,)) as server,
+        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
     ):
         for question in asked:

@@ -20,6 +20,8 @@ from antiphon.engines.scripted import Options
 from antiphon.model_tables import ModelSettings
 
 NAME = "demo"
+MODEL = ModelSettings(model_name=(NAME,), dialect="hermes", decision_prefill="(")
+"""With the prefill, labels of decisions are words of the script."""
 SCRIPT = Path(__file__).with_name("demo.jsonl")
 
 _WEATHER = {
@@ -74,6 +76,23 @@ SUGGESTIONS = (
         },
     ),
     Suggestion(
+        "A decision",
+        "probabilities, and no text",
+        "/v1/systemone",
+        {
+            "model": NAME,
+            "state": "I was charged twice.",
+            "questions": {
+                "team": {
+                    "type": "choice",
+                    "instructions": "Which team?",
+                    "criteria": {"billing": "payments", "shipping": "parcels"},
+                },
+                "angry": {"type": "noul", "instructions": "Is the customer angry?"},
+            },
+        },
+    ),
+    Suggestion(
         "In the background",
         "an id; GET /v1/responses/ID?stream=true reads on",
         "/v1/responses",
@@ -87,7 +106,7 @@ def settings(given: Settings) -> Settings:
     return replace(
         given,
         engine=Options(script=SCRIPT),
-        model=ModelSettings(model_name=(NAME,), dialect="hermes"),
+        model=MODEL,
         store="memory",
         debug_answers=20,
     )
