@@ -85,6 +85,7 @@ HINTS: Mapping[str, str] = {
     "add_bos_token": "Antiphon adds the token that a prompt has to begin with, exactly once",
     "add_special_tokens": "Antiphon adds the token that a prompt has to begin with, exactly once",
     "cache_prompt": _CACHED,
+    "client_metadata": "users and sessions are not tracked",
     "draft_model": _LOADED,
     "generate_window": "an answer may use the rest of the context after the prompt",
     "guided_decoding_backend": "the engine uses its own backend",
