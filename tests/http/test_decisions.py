@@ -438,8 +438,9 @@ async def test_a_client_that_leaves_ends_the_work(path: str, monkeypatch: pytest
                 left.set()
             raise AssertionError
 
-        monkeypatch.setattr(TokenModel, "decide", decide, raising=False)
-        with capture_logs() as lines:
+        # Undone before the stand-in is.
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(TokenModel, "decide", decide)
             asking = asyncio.ensure_future(api.http.post(path, json=BODIES[path]))
             await asyncio.wait_for(begun.wait(), 10)
             asking.cancel()
