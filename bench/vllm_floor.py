@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.vllm_core import RequestExtras, VllmCore, engine_args
+from antiphon.engines.vllm_arguments import engine_args
+from antiphon.engines.vllm_core import RequestExtras, VllmCore
 from antiphon.http.server import GC_THRESHOLD
 from bench.floor import stream_of
 from bench.scenario import MODEL
