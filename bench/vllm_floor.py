@@ -24,6 +24,7 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_core import RequestExtras, VllmCore
+from antiphon.engines.vllm_imports import installed_version
 from antiphon.http.server import GC_THRESHOLD
 from bench.floor import stream_of
 from bench.scenario import MODEL
@@ -145,7 +146,8 @@ def main() -> None:
     parser.add_argument("--vllm", action="append", default=[])
     options = parser.parse_args()
     answers = {tokens: stream_of(asked(tokens), words(tokens)) for tokens in options.tokens}
-    core = VllmCore(engine_args(options.model, options.vllm, {}))
+    version = installed_version(untested=True)
+    core = VllmCore(engine_args(options.model, options.vllm, {}), version)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(core, answers, options.port, options.unix_socket))
