@@ -204,7 +204,8 @@ async def test_what_is_cut_is_closed(model: Model) -> None:
     cut = [output for output in outputs if output.reason is FinishReason.LENGTH]
     assert cut
     assert all(output.closed for output in cut)
-    assert {json.loads(output.text)["mood"] for output in outputs if output.text} == {"sad", "merry"}
+    # The shortest way out is sad: the other is the model's own choice, at times or always.
+    assert "merry" in {json.loads(output.text)["mood"] for output in outputs if output.text}
 
 
 # A form that waits for the beginning of a call
