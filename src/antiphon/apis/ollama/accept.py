@@ -43,7 +43,7 @@ _IN_TEMPLATES = ("system", "images", "think")
 """Parameters that need a chat template."""
 
 _NUMBER, _UNIT = r"(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)", "(?:ns|us|µs|ms|s|m|h)"
-_DURATION = re.compile(f"[+-]?{_NUMBER}(?:{_UNIT}{_NUMBER})*+{_UNIT}?")
+_DURATION = re.compile(f"[+-]?(?:(?:{_NUMBER}{_UNIT})++|{_NUMBER})")
 
 
 class Accepted(Struct, frozen=True):
