@@ -310,10 +310,20 @@ async def test_a_form_with_images() -> None:
             (parts[:1], "assets"),
             ([*parts, ("asset-1", ("asset-1", b"a", "image/png"))], "assets"),
             ([*parts, parts[1]], "assets"),
+            ([parts[0], *parts], "request"),
         ):
             response = await api.http.post(SYSTEM_ONE, files=files)
             assert response.status_code == 422, files
             assert response.json()["detail"][0]["loc"][1] == place
+
+
+@pytest.mark.parametrize("name", [None, "request.json"])
+async def test_the_request_of_a_form_is_as_short_as_any(name: str | None) -> None:
+    async with client(limit=Limits(body_bytes=10_000)) as api:
+        for size, statuses in ((5_000, {200}), (20_000, {413, 422})):
+            request = json.dumps(BODIES[SYSTEM_ONE] | {"state": "a" * size})
+            response = await api.http.post(SYSTEM_ONE, files={"request": (name, request)})
+            assert response.status_code in statuses, response.text
 
 
 async def test_images_in_questions_are_read_in_their_places() -> None:

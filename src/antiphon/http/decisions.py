@@ -28,6 +28,7 @@ from antiphon.http.request import (
     log_ignored,
     owner_of,
     read_json,
+    too_large,
 )
 from antiphon.http.vectors import unless_disconnected
 
@@ -76,18 +77,22 @@ async def _body(request: Request) -> tuple[bytes, Mapping[str, str]]:
         return await read_json(request), {}
     limits = app_of(request).limits
     async with form_of(request, "attachment_bytes", limits.attachments, limits.body_bytes) as form:
-        body = await _read(form.get(REQUEST))
+        body = await _part(REQUEST, form, REQUEST) if REQUEST in form else b""
         if not body:
             message = f"The form has no part '{REQUEST}', or an empty one. Send the request as JSON in it."
             raise RequestError(message, param=REQUEST)
-        return body, {name: await _upload(name, form) for name in form if name != REQUEST}
+        if len(body) > limits.body_bytes:  # a file may be as long as all of the form
+            raise too_large("body_bytes", limits.body_bytes)
+        uploads = [name for name in form if name != REQUEST]
+        return body, {name: b64encode(await _part(name, form, "assets")).decode() for name in uploads}
 
 
-async def _upload(name: str, form: FormData) -> str:
+async def _part(name: str, form: FormData, param: str) -> bytes:
+    """The bytes of the only part of this name. Raises RequestError."""
     parts = form.getlist(name)
     if len(parts) > 1:
-        raise RequestError(f"The form has the part '{name[:64]}' twice.", param="assets")
-    return b64encode(await _read(parts[0])).decode()
+        raise RequestError(f"The form has the part '{name[:64]}' twice.", param=param)
+    return await _read(parts[0])
 
 
 async def _read(part: Any) -> bytes:
