@@ -18,11 +18,13 @@ import pytest
 from backports import zstd
 from structlog.testing import capture_logs
 
-from antiphon.core.decision import Decision, Verdict, Verdicts
+from antiphon.core.decision import Decision, QuestionKind, Verdict, Verdicts
 from antiphon.core.errors import EngineBusyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart, Message, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Adapter
+from antiphon.decide.labels import MOST_OPTIONS
+from antiphon.decide.reads import reads_of
 from antiphon.engines.engine import Capabilities, Task
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
@@ -458,3 +460,16 @@ async def test_a_client_that_leaves_ends_the_work(path: str, monkeypatch: pytest
             await until(lambda: any(line["event"] == "request" for line in lines))
         [line] = [line for line in lines if line["event"] == "request"]
         assert (line["status"], line["finish"]) == (499, "client_left")
+
+
+@pytest.mark.parametrize("kind", [QuestionKind.SCORE, QuestionKind.CHOICE])
+async def test_limits_allow_no_more_options_than_there_are_labels(kind: QuestionKind) -> None:
+    most = MOST_OPTIONS[kind]
+    async with client(limit=Limits(options=1000, levels=1000)) as api:
+        for count, status in ((most, 200), (most + 1, 422)):
+            names = [f"o{number}" for number in range(count)]
+            criteria = dict.fromkeys(names) if kind is QuestionKind.CHOICE else names
+            question = {"type": kind, "instructions": "Which?", "criteria": criteria}
+            await api.post(SYSTEM_ONE, {"state": "a", "questions": {"q": question}}, status)
+        for read in reads_of(api.asked[0].questions[0])[0]:
+            assert len(read.labels) == len(read.options)

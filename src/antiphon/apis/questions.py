@@ -20,6 +20,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.items import WITH_PARTS, FunctionCall, Item, Part, Reasoning, TextPart
 from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
+from antiphon.decide.labels import MOST_OPTIONS
 from antiphon.decide.orders import orders_of
 
 T = TypeVar("T")
@@ -179,12 +180,22 @@ def check_name(name: str, param: str, limits: Limits) -> None:
 
 def check_size(decision: Decision, limits: Limits) -> None:
     """Refuse a decision that is too much work, before there is any. Raises RequestError."""
+    for question in decision.questions:
+        _check_labels(question)
     reads = sum(reads_of(question, decision.orders) for question in decision.questions)
     if reads > limits.reads:
         limits.refuse("reads", "questions", f"The questions would be read {reads} times")
     tokens = tokens_of(decision)
     if tokens > limits.read_tokens:
         limits.refuse("read_tokens", None, f"The request has about {tokens} tokens")
+
+
+def _check_labels(question: Question) -> None:
+    """Refuse more options than there are labels, whatever the limits of the server allow."""
+    count, most = len(question.options), MOST_OPTIONS[question.kind]
+    if count > most:
+        message = f"'{question.source}' has {count} options, and a model can tell at most {most} apart."
+        raise RequestError(f"{message} Leave some out.", param=question.source)
 
 
 def reads_of(question: Question, orders: int | None) -> int:

@@ -25,6 +25,13 @@ YES_NO = ("yes", "no")
 GROUP = 16
 """The number of options of a group, if a choice is asked in two steps."""
 
+MOST_OPTIONS = {
+    QuestionKind.CHOICE: len(LETTERS) * GROUP,
+    QuestionKind.SCORE: len(DIGITS),
+    QuestionKind.PREDICATE: len(YES_NO),
+}
+"""The most options of a question for which there are labels."""
+
 
 def labels_of(kind: QuestionKind, count: int, pairs: Sequence[str] = ()) -> tuple[str, ...] | None:
     """The labels of this number of options; None for a choice that has to be asked in two steps.
