@@ -102,7 +102,9 @@ class SlotScorer:
         beginning = (work.beginning, fields)
         slot = next((slot for slot, other in self._computed.items() if other == beginning), None)
         if slot is None:
+            kept, self._computed = self._computed, {}  # until it is known whose slot it takes
             await work.begin()
+            self._computed = kept
         else:
             work.slot = slot
         self._computed.pop(work.slot, None)
