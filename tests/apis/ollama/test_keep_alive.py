@@ -11,7 +11,9 @@ def test_nothing_keeps_a_model(given: float | str) -> None:
     assert unloads(given)
 
 
-@pytest.mark.parametrize("given", [None, -1, 300, "-1", "5m", "1.5h", ".5s", "1.s", "1h30m5.5s", "10µs", "0h1ns"])
+@pytest.mark.parametrize(
+    "given", [None, -1, 300, "-1", "5m", "1.5h", ".5s", "1.s", "1h30m5.5s", "10µs", "0h1ns"]
+)
 def test_a_time_keeps_it(given: float | str | None) -> None:
     assert not unloads(given)
 

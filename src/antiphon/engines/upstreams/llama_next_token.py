@@ -14,6 +14,7 @@ The most likely tokens are returned by their number: if some are missing, all to
 requested, as far as an answer may be that long; and at once, when the same tokens are to be scored again.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -35,6 +36,9 @@ COMMON = 3000
 
 ENTRY_BYTES = 128
 """The size of one of them in an answer, at most on average."""
+
+LINGER = 1.0
+"""Seconds for which llama.cpp may still compute what was cancelled."""
 
 REMEMBERED = 256
 """Sets of tokens that are remembered because some were missing among the most likely ones."""
@@ -89,6 +93,7 @@ class SlotScorer:
         self._answer_bytes = limits.upstream_bytes
         self._encoded = encoded
         self._computed: dict[int, Any] = {}  # the beginning in a slot, and its adapters
+        self._lingers_until = 0.0  # until this time of the event loop, cancelled work may be computed beside
         self._started = 0  # how many other requests had been sent when these were computed
 
     async def score(
@@ -97,8 +102,18 @@ class SlotScorer:
         """The next tokens. `fields` are sent with each request. Raises RequestError, EngineError."""
         if self._started != self._prompts.started:
             self._computed.clear()
-        self._started, alone = self._prompts.started, not self._prompts.in_slots
+        clock = asyncio.get_running_loop().time
+        alone = not self._prompts.in_slots and clock() >= self._lingers_until
+        self._started = self._prompts.started
         work = _Work(request, fields, self._encoded, lines, count)
+        try:
+            return await self._score(work, fields, alone=alone)
+        except BaseException:
+            self._lingers_until = clock() + LINGER
+            raise
+
+    async def _score(self, work: "_Work", fields: Mapping[str, Any], *, alone: bool) -> tuple[NextToken, ...]:
+        """The same; the beginning is kept if the server does nothing else, if it is `alone`."""
         beginning = (work.beginning, fields)
         slot = next((slot for slot, other in self._computed.items() if other == beginning), None)
         if slot is None:
@@ -111,7 +126,7 @@ class SlotScorer:
         results = await self._results(work)
         if alone and self._started == self._prompts.started:
             self._computed[work.slot] = beginning
-        self._prompts.keep(request)
+        self._prompts.keep(work.request)
         return tuple(replace(results[end], cached_tokens=work.cached or 0) for end in sorted(results))
 
     async def _results(self, work: "_Work") -> dict[int, NextToken]:
