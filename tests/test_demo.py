@@ -13,6 +13,9 @@ from antiphon.engines.scripted import ScriptedEngine
 from tests.server import NO_TLS, running
 
 URL = "http://127.0.0.1:8000"
+AS_STARTED = {
+    name: getattr(demo.MODEL, name) for name in ("model_name", "decision_prefill", "decision_orders")
+}
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -68,7 +71,7 @@ def anthropic(text: str) -> None:
 def decision(text: str) -> None:
     answers = json.loads(text)["answers"]
     assert answers["team"]["choice"] == "billing"
-    assert sum(answers["team"]["probabilities"].values()) == pytest.approx(1)
+    assert answers["team"]["probabilities"] == pytest.approx({"billing": 0.87, "shipping": 0.13}, abs=0.01)
     assert 0.5 < answers["angry"]["noul"] < 1
 
 
@@ -106,11 +109,32 @@ async def test_what_there_is_to_try_shows_what_it_says(quick: ScriptedEngine, nu
     *_, url, _, header, _, body = shlex.split(command)
     name, _, value = header.partition(": ")
     async with (
-        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
+        running(quick, **AS_STARTED) as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, headers={name: value}) as client,
     ):
         answer = await client.post(url.replace(URL, server.url), content=body)
     SHOWN[demo.SUGGESTIONS[number].title](answer.text)
+
+
+@pytest.mark.parametrize("options", [2, 3, 4, 5, 20, 26, 27, 255])
+@pytest.mark.parametrize("kind", ["choice", "score"])
+async def test_any_question_has_an_answer_that_stands_out(
+    quick: ScriptedEngine, kind: str, options: int
+) -> None:
+    names = [f"option {number}" for number in range(options if kind == "choice" else min(options, 10))]
+    criteria = dict.fromkeys(names) if kind == "choice" else names
+    asked = {"type": kind, "instructions": "Which of them?", "criteria": criteria}
+    body = {"state": "A text.", "questions": {"any": asked}, "x_diagnostics": True}
+    async with (
+        running(quick, **AS_STARTED) as server,
+        httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
+    ):
+        answer = (await client.post("/v1/systemone", json=body)).json()
+    first, second, *_ = sorted(answer["answers"]["any"]["probabilities"].values(), reverse=True)
+    assert 0.7 < first < 1
+    assert 0.05 < second < 0.25
+    assert answer["x_diagnostics"]["any"]["label_mass"] > 0.5
+    assert answer["x_diagnostics"]["any"]["truncated"] is (kind == "choice" and options > 20)
 
 
 async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
@@ -119,7 +143,7 @@ async def test_the_result_of_a_call_is_answered(quick: ScriptedEngine) -> None:
     result = {"role": "tool", "tool_call_id": "call_1", "content": "24"}
     told = [*asked["messages"], {"role": "assistant", "tool_calls": [made]}, result]
     async with (
-        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
+        running(quick, **AS_STARTED) as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
     ):
         answer = await client.post("/v1/chat/completions", json={**asked, "messages": told, "stream": False})
@@ -130,7 +154,7 @@ async def test_each_question_of_a_conversation_has_its_own_answer(quick: Scripte
     asked = ["Why is the sky blue?", "Describe Rome.", "Hello!", "Why is the sky blue?"]
     told: list[dict[str, str]] = []
     async with (
-        running(quick, model_name=(demo.NAME,), decision_prefill="(") as server,
+        running(quick, **AS_STARTED) as server,
         httpx.AsyncClient(verify=NO_TLS, timeout=60, base_url=server.url) as client,
     ):
         for question in asked:

@@ -20,8 +20,9 @@ from antiphon.engines.scripted import Options
 from antiphon.model_tables import ModelSettings
 
 NAME = "demo"
-MODEL = ModelSettings(model_name=(NAME,), dialect="hermes", decision_prefill="(")
-"""With the prefill, labels of decisions are words of the script."""
+MODEL = ModelSettings(model_name=(NAME,), dialect="hermes", decision_prefill="(", decision_orders=1)
+"""With the prefill, labels of decisions are words of the script. It names labels, not
+options: in several orders all options would be equally probable."""
 SCRIPT = Path(__file__).with_name("demo.jsonl")
 
 _WEATHER = {

@@ -347,3 +347,18 @@ def test_a_prompt_is_followed_with_all_that_is_in_it(beginning, end):
         assert "<image>".join("".join(pieces) for pieces in whole.around) == whole.text
     else:
         assert whole == Prompt(whole.text, whole.ids)
+
+
+async def test_the_media_of_an_end_are_read():
+    image = MediaPart(MediaKind.IMAGE, "digest", "image/png", b"an image")
+    end = Prompt("<image>?", (1, 2), (image,), ((), ("?",)), placeholders=("<image>",))
+    seen = []
+
+    async def read(prompt, _):
+        seen.append(prompt)
+        return NextToken(())
+
+    beginning = Prompt("See ", (3,))
+    await read_each(NextTokenRequest(beginning, (end,), ((),)), read)
+    assert seen == [beginning.followed_by(end)]
+    assert seen[0].media == (image,)

@@ -8,10 +8,13 @@ from msgspec.structs import replace
 from antiphon.core.chunks import Candidate
 from antiphon.core.decision import Decision, Option, Question, QuestionKind
 from antiphon.core.errors import EngineError, RequestError, UnsupportedModelError
-from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.items import FunctionCall, FunctionOutput, Message, Role, TextPart
 from antiphon.engines.engine import NextToken
+from antiphon.engines.upstream import Options, UpstreamEngine
 from antiphon.run import chat_decisions
+from tests.engines.canned import answer, canned
 from tests.run.test_model_kinds import chats
+from tests.server import served_model
 
 ASKED = Question(
     QuestionKind.CHOICE, (TextPart("Which team?"),), tuple(map(Option, ("billing", "shipping", "sales"))), "q"
@@ -58,10 +61,32 @@ async def test_the_numbers(monkeypatch):
 
 
 async def test_what_it_cannot_do_is_refused():
-    async with chats([{"output": "A"}], kind="anthropic") as served:
+    async with canned({"/v1/models": [answer(200, {"data": [{"id": "claude"}]})]}) as server:
+        served_by_url = served_model(UpstreamEngine(Options(server.url, upstream_kind="anthropic")))
+        model = await served_by_url.load()
         with pytest.raises(UnsupportedModelError, match="tells no log probabilities"):
-            await served.model.decide(DECISION)
+            await model.decide(DECISION)
+        await served_by_url.unload()
     async with chats([{"output": "A"}], upstream_model="scripted", context=10) as served:
         long = replace(DECISION, items=(Message(Role.USER, (TextPart("word " * 1000),)),))
         with pytest.raises(RequestError, match="too long"):
             await served.model.decide(long)
+
+
+async def test_a_server_that_answers_questions_itself():
+    """Another Antiphon, whose answers are not read, but which decides."""
+    script = [{"output": "A", "next": {"A": math.log(0.6), "B": math.log(0.3), "C": math.log(0.1)}}]
+    async with chats(script, kind="anthropic") as served:
+        called = (
+            *DECISION.items,
+            FunctionCall("a", "look", "{}"),
+            FunctionOutput("a", (TextPart("Two payments."),)),
+            Message(Role.USER, (TextPart("Decide."),)),
+        )
+        verdicts = await served.model.decide(replace(DECISION, items=called, orders=None))
+        seen = served.engine.seen[-1]
+    assert verdicts.prompt_version == "server"
+    assert verdicts.prompt_tokens > 0
+    assert sum(verdicts.verdicts[0].probabilities) == pytest.approx(1)
+    assert "Two payments." in seen.prompt.text
+    assert "Decide.\n\nQuestion: Which team?" in seen.prompt.text

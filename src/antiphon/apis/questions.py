@@ -76,12 +76,13 @@ class Diagnostics(Struct):
     """What is known of an answer, besides its probabilities.
 
     `label_mass` is the probability that the model answers with any of the options at all;
-    `argmax_is_label`: the likeliest token was one. `truncated`: some probabilities are upper bounds, because
+    `argmax_is_label`: the likeliest token was one. Both are null if the server of the model answers itself.
+    `truncated`: some probabilities are upper bounds, because
     the server of the model did not tell them.
     """
 
-    label_mass: float
-    argmax_is_label: bool
+    label_mass: float | None
+    argmax_is_label: bool | None
     orders: int
     calibration: AppliedCalibration | None
     prompt_version: str

@@ -60,7 +60,7 @@ async def system_one(
 
 def decides(able: Capabilities) -> bool:
     """Whether a model with these capabilities answers questions."""
-    return Task.GENERATE in able.tasks and "logprobs" in able.sampling
+    return able.answers_questions or (Task.GENERATE in able.tasks and "logprobs" in able.sampling)
 
 
 async def _accepted(app: App, accept: Callable[[], Decision], *, large: bool) -> Decision:

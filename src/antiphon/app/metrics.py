@@ -148,7 +148,8 @@ class _DecisionCounts:
         for question, verdict in zip(decision.questions, decision.answers.verdicts, strict=True):
             self.kinds[question.kind] += 1
             self.truncated += verdict.truncated
-            self.masses.observe(verdict.label_mass)
+            if verdict.label_mass is not None:
+                self.masses.observe(verdict.label_mass)
 
 
 _PREFIXES = {

@@ -138,7 +138,8 @@ def _decision(observation: Observation, decision: ObservedDecision) -> Iterable[
     yield "gen_ai.usage.cache_read.input_tokens", answers.cached_tokens
     yield "antiphon.decision.questions", len(answers.verdicts)
     yield "antiphon.decision.reads", answers.reads
-    yield "antiphon.decision.label_mass", decision.least_mass
+    if decision.least_mass is not None:
+        yield "antiphon.decision.label_mass", decision.least_mass
 
 
 def _call(call: ObservedCall) -> Iterable[tuple[str, Any]]:

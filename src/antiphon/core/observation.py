@@ -58,21 +58,22 @@ class ObservedDecision(Struct, frozen=True):
     @property
     def unlabelled(self) -> int:
         """The number of answers for which the likeliest token was no label."""
-        return sum(not verdict.label_is_likeliest for verdict in self.answers.verdicts)
+        return sum(verdict.label_is_likeliest is False for verdict in self.answers.verdicts)
 
     @property
-    def least_mass(self) -> float:
-        """The least label mass of an answer, in [0, 1]."""
-        return min(verdict.label_mass for verdict in self.answers.verdicts)
+    def least_mass(self) -> float | None:
+        """The least label mass of an answer, in [0, 1]; None if none is known."""
+        masses = (verdict.label_mass for verdict in self.answers.verdicts)
+        return min((mass for mass in masses if mass is not None), default=None)
 
     def summary(self) -> dict[str, Any]:
         """The fields of a log line."""
-        verdicts = self.answers.verdicts
+        verdicts, mass = self.answers.verdicts, self.least_mass
         return {
             "questions": len(verdicts),
             "reads": self.answers.reads,
             "orders": max(verdict.orders for verdict in verdicts),
-            "label_mass": round(self.least_mass, 3),
+            "label_mass": None if mass is None else round(mass, 3),
             "unlabelled": self.unlabelled,
             "truncated": sum(verdict.truncated for verdict in verdicts),
             "prompt_version": self.answers.prompt_version,

@@ -31,6 +31,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
 * an engine whose `sampling` names `prompt_logprobs` has the method of `PromptScorer`, one with `beam_width`
   that of `BeamSearcher`; `generate` ignores these fields;
 * an engine that has the method of `NextTokenScorer` gives each prompt the same result in any company;
+* an engine whose capabilities say `answers_questions` has the method of `DecisionServer`;
 * an engine whose capabilities say `chat` gets conversations instead of prompts, and its
   chunks are `ChatChunk`s: it refuses to tokenize, and its tokens have no ids;
 * and, of an engine whose capabilities name it: with `logprobs`, a token that has a
@@ -49,6 +50,7 @@ from msgspec import Struct
 from antiphon.core.chunks import Candidate, Chunk, PromptToken
 from antiphon.core.constraint import Constraint
 from antiphon.core.conversation_template import ConversationTemplate
+from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
@@ -139,6 +141,8 @@ class Capabilities(Struct, frozen=True):
     """The tasks that it supports. Servers of several models may refuse a task that not all models have."""
     embedding: frozenset[str] = frozenset()
     """The parameters of an `EmbeddingRequest` that it supports: `ids`, `dimensions`, `truncate`."""
+    answers_questions: bool = False
+    """It answers the questions of decisions itself: it has the method of `DecisionServer`."""
     scales_adapters: bool = False
     """A generation may have several adapters, each with its scale; otherwise one, with the scale 1."""
 
@@ -514,6 +518,30 @@ class NextTokenScorer(Protocol):
 
         The beginning is computed once. The result for an end does not depend on the others, on their order,
         or on what the cache holds. If it is cancelled, all work ends. Raises RequestError, EngineError.
+        """
+        ...
+
+
+class DecisionRequest(Struct, frozen=True):
+    """A decision for an engine that answers questions itself.
+
+    `messages` are the items of the decision, as those of a `Conversation`, and `media` those in them.
+    """
+
+    decision: Decision
+    messages: tuple[Mapping[str, Any], ...]
+    media: tuple[MediaPart, ...] = ()
+
+
+@runtime_checkable
+class DecisionServer(Protocol):
+    """The method of an engine that answers questions itself, in a way of its own."""
+
+    async def decide(self, request: DecisionRequest) -> Verdicts:
+        """The answers to all questions.
+
+        Raises RequestError, for what it cannot be told before it begins; UnsupportedModelError if its model
+        does not decide after all; EngineError.
         """
         ...
 

@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import Chunk, PromptToken
+from antiphon.core.decision import Verdicts
 from antiphon.core.errors import (
     AntiphonError,
     EngineBusyError,
@@ -34,6 +35,8 @@ from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import (
     BeamSearcher,
+    DecisionRequest,
+    DecisionServer,
     Embedder,
     Engine,
     GenerationRequest,
@@ -333,6 +336,13 @@ class PoolEngine:
 
         return await self._first(score)
 
+    async def decide(self, request: DecisionRequest) -> Verdicts:
+        async def decide(engine: Engine) -> Verdicts:
+            assert isinstance(engine, DecisionServer)
+            return await engine.decide(request)
+
+        return await self._first(decide)
+
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """By the first replica that returns a first piece."""
 
@@ -466,6 +476,7 @@ def _common(pool_card: ModelCard | None, card: ModelCard, name: str) -> ModelCar
         media_remedy=pool.media_remedy or replica.media_remedy,
         tasks=pool.tasks & replica.tasks,
         embedding=pool.embedding & replica.embedding,
+        answers_questions=pool.answers_questions and replica.answers_questions,
         scales_adapters=pool.scales_adapters and replica.scales_adapters,
     )
     return replace(

@@ -18,7 +18,15 @@ from cyclopts.types import PositiveFloat, PositiveInt
 from msgspec import structs
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, PromptToken
-from antiphon.core.errors import AntiphonError, EngineError, EngineNotReadyError, ReportedError, RequestError
+from antiphon.core.decision import Verdicts
+from antiphon.core.errors import (
+    AntiphonError,
+    EngineError,
+    EngineNotReadyError,
+    ReportedError,
+    RequestError,
+    UnsupportedModelError,
+)
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
@@ -27,6 +35,7 @@ from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
 from antiphon.engines.engine import (
+    DecisionRequest,
     Engine,
     GenerationRequest,
     Load,
@@ -53,6 +62,7 @@ from antiphon.engines.upstreams import (
     llama_server,
     ollama,
     sglang,
+    systemone,
     tabbyapi,
     tgi,
     vectors,
@@ -209,7 +219,7 @@ class UpstreamEngine:
         self._generations: dict[_Generation, None] = {}
         self._lookups = _Lookups()
         self._metrics: MetricsReader | None = None
-        self._loading: asyncio.Future[UpstreamServer] | None = None
+        self._loading: asyncio.Future[tuple[UpstreamServer, ModelCard]] | None = None
         self._server: UpstreamServer | None = None
         self._card: ModelCard | None = None
 
@@ -236,16 +246,26 @@ class UpstreamEngine:
 
     async def start(self) -> None:
         """Recognise the server. Raises EngineError if it cannot be reached, or is of no known kind."""
-        self._loading = asyncio.ensure_future(recognised_server(self._options, self._client))
-        server = await asyncio.shield(self._loading)
+        self._loading = asyncio.ensure_future(self._recognised())
+        server, card = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
-        self._server, self._card = server, card_of(server, self._options.task)
+        self._server, self._card = server, card
         self._admission = Admission(server.slots, self._limits)
         self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
         if (names := NAMES.get(server.kind)) is not None:
             self._metrics = MetricsReader(self._client, names, server.card.known_as[0], self._options.model)
+
+    async def _recognised(self) -> tuple[UpstreamServer, ModelCard]:
+        """The server, and its model. It answers questions itself where the next token cannot be read."""
+        server = await recognised_server(self._options, self._client)
+        card = card_of(server, self._options.task)
+        able = card.capabilities
+        if Task.GENERATE in able.tasks and "logprobs" in able.sampling:
+            return server, card
+        able = structs.replace(able, answers_questions=await systemone.is_served(self._client))
+        return server, structs.replace(card, capabilities=able)
 
     async def probe(self) -> None:
         """Raise EngineError if the server does not answer, or is not ready.
@@ -394,6 +414,19 @@ class UpstreamEngine:
             self._running()
             return await server.score_in_slot(request, self._lines, self._lookups.add)
 
+    async def decide(self, request: DecisionRequest) -> Verdicts:
+        self._running()
+        try:
+            post = partial(self._ask, priority=request.decision.sampling.priority or 0)
+            return await systemone.decide(post, self.card, request)
+        except AntiphonError as error:
+            if not _is_missing(error):
+                raise
+            message = (
+                f"The server of the model '{self.card.name}' does not decide with it. Name another model."
+            )
+            raise UnsupportedModelError(message, param="model") from error.__cause__
+
     async def _lines(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
         """The lines of the server's answer. Raises AntiphonError."""
         exchange = StreamedExchange(self._client.encode("POST", path, body, observed().trace), self._limits)
@@ -414,14 +447,21 @@ class UpstreamEngine:
             raise _without_key(refusal(exchange.status, error_body, exchange.retry_after))
 
     async def _post(self, path: str, body: Any, form: Any = Any, priority: int = 0) -> Any:
+        """The server's answer to a request for one of its tasks. Raises AntiphonError."""
+        try:
+            return await self._ask(path, body, form, priority)
+        except AntiphonError as error:
+            if _is_missing(error):
+                raise self._unsupported_task() from error
+            raise
+
+    async def _ask(self, path: str, body: Any, form: Any = Any, priority: int = 0) -> Any:
         """The server's answer, after waiting for a slot. Raises AntiphonError."""
         async with self._admission.hold(priority):
             self._running()
             try:
                 return await ask(self._client, path, body, form)
             except AntiphonError as error:
-                if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
-                    raise self._unsupported_task() from error
                 raise _without_key(error) from error.__cause__
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
@@ -678,6 +718,11 @@ class _Generation(Exchange):
             self.fail(failure_of(error))
 
 
+def _is_missing(error: AntiphonError) -> bool:
+    """Whether the server does not have the requested endpoint."""
+    return isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES
+
+
 def _without_key(error: AntiphonError) -> AntiphonError:
     """The error, and its cause, without keys of this server: others quote requests."""
     error.message = without_known(error.message)
@@ -720,7 +765,7 @@ async def recognised_server(options: Options, client: HttpClient) -> UpstreamSer
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise _missing_features_error(options, name) from error
         except AntiphonError as error:
-            if isinstance(error.__cause__, HttpError) and error.__cause__.status in MISSING_STATUSES:
+            if _is_missing(error):
                 raise _missing_features_error(options, name) from error
             raise
         if server is not None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import RequestError, naming
-from antiphon.core.items import FunctionCall, FunctionOutput, Item
+from antiphon.core.items import FunctionCall, FunctionOutput
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import CallMode, PromptEnding, Turn
 from antiphon.decode.chat_decoder import BYTES_PER_TOKEN, ChatDecoder
@@ -25,12 +25,11 @@ from antiphon.engines.engine import (
     Prompt,
 )
 from antiphon.engines.upstreams.kind import no_tokens
-from antiphon.render.media import PLAIN, Marks, media_in
-from antiphon.render.messages import TemplateMessage, gather, move_media_of_results
 from antiphon.run.chat_decisions import VERSION, read_by_chat
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
 from antiphon.run.decisions import DecisionOptions, check_tells, verdicts_of
 from antiphon.run.engine_model import EngineModel
+from antiphon.run.messages import messages_of
 from antiphon.run.model import (
     ModelTraits,
     Prepared,
@@ -43,9 +42,6 @@ from antiphon.run.model import (
     without,
 )
 from antiphon.tools.tool import ServerTool
-
-NO_PROMPT = Prompt("", ())
-"""The prompts of such a model: they are unknown."""
 
 _REFUSED: Sequence[tuple[str, Callable[[Turn], bool], str]] = (
     ("prompt_limit", lambda turn: turn.prompt_limit is not None, "cuts no prompts"),
@@ -94,7 +90,7 @@ class ChatModel(EngineModel):
         sampling = supported(turn, card.capabilities)
         plan = await self._plan(turn)
         sent_turn = self._as_sent(turn)
-        prompt, messages = _messages(sent_turn.items)
+        prompt, messages = messages_of(sent_turn.items)
         request = GenerationRequest(
             prompt,
             max_tokens=max_tokens if sampling.max_tokens is None else sampling.max_tokens,
@@ -176,6 +172,8 @@ class ChatModel(EngineModel):
 
     async def decide(self, decision: Decision) -> Verdicts:
         """The probability of a label that the server does not tell is bounded."""
+        if self.card.capabilities.answers_questions:
+            return await super().decide(decision)
         check_tells(self.engine)
         calibration = self._deciding.calibration
         if calibration is not None:
@@ -189,7 +187,7 @@ class ChatModel(EngineModel):
         turn = repaired(turn)
         self._check(turn)
         sampling = replace(supported(turn, self.card.capabilities), max_tokens=1)
-        prompt, messages = _messages(turn.items)
+        prompt, messages = messages_of(turn.items)
         return GenerationRequest(prompt, 1, sampling, conversation=Conversation(turn, messages))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
@@ -202,26 +200,6 @@ class ChatModel(EngineModel):
 
 
 _WIRE_NAMES = {"prompt_limit": "truncate_prompt_tokens"}
-
-
-def _messages(items: Sequence[Item]) -> tuple[Prompt, tuple[TemplateMessage, ...]]:
-    """The messages, and their media as those of a prompt without text, in the same order.
-
-    Few servers take media in results of tools: these are sent in a following message of the user.
-    """
-    media = media_in(items)
-    if not media:
-        return NO_PROMPT, tuple(gather(items))
-    marks = Marks(media)
-    messages = move_media_of_results(gather(items, marks), marks)
-    numbers = [marks.numbers(message["content"]) for message in messages]
-    sent_messages = [
-        {**message, "content": marks.parts(message["content"], PLAIN)} if media_numbers else message
-        for message, media_numbers in zip(messages, numbers, strict=True)
-    ]
-    return Prompt(
-        "", (), tuple(media[number] for media_numbers in numbers for number in media_numbers)
-    ), tuple(sent_messages)
 
 
 def tokens_of(turn: Turn) -> int:

@@ -12,11 +12,12 @@ from types import MappingProxyType
 from weakref import WeakSet
 
 from antiphon.core.decision import Decision, Verdicts
-from antiphon.core.errors import RequestError, UnsupportedModelError
+from antiphon.core.errors import RequestError, UnsupportedModelError, naming
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Function, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import (
+    DecisionServer,
     Embedder,
     Engine,
     Load,
@@ -31,6 +32,7 @@ from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import ModelTraits, Prepared, PromptSize
+from antiphon.run.server_decisions import request_to_server
 from antiphon.tools.tool import ServerTool
 
 PAUSE = 64
@@ -137,7 +139,12 @@ class EngineModel:
         return Scores((*scores,), embeddings.tokens)
 
     async def decide(self, decision: Decision) -> Verdicts:
-        """Raises UnsupportedModelError, always."""
+        """The answers of the model's server. Raises UnsupportedModelError if it does not answer questions."""
+        engine, able = self.engine, self.card.capabilities
+        if able.answers_questions and isinstance(engine, DecisionServer):
+            with naming(decision.parameters):
+                request = request_to_server(decision, self.limits, self.card.context)
+                return await engine.decide(request)
         message = f"The model '{self.card.name}' gives no answers, so it cannot decide. Name another model."
         raise UnsupportedModelError(message, param="model")
 

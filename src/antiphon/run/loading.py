@@ -287,8 +287,19 @@ class ServedModel:
         )
 
     def _deciding(self, card: ModelCard) -> DecisionOptions:
-        """How the model decides. Raises EngineError for a calibration that is not for it."""
+        """How the model decides. Raises EngineError for options that are not for it."""
         settings = self._settings
+        if card.capabilities.answers_questions:
+            for option, value in (
+                ("--calibration", settings.calibration),
+                ("--decision-orders", settings.decision_orders),
+                ("--decision-prefill", settings.decision_prefill),
+            ):
+                if value is not None:
+                    message = (
+                        f"The server of this model answers questions itself: {option} has no meaning for it."
+                    )
+                    raise EngineError(message + " Leave it out.")
         calibration = None if settings.calibration is None else read_calibration(settings.calibration)
         if calibration is not None:
             calibration.check(card.name, card.known_as)

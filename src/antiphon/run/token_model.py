@@ -280,6 +280,8 @@ class TokenModel(EngineModel):
         return await self._prompts.rendered(text, media_in(turn.items) if FENCE in text else (), context)
 
     async def decide(self, decision: Decision) -> Verdicts:
+        if self.card.capabilities.answers_questions:
+            return await super().decide(decision)
         return await self.decider.decide(decision)
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:

@@ -62,7 +62,7 @@ _NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed
 _OPENAI: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
 """The fields that every such server has, by the names of OpenAI's API."""
 
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """Under which messages have their reasoning, see `render.messages.gather`."""
 
 
@@ -220,11 +220,11 @@ class ProviderServer(ChatServer):
     def _message(self, message: Mapping[str, Any], media: Iterator[MediaPart]) -> dict[str, Any]:
         """A message in the provider's form. `media` are those that are still to be sent."""
         provider = self._provider
-        sent = {key: value for key, value in message.items() if key not in _REASONING_KEYS}
-        if provider.reasoning is not None and (reasoning := message.get(_REASONING_KEYS[0])):
+        sent = {key: value for key, value in message.items() if key not in REASONING_KEYS}
+        if provider.reasoning is not None and (reasoning := message.get(REASONING_KEYS[0])):
             sent[provider.reasoning] = reasoning
         if isinstance(sent["content"], list):
-            sent["content"] = [part if "text" in part else _medium(next(media)) for part in sent["content"]]
+            sent["content"] = [part if "text" in part else medium(next(media)) for part in sent["content"]]
         if sent["role"] == "developer" and not provider.developer:
             sent["role"] = "system"
         if sent["role"] == "tool":
@@ -333,7 +333,7 @@ class ProviderServer(ChatServer):
         return ChatReader(self._signatures.put)
 
 
-def _medium(part: MediaPart) -> dict[str, Any]:
+def medium(part: MediaPart) -> dict[str, Any]:
     """A part that is not text: images and audio as OpenAI has them, video as OpenRouter and vLLM do."""
     data = b64encode(part.data).decode()
     if part.kind is MediaKind.AUDIO:

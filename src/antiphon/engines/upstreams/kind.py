@@ -437,6 +437,9 @@ def _message(body: bytes) -> str:
         value = decode_untrusted(body)
     except msgspec.DecodeError:
         return ""
-    while isinstance(value, dict):
-        value = value.get("error") or value.get("message") or value.get("detail")
+    while isinstance(value, dict | list):
+        if isinstance(value, list):  # of problems, as FastAPI has them
+            value = value[0] if value else None
+        else:
+            value = value.get("error") or value.get("message") or value.get("detail") or value.get("msg")
     return value if isinstance(value, str) else ""

@@ -30,7 +30,7 @@ _PATH_OF_GENERATE = {VLLM.name: "/v1/completions", llama_server.NAME: "/completi
 """The kinds of servers that have the endpoints of what their model does, with that for this task."""
 
 _MISSING = frozenset({404, 405, 501})
-_INCOMPLETE = frozenset({400, 415, 422})
+INCOMPLETE = frozenset({400, 415, 422})
 """The statuses of an endpoint that is there: more fields are wanted, or a form."""
 
 
@@ -50,13 +50,13 @@ async def _has(client: HttpClient, server: UpstreamServer, task: Task) -> bool |
     if task is Task.GENERATE and not exact:
         return True  # it was recognised by this
     path = _PATH_OF_GENERATE[server.kind] if task is Task.GENERATE else _PATHS[task]
-    status = await _status(client, path, {"model": server.card.known_as[0]})
+    status = await status_of(client, path, {"model": server.card.known_as[0]})
     if status in _MISSING:
         return False
-    return True if exact and status in _INCOMPLETE else None
+    return True if exact and status in INCOMPLETE else None
 
 
-async def _status(client: HttpClient, path: str, body: Any) -> int:
+async def status_of(client: HttpClient, path: str, body: Any) -> int:
     """The status of the server's answer; 0 if there is none."""
     try:
         async with asyncio.timeout(PROBE_SECONDS):

@@ -105,14 +105,14 @@ function Answer({ answer, asked, known }) {
   const facts = [
     answer.score !== undefined && `score ${answer.score.toFixed(2)}`,
     answer.confidence !== undefined && `confidence ${answer.confidence.toFixed(2)}`,
-    `label mass ${known.label_mass.toFixed(2)}`,
+    known.label_mass !== null && `label mass ${known.label_mass.toFixed(2)}`,
     known.orders > 1 && `${known.orders} orders`,
     known.calibration && `calibrated by ${known.calibration.name}`,
   ].filter(Boolean);
   return html`<article class="turn answer" aria-label=${asked}><h3>${asked}</h3>
     <dl class="bars">${rows.map(([name, probability]) => html`<div key=${name}><dt>${name}</dt>
       <dd><meter min="0" max="1" value=${probability} aria-label=${name}></meter> <span>${(100 * probability).toFixed(1)} %</span></dd></div>`)}</dl>
-    ${known.label_mass < MANY && html`<p class="doubt">The model wants to say something else: it answers with one of the options with probability ${known.label_mass.toFixed(2)} only.</p>`}
+    ${known.label_mass !== null && known.label_mass < MANY && html`<p class="doubt">The model wants to say something else: it answers with one of the options with probability ${known.label_mass.toFixed(2)} only.</p>`}
     ${known.truncated && html`<p class="doubt">Some of these are upper bounds: the server of the model did not tell them.</p>`}
     <footer class="facts-line">${facts.join(" · ")}</footer></article>`;
 }
