@@ -1,5 +1,6 @@
 """What keys may use in a minute: buckets, reservations, and what is settled."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.core import accounts
 from antiphon.core.accounts import ANYONE, Account, Bucket, Permissions
-from antiphon.core.errors import RateLimitError, RequestError
+from antiphon.core.errors import EngineError, RateLimitError, RequestError
 
 
 class Clock:
@@ -142,3 +143,25 @@ def test_patterns_of_models() -> None:
     assert [account.may_use(name) for name in names] == [True, True, False, False]
     assert account.may_use("large", "qwen3")
     assert ANYONE.may_use("whatever")
+
+
+async def test_what_work_took_is_charged(clock: Clock) -> None:
+    """What failed took nothing; what is cancelled was begun."""
+    account = Account("ann", "a", Permissions(tokens_per_minute=100, concurrent=1))
+    assert account.tokens is not None
+    with account.charge(40) as charge:
+        assert account.tokens.left == 60
+        charge.tokens = 10
+    assert account.tokens.left == 90
+    with pytest.raises(EngineError), account.charge(40):
+        raise EngineError
+    assert account.tokens.left == 90
+    with pytest.raises(asyncio.CancelledError), account.charge(40):
+        raise asyncio.CancelledError
+    assert account.tokens.left == 50
+    with account.charge(1), pytest.raises(RateLimitError, match="answers under way"), account.charge(1):
+        pass
+    with pytest.raises(RateLimitError), account.charge(60):
+        pass
+    with account.charge(1):  # nothing keeps its place
+        pass

@@ -259,6 +259,20 @@ async def test_decisions_wait_for_each_other_and_leave_slots_to_answers(engine):
     await asyncio.gather(*scoring)
 
 
+async def test_a_decision_that_waits_is_read_while_an_adapter_is_loaded(shallow_model, tmp_path):
+    """The process of the model ends only after the last that was sent to it."""
+    engine = LlamaCppEngine(shallow_model, Options(context=CONTEXT, parallel=2, threads=1))
+    await engine.start()
+    try:
+        requests = [await asking(engine, f"{place} {STATE}") for place in range(4)]
+        scoring = [asyncio.create_task(engine.score_next(request)) for request in requests]
+        await until(lambda: engine.load.running == 1)
+        await engine.load_adapter("late", str(write_lora(tmp_path / "late.gguf", 1, layer=0)))
+        assert all(await asyncio.gather(*scoring))
+    finally:
+        await engine.stop()
+
+
 class TestAdapters(AdapterContract):
     prompt = chat("Remember this: " + "the quick brown fox jumps over the lazy dog. " * 6)
     other = chat("Recipes of bread need flour and water and salt. " * 6)

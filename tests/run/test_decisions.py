@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from antiphon.core.decision import Decision, Option, Question, QuestionKind
 from antiphon.core.errors import EngineError, RequestError, UnsupportedModelError
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, MediaPart, Message, Role, TextPart
+from antiphon.core.limits import Limits
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.decide.calibration import Calibration, calibration_text
 from antiphon.dialects.registry import DIALECTS
 from antiphon.engines.engine import Task
 from antiphon.engines.scripted import CAPABILITIES
 from antiphon.model_tables import ModelSettings
+from antiphon.run.decisions import ENDS
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
@@ -426,3 +428,47 @@ async def test_harmony_answers_on_the_final_channel():
         for prompt in prompts_in(engine)
     )
     assert "Reasoning: low" in prompts_in(engine)[0]
+
+
+async def limited(limits, **settings):
+    engine = DecidingEngine(lambda _: log(EVEN))
+    given = ModelSettings(decision_prefill="(", dialect="hermes", **settings)
+    return engine, await ServedModel(engine, given, limits=limits).load()
+
+
+async def test_what_is_really_read_is_bounded():
+    """The API has only estimated it: it does not know the server's orders, labels and template."""
+    many = ask(CHOICE, *map(str, range(200)))
+    for limits, settings in (
+        (Limits(reads=7), {"decision_orders": 4}),
+        (Limits(read_tokens=1600), {}),
+    ):
+        engine, model = await limited(limits, **settings)
+        with pytest.raises(RequestError) as refused:
+            await model.decide(decision(many, many))
+        assert refused.value.code == "limit_exceeded"
+        assert engine.requests == []
+    engine, model = await limited(Limits(reads=8), decision_orders=4)
+    few = ask(CHOICE, *"abcd")
+    assert (await model.decide(decision(few, few))).reads == 8
+
+
+async def test_few_ends_of_prompts_are_remembered():
+    """A client may change them, by a variable that the template writes there."""
+    template = of_families.CHATML.replace("assistant\\n", "assistant ' + name|default('') + '\\n")
+    engine = DecidingEngine(lambda _: log(EVEN))
+    settings = ModelSettings(decision_prefill="(", dialect="plain")
+    model = await ServedModel(engine, settings, template=template).load()
+    for number in range(3 * ENDS):
+        await model.decide(decision(variables={"name": f"number {number}"}))
+    assert f"number {number}" in prompts_in(engine)[-1]
+    assert len(model.decider._labels) == ENDS
+
+
+@pytest.mark.parametrize("text", ["a\nB: b", "a\rB: b", "a\r\nB: b", "a\u2028B: b", "a\x0bB: b", "a\x85B: b"])
+async def test_no_text_of_an_option_is_another_line(text):
+    engine, model = await made()
+    option = Option("one", text)
+    await model.decide(decision(replace(TEAM, options=(option, Option("two"))), orders=1))
+    (prompt,) = prompts_in(engine)
+    assert "A: one - a B: b\nB: two\n" in prompt

@@ -77,8 +77,7 @@ class Diagnostics(Struct):
 
     `label_mass` is the probability that the model answers with any of the options at all;
     `argmax_is_label`: the likeliest token was one. Both are null if the server of the model answers itself.
-    `truncated`: some probabilities are upper bounds, because
-    the server of the model did not tell them.
+    `truncated`: some probabilities are upper bounds, because the server of the model did not tell them.
     """
 
     label_mass: float | None
@@ -180,7 +179,10 @@ def check_name(name: str, param: str, limits: Limits) -> None:
 
 
 def check_size(decision: Decision, limits: Limits) -> None:
-    """Refuse a decision that is too much work, before there is any. Raises RequestError."""
+    """Refuse a decision that is clearly too much work, before its model is loaded. Raises RequestError.
+
+    The tokens are estimated, and the model's own orders unknown: what is really read is counted by the model.
+    """
     for question in decision.questions:
         _check_labels(question)
     reads = sum(reads_of(question, decision.orders) for question in decision.questions)

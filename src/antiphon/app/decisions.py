@@ -72,18 +72,13 @@ async def _decided(app: App, decision: Decision) -> tuple[str, Verdicts]:
     with naming(decision.parameters):
         name = _name(app, decision.model)
         model = await app.models.model(name)
-        account, used = observed().account, 0
         decision = await _attached(app, model, replace(decision, model=name))
-        with account:
-            reserved = account.reserve(tokens_of(decision))
+        with observed().account.charge(tokens_of(decision)) as charge:
             started = perf_counter()
-            try:
-                verdicts = await model.decide(decision)
-                used = verdicts.prompt_tokens
-            finally:
-                account.settle(reserved, used)
+            verdicts = await model.decide(decision)
+            charge.tokens = verdicts.prompt_tokens
         canonical = app.models.canonical(name)
-        observed().read += used
+        observed().read += verdicts.prompt_tokens
         observed().decision = ObservedDecision(
             canonical, started, perf_counter(), decision.questions, verdicts
         )

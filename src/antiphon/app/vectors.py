@@ -81,13 +81,9 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 
 async def _charged_to_account(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
-    account, tokens = observed().account, 0
-    with naming({"max_tokens": param, "documents": param, "input": param}), account:
-        reserved = account.reserve(about)
-        try:
-            result = await work()
-            tokens = result.tokens
-        finally:
-            account.settle(reserved, tokens)
-            observed().read += tokens
+    names = {"max_tokens": param, "documents": param, "input": param}
+    with naming(names), observed().account.charge(about) as charge:
+        result = await work()
+        charge.tokens = result.tokens
+    observed().read += result.tokens
     return result

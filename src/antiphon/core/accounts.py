@@ -10,6 +10,7 @@ Answers whose length was not known beforehand may overdraw it; later answers the
 """
 
 from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from math import ceil
@@ -144,6 +145,23 @@ class Account:
         if self.tokens is not None:
             self.tokens.take(used - reserved)
 
+    @contextmanager
+    def charge(self, tokens: int) -> Iterator["Charge"]:
+        """A place for work that takes about so many tokens, which says in the end how many it took.
+
+        Work that failed took none; work that is cancelled was begun, and took what it was expected to. Raises
+        RateLimitError, and RequestError as `reserve` does.
+        """
+        with self:
+            reserved, charge = self.reserve(tokens), Charge(tokens)
+            try:
+                yield charge
+            except Exception:
+                charge.tokens = 0
+                raise
+            finally:
+                self.settle(reserved, charge.tokens)
+
     def _check(self, bucket: Bucket, amount: int, what: str) -> None:
         if wait := bucket.seconds(amount):
             wait = min(wait, LONGEST_WAIT)
@@ -178,6 +196,12 @@ class Account:
             yield "requests", self.requests
         if self.tokens is not None:
             yield "tokens", self.tokens
+
+
+class Charge(Struct):
+    """The tokens that a piece of work takes."""
+
+    tokens: int
 
 
 class _Background(Account):

@@ -71,8 +71,8 @@ class Verdict(Struct, frozen=True):
     `label_mass` is the probability that the model's next token is the label of any option, before
     calibration; `label_is_likeliest` says whether the likeliest token is one. Both are of all `orders`
     together: the mean, and whether it is so in each; None if a server answers itself, and does not tell.
-    `truncated`: the server of the model did not tell the
-    probability of a label, and the highest that it can have was taken. `temperature` is the calibration's.
+    `truncated`: the server of the model did not tell the probability of a label, and the highest that it can
+    have was taken. `temperature` is the calibration's.
     """
 
     probabilities: tuple[float, ...]
@@ -89,8 +89,8 @@ class Verdicts(Struct, frozen=True):
     Tokens of the beginning that all questions share are counted once, and `prompt_tokens` does not depend on
     the cache; `cached_tokens` of them were in it. `reads` is the number of prompts whose next token was read.
     `prompt_version` identifies how questions are put to this model: the wording, the labels, the prefill; it
-    is `server` if the model's server does that in a way of its own.
-    `calibration` is the name of the calibration that was applied, empty without one.
+    is `server` if the model's server does that in a way of its own. `calibration` is the name of the
+    calibration that was applied, empty without one.
     """
 
     verdicts: tuple[Verdict, ...]

@@ -69,4 +69,4 @@ def _described(option: Option) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split("\n")) if "\n" in text else text
+    return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text

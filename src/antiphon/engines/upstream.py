@@ -329,8 +329,8 @@ class UpstreamEngine:
         return AdapterFigures(of(sent=True), of(sent=False), len(names))
 
     async def drain(self) -> None:
-        """Wait until no request runs."""
-        while self._generations or self._client.busy:  # noqa: ASYNC110 - there is no event for both
+        """Wait until no request runs, or waits for its turn."""
+        while not self.load.idle or self._generations or self._client.busy:  # noqa: ASYNC110 - no event for all
             await asyncio.sleep(DRAIN_SECONDS)
 
     def _running(self) -> UpstreamServer:

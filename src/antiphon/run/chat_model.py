@@ -25,9 +25,9 @@ from antiphon.engines.engine import (
     Prompt,
 )
 from antiphon.engines.upstreams.kind import no_tokens
-from antiphon.run.chat_decisions import VERSION, read_by_chat
+from antiphon.run.chat_decisions import ChatDecider
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
-from antiphon.run.decisions import DecisionOptions, check_tells, verdicts_of
+from antiphon.run.decisions import DecisionOptions
 from antiphon.run.engine_model import EngineModel
 from antiphon.run.messages import messages_of
 from antiphon.run.model import (
@@ -76,7 +76,7 @@ class ChatModel(EngineModel):
         deciding: DecisionOptions = DecisionOptions(),  # noqa: B008 - it is immutable
     ) -> None:
         super().__init__(engine, tools, limits)
-        self._deciding = deciding
+        self._decider = ChatDecider(engine, self._question, tokens_of, deciding, limits)
         self._exclude_tools = exclude_tools_when_tool_choice_none
 
     async def prepare(
@@ -174,13 +174,7 @@ class ChatModel(EngineModel):
         """The probability of a label that the server does not tell is bounded."""
         if self.card.capabilities.answers_questions:
             return await super().decide(decision)
-        check_tells(self.engine)
-        calibration = self._deciding.calibration
-        if calibration is not None:
-            calibration.check_version(VERSION)
-        with naming(decision.parameters):
-            outcome = await read_by_chat(self.engine, decision, self._deciding, self._question, tokens_of)
-        return verdicts_of(outcome, VERSION, calibration)
+        return await self._decider.decide(decision)
 
     def _question(self, turn: Turn) -> GenerationRequest:
         """The request for the first token of the answer to a turn. Raises RequestError."""

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from antiphon.core.decision import Decision, Option, Question, QuestionKind, Verdicts
 from antiphon.core.errors import EngineError, RequestError, UnsupportedModelError, naming
 from antiphon.core.items import Item, Message, Part, Role, TextPart
+from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.turn import Sampling, Turn
 from antiphon.decide import wording
 from antiphon.decide.calibration import Calibration
@@ -51,6 +52,9 @@ PREFILLS = ("", "(", "Answer:")
 
 MARGIN = 0.02
 """How much more label mass a prefill must have than one that is preferred."""
+
+ENDS = 16
+"""The ends of prompts whose labels are remembered: a client's variables of the template may change them."""
 
 Prefills = Mapping[QuestionKind, str]
 """The text that begins the answer to a question of each kind."""
@@ -116,8 +120,10 @@ class Decider:
         render: Callable[[Turn], Awaitable[str]],
         direct: DirectAnswers,
         options: DecisionOptions,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self._engine = engine
+        self._limits = limits
         self._render = render
         self._direct = direct
         self._options = options
@@ -260,10 +266,11 @@ class Decider:
     ) -> tuple[tuple[Reads, ...], tuple[Prompt, ...]]:
         """The reads of each question, and the prompts of all reads after the beginning.
 
-        Raises RequestError if one is too long.
+        Raises RequestError if one is too long, or all are over a limit.
         """
         pairs = await self._pairs(decision, frame, prefills)
-        plans, prompts = [], []
+        plans, prompts = [], list[Prompt]()
+        tokens = len(frame.beginning.ids)
         endings = {
             kind: await self._prompts.continuation(frame.end + prefills[kind]) for kind in QuestionKind
         }
@@ -271,9 +278,13 @@ class Decider:
             plan = reads_of(question, orders_for(question, decision, self._options), pairs)
             ending = endings[question.kind]
             reads = [read for order in plan for read in order]
-            prompts += [await self._prompt(question, read, ending, frame.beginning) for read in reads]
+            check_reads(self._limits, len(prompts) + len(reads), tokens)
+            new = [await self._prompt(question, read, ending, frame.beginning) for read in reads]
+            tokens += sum(len(prompt.ids) for prompt in new)
+            prompts += new
             plans.append(plan)
             await asyncio.sleep(0)  # the event loop may do other work
+        check_reads(self._limits, len(prompts), tokens)
         return (*plans,), (*prompts,)
 
     async def _prompt(self, question: Question, read: Read, ending: Prompt, beginning: Prompt) -> Prompt:
@@ -307,6 +318,8 @@ class Decider:
     def _labels_after(self, end: str) -> LabelTokens:
         if end not in self._labels:
             self._labels[end] = LabelTokens(self._engine, end)
+            if len(self._labels) > ENDS:
+                del self._labels[next(iter(self._labels))]
         return self._labels[end]
 
     async def _forms(self, read: Read, end: str) -> Forms:
@@ -325,6 +338,14 @@ class Decider:
 
 class NoLabelError(EngineError):
     """The model gave no label of the question any probability that its server tells. Ask in another way."""
+
+
+def check_reads(limits: Limits, reads: int, tokens: int) -> None:
+    """Raise RequestError for more than may be read: counted, where the API could only estimate."""
+    if reads > limits.reads:
+        limits.refuse("reads", "questions", f"The questions would be read {reads} times")
+    if tokens > limits.read_tokens:
+        limits.refuse("read_tokens", None, f"The request has {tokens} tokens to read")
 
 
 def check_tells(engine: Engine) -> None:

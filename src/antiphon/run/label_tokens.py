@@ -48,14 +48,14 @@ class LabelTokens:
         if not forms:
             return
         end = await self._engine.tokenize([self._end])
-        found: dict[str, list[int]] = {label: [] for label, _ in forms}
+        tokens: dict[str, list[int]] = {label: [] for label, _ in forms}
         for at in range(0, len(forms), AT_ONCE):
             batch = forms[at : at + AT_ONCE]
             texts = (self._engine.tokenize([self._end + form]) for _, form in batch)
             for (label, _), ids in zip(batch, await asyncio.gather(*texts), strict=True):
                 if len(ids) == len(end) + 1 and ids[:-1] == end:
-                    found[label].append(ids[-1])
-        self._tokens.update({label: (*tokens,) for label, tokens in found.items()})
+                    tokens[label].append(ids[-1])
+        self._tokens.update({label: (*ids,) for label, ids in tokens.items()})
 
 
 def texts_of(labels: Sequence[str]) -> tuple[tuple[str, ...], ...]:

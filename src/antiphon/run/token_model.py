@@ -122,7 +122,7 @@ class TokenModel(EngineModel):
         self._plans: dict[bytes, ConstraintPlan] = {}
         self._foreign = lru_cache(TEMPLATES)(self._compile)
         direct = DirectAnswers(renderer, dialect, reasons=deciding.reasons, state_after=self._state_after)
-        self.decider = Decider(engine, self._for_decisions, direct, deciding)
+        self.decider = Decider(engine, self._for_decisions, direct, deciding, limits)
 
     async def prepare(
         self, turn: Turn, ids: tuple[int, ...] | None = None, choices: int | None = None

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import log
 from typing import Any
 
@@ -103,15 +104,15 @@ def ranked(functions: Sequence[Function], query: str) -> list[str]:
     """
     if any(function.name == query.strip() for function in functions):
         return [query.strip()]
-    wanted = set(_terms([query[:MAX_QUERY]]))
+    terms = set(_terms([query[:MAX_QUERY]]))
     documents = [Counter(_terms(_texts(function))) for function in functions]
     sizes = [document.total() for document in documents]
     average = sum(sizes) / len(sizes) if sizes else 0.0
     weights = {
-        term: _weight(sum(term in document for document in documents), len(documents)) for term in wanted
+        term: _weight(sum(term in document for document in documents), len(documents)) for term in terms
     }
     scores = [
-        sum(weights[term] * _share(document[term], size / average) for term in wanted if term in document)
+        sum(weights[term] * _share(document[term], size / average) for term in terms if term in document)
         for document, size in zip(documents, sizes, strict=True)
     ]
     best = sorted(range(len(functions)), key=lambda place: -scores[place])[:BEST]
@@ -122,8 +123,8 @@ def ranked(functions: Sequence[Function], query: str) -> list[str]:
 def matching_places(pattern: str, texts: Sequence[str]) -> list[int]:
     """The places of the first texts in which the pattern is found. Raises `re.error`."""
     compiled = re.compile(pattern)
-    found = (place for place, text in enumerate(texts) if compiled.search(text))
-    return [place for place, _ in zip(found, range(BEST), strict=False)]
+    places = (place for place, text in enumerate(texts) if compiled.search(text))
+    return [*islice(places, BEST)]
 
 
 def _weight(having: int, count: int) -> float:
