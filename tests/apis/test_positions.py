@@ -23,7 +23,7 @@ from antiphon.render.harmony import HarmonyRenderer
 from antiphon.render.renderer import CHATML, ChatTemplateRenderer, Renderer
 from tests.apis.messages.support import accepted as accept_message
 from tests.apis.responses.support import accepted as accept_response
-from tests.http.positions import EVERY, HARMONY
+from tests.http.positions.model import EVERY, HARMONY
 from tests.render import templates
 
 NAMES = ("a", "b", "c", "d")

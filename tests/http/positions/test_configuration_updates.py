@@ -1,14 +1,11 @@
 """Settings that count from a place of the input on: they act on the answer, and leave the prompt before them as it was."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.http.api import Api, client, text_of, user
-from tests.http.positions import SOME, CallingModel, begins
-from tests.server import running
+from tests.http.api import Api, text_of, user
+from tests.http.positions.model import CallingModel, begins
 
 SCHEMA = {
     "type": "object",
@@ -23,23 +20,6 @@ OTHER = {"type": "json_schema", "name": "text", "schema": {"type": "string"}, "s
 def update(effort: str | None = None, **text: Any) -> dict[str, Any]:
     given = {"reasoning": {"effort": effort}} if effort else {}
     return {"type": "configuration_update", **given, **({"text": text} if text else {})}
-
-
-@pytest.fixture(params=SOME)
-def dialect(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def model(dialect: str) -> CallingModel:
-    return CallingModel(dialect)
-
-
-@pytest_asyncio.fixture
-async def api(model: CallingModel, dialect: str) -> AsyncIterator[Api]:
-    async with running(model, dialect=dialect, date="2025-06-28") as server, client(server) as api:
-        yield api
 
 
 @pytest.mark.parametrize("mode", ["whole", "streamed", "stored", "conversation"])

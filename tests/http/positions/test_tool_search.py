@@ -1,15 +1,13 @@
 """Searches for tools over HTTP: found in the same answer, known from there on, and in every later request."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from antiphon.engines.upstream import Options, UpstreamEngine
 from tests.http.api import Api, client, text_of, user
-from tests.http.positions import SOME, CallingModel, begins
+from tests.http.positions.model import CallingModel, begins
 from tests.http.test_socket import connected, heard, send
 from tests.response_invariants import check
 from tests.server import running
@@ -44,23 +42,6 @@ OWN = {"type": "function", "name": "now", "parameters": {"type": "object", "prop
 TOOLS = [OWN, SEARCH, CRM, *OTHERS]
 CALL = ("crm__list_orders", {"customer_id": 7})
 QUERY = ("tool_search", {"query": "the orders of a customer"})
-
-
-@pytest.fixture(params=SOME)
-def dialect(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def model(dialect: str) -> CallingModel:
-    return CallingModel(dialect)
-
-
-@pytest_asyncio.fixture
-async def api(model: CallingModel, dialect: str) -> AsyncIterator[Api]:
-    async with running(model, dialect=dialect, date="2025-06-28") as server, client(server) as api:
-        yield api
 
 
 def kinds(response: Any) -> list[str]:

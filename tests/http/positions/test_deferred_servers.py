@@ -6,11 +6,11 @@ import pytest
 
 from antiphon.tools.mcp.settings import Policy
 from tests.http.api import text_of, user
-from tests.http.positions import begins
+from tests.http.positions.model import begins
+from tests.http.positions.test_tool_changes import BM25
+from tests.http.positions.test_tool_changes import OTHERS as OTHER_TOOLS
+from tests.http.positions.test_tool_search import OTHERS, SEARCH
 from tests.http.test_mcp import asking, call, kinds, operators, remote
-from tests.http.test_tool_changes import BM25
-from tests.http.test_tool_changes import OTHERS as OTHER_TOOLS
-from tests.http.test_tool_search import OTHERS, SEARCH
 from tests.tools.mcp_servers import serving
 
 FOUND = call("tool_search", query="add two numbers")

@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from tests.http.messages_api import MessagesApi, asking
-from tests.http.positions import SOME, CallingModel, begins
-from tests.http.test_tool_search import MANY
+from tests.http.positions.model import CallingModel, begins
+from tests.http.positions.test_tool_search import MANY
 
 ORDERS = {
     "name": "list_orders",
@@ -35,17 +35,6 @@ SEARCHES = {
     "regex": (REGEX, ("tool_search_tool_regex", {"pattern": "(?i)ORDERS"})),
     "early": (BM25, ("list_orders", {"customer": "seven"})),
 }
-
-
-@pytest.fixture(params=SOME)
-def dialect(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def model(dialect: str) -> CallingModel:
-    return CallingModel(dialect)
 
 
 @pytest_asyncio.fixture

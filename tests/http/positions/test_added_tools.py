@@ -1,17 +1,15 @@
 """Tools that come in the middle of a conversation are called with the right arguments, in every API."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tests.apis.chat.support import collected
 from tests.http.api import Api, client, user
 from tests.http.chat_api import events
-from tests.http.positions import SOME, CallingModel, begins
-from tests.http.test_tool_search import called
+from tests.http.positions.model import CallingModel, begins
+from tests.http.positions.test_tool_search import called
 from tests.server import running
 
 SCHEMA = {
@@ -24,23 +22,6 @@ CALL = ("ns__lookup", {"number": 7, "text": "7", "all": True})
 LOOKUP = {"type": "function", "name": "lookup", "description": "Looks up.", "parameters": SCHEMA}
 NAMESPACE = {"type": "namespace", "name": "ns", "description": "Lookups.", "tools": [LOOKUP]}
 OWN = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
-
-
-@pytest.fixture(params=SOME)
-def dialect(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def model(dialect: str) -> CallingModel:
-    return CallingModel(dialect)
-
-
-@pytest_asyncio.fixture
-async def api(model: CallingModel, dialect: str) -> AsyncIterator[Api]:
-    async with running(model, dialect=dialect, date="2025-06-28") as server, client(server) as api:
-        yield api
 
 
 @pytest.mark.parametrize("strict", [False, True])
