@@ -265,6 +265,20 @@ async def test_what_takes_too_long_to_work_out_is_left_as_it_is() -> None:
     assert heard.tokens == 60
 
 
+@pytest.mark.parametrize("enforces", [True, False])
+async def test_what_leaves_the_form_is_left_as_it_is_however_long_it_takes_to_see(enforces: bool) -> None:
+    plan = planned(*DEMANDS["long"], enforces=enforces)
+    for seed in range(60):
+        random = Random(seed)
+        begun = '{"thoughts": "' + "hm " * 15
+        text = begun + random.choice(('"} no', '", x', "\n")) + " and so on" * 100
+        pieces = [chunk.text for chunk in answer_of(Line(text, split=None)).chunks]
+        limit = len(answer_of(Line(begun, split=None)).chunks) + random.randint(4, 9)
+        heard = await written(plan, Writer(text, None, narrow(random)), limit, Here(random))
+        assert heard.text == "".join(pieces[:limit])
+        assert (heard.finish.reason, heard.finish.closed) == (FinishReason.LENGTH, 0)
+
+
 async def test_an_answer_is_closed_where_it_is_said() -> None:
     plan, random = plan_of("long"), Random(0)
     heard = await written(

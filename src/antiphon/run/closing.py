@@ -216,8 +216,8 @@ class ClosedGeneration:
         passed, texts = "".join(self._since), [place.text for place in places]
         plan = self._plan
         ways = await _retried(lambda: self._pool.run(PARAM, ways_out, plan, passed, texts))
-        # An engine that enforces nothing may have written anything: then the answer stays as it is.
-        lost = self._notation is None and ways[-1] is None
+        # The answer of an engine that does not keep to the form stays as it is, as in `_look`.
+        lost = len(ways) < len(places)
         chosen = None if lost else await self._chosen(places, ways)
         way = None if chosen is None else ways[chosen]
         if chosen is None or way is None or (chosen == len(places) - 1 and not way.text):

@@ -23,7 +23,7 @@ from antiphon.constrain.compile import (
     compile_constraint,
     format_grammar,
 )
-from antiphon.constrain.grammar_ir import NOTHING, Alternation, GrammarIR
+from antiphon.constrain.grammar_ir import Alternation, GrammarIR
 from antiphon.constrain.growth import Farthest, Growth, growth_of
 from antiphon.constrain.matcher import Matcher, matches
 from antiphon.constrain.shortest import Shortest
@@ -372,14 +372,19 @@ def plans_after(
 
 
 def ways_out(plan: ConstraintPlan, text: str, texts: Sequence[str]) -> list[WayOut | None]:
-    """The way out after `text` and each of these texts, which follow each other; None where there is none."""
+    """The way out after `text` and each of these texts, which follow each other; None if it is too long.
+
+    Those from the first text on that is not in the form are left out.
+    """
     grammar_ir = demands_of(plan).enforced.whole
     assert grammar_ir is not None
     matcher, shortest = Matcher(grammar_ir), Shortest(grammar_ir.rules)
     ways, found = WaysOut(grammar_ir.rules, shortest), list[WayOut | None]()
     matcher.feed(text)
     for more in texts:
-        rest = matcher.residual().start if matcher.feed(more) else NOTHING
+        if not matcher.feed(more):
+            break
+        rest = matcher.residual().start
         size = shortest.size(rest)
         if size > MAX_SHORTEST:
             found.append(None)
