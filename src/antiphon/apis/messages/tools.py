@@ -8,6 +8,7 @@ than in the Responses API: their views (`server_tools.py`) map them.
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -163,7 +164,7 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
     offered_functions, catalogue, why = _deferred([*functions.values()], context)
     return Tools(
         offered_functions,
-        names | {function.name: frozenset({function.name}) for each in brought.values() for function in each},
+        names | {function.name: frozenset({function.name}) for function in chain(*brought.values())},
         _limit(tools or (), hosts),
         (*notes, *why),
         views,
