@@ -13,17 +13,11 @@ It needs the environment of `make test-vllm`, and uses the tokenizer of its mode
 
 import argparse
 import asyncio
-import json
-import os
-import shutil
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
 
 if __name__ == "__main__":
     # For a script, Python's path begins with its folder; our modules are `bench.…`.
@@ -35,17 +29,22 @@ from msgspec import Struct
 from bench.client import Address, Load, drive, http_request
 from bench.measure import Figure, cpu_seconds, figure
 from bench.report import Machine, Target, target_table
-from bench.scenario import MODEL
 from bench.vllm_floor import asked
+from bench.vllm_servers import (
+    BORROWED,
+    Command,
+    antiphon_command,
+    engine_words,
+    free_port,
+    listening,
+    running,
+    vllm_command,
+    write_model,
+)
 
-ROOT = Path(__file__).parent.parent
-BORROWED = ROOT / ".venv-vllm-0.32" / "model"
-START_SECONDS = 600
 ROUND_SECONDS = 600
 TOKENS = 512
 """Tokens of each connection in a round, if an answer is not longer: clients keep their connections."""
-PROBE_SECONDS = 5
-"""How long a server may take to say that it is ready, before it is asked again."""
 REST = 0.005
 """Seconds between two looks of the client: one that never sleeps would take a core from the engine."""
 LIMIT = 0.25
@@ -54,22 +53,8 @@ LIMIT = 0.25
 With few streams each step of the engine wakes the server for few tokens: the floor takes more than this.
 """
 
-ARGUMENTS = {
-    "dtype": "bfloat16",
-    "load_format": "dummy",
-    "max_model_len": "2048",
-    "gpu_memory_utilization": "0.2",
-    "max_num_seqs": "64",
-}
+ARGUMENTS = {"max_model_len": "2048", "max_num_seqs": "64"}
 """Engine arguments of vLLM's, the same for both."""
-
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
@@ -122,9 +107,6 @@ class Report(Struct, frozen=True):
 Kind = tuple[int, int]
 """How many streams, of how many tokens."""
 
-Command = Callable[[Address], list[str]]
-"""Starts a server that listens there."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
@@ -138,13 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     kinds = [(streams, tokens) for tokens in options.tokens for streams in options.streams]
     with TemporaryDirectory(prefix="antiphon-bench-") as folder:
-        model = _model(Path(folder), options.tokenizer)
+        model = write_model(Path(folder), options.tokenizer, SMALL)
         commands = {
-            "antiphon": _antiphon(model),
-            "vllm": _vllm(model),
+            "antiphon": antiphon_command(model, ARGUMENTS, "--store", "memory"),
+            "vllm": vllm_command(model, ARGUMENTS),
             "floor": _floor(model, options.tokens),
         }
-        addresses = {name: Path(folder) / name if options.unix_sockets else _free_port() for name in commands}
+        addresses = {name: Path(folder) / name if options.unix_sockets else free_port() for name in commands}
         figures = _measured(commands, addresses, kinds, options.rounds)
     rows = [_row(kind, figures[kind]) for kind in kinds]
     most = max(options.streams)
@@ -162,39 +144,9 @@ def _row(kind: Kind, costs: Mapping[str, Cost]) -> Row:
     return Row(*kind, costs["antiphon"], costs["vllm"], costs["floor"], *ratios)
 
 
-def _model(folder: Path, tokenizer: Path) -> Path:
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(tokenizer / name, folder)
-    (folder / "config.json").write_text(json.dumps(SMALL))
-    return folder
-
-
-def _vllm(model: Path) -> Command:
-    given = [word for key, value in ARGUMENTS.items() for word in ("--" + key.replace("_", "-"), value)]
-    server = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--served-model-name", MODEL]
-    quiet = ["--disable-log-stats", "--disable-uvicorn-access-log", "--enforce-eager"]
-    return lambda address: [*server, *given, *quiet, *_listening(address, "--uds", "--host", "127.0.0.1")]
-
-
 def _floor(model: Path, tokens: Sequence[int]) -> Command:
-    start = [sys.executable, "-m", "bench.vllm_floor", str(model), *_engine_words()]
-    return lambda address: [*start, *_listening(address), "--tokens", *map(str, tokens)]
-
-
-def _listening(address: Address, unix: str = "--unix-socket", *local: str) -> list[str]:
-    """The options of a server that is to listen there."""
-    return [unix, str(address)] if isinstance(address, Path) else [*local, "--port", str(address)]
-
-
-def _engine_words() -> list[str]:
-    arguments = (*map("=".join, ARGUMENTS.items()), "enforce_eager=true")
-    return [word for each in arguments for word in ("--vllm", each)]
-
-
-def _antiphon(model: Path) -> Command:
-    options = ["--engine", "vllm", "--model-name", MODEL, "--store", "memory", "--log-level", "error"]
-    start = [sys.executable, "-m", "antiphon", "serve", str(model)]
-    return lambda address: [*start, *_engine_words(), *options, *_listening(address)]
+    start = [sys.executable, "-m", "bench.vllm_floor", str(model), *engine_words(ARGUMENTS)]
+    return lambda address: [*start, *listening(address), "--tokens", *map(str, tokens)]
 
 
 def _measured(
@@ -206,7 +158,7 @@ def _measured(
     """The cost of a token, for each server. They take turns: a slow minute of the machine hits all."""
     with ExitStack() as stack:
         servers = {
-            name: (stack.enter_context(_running(command(addresses[name]), addresses[name])), addresses[name])
+            name: (stack.enter_context(running(command, addresses[name])), addresses[name])
             for name, command in commands.items()
         }
         for pid, address in servers.values():  # a warm-up: now they have run every line of their code
@@ -247,50 +199,6 @@ def _load(streams: int, tokens: int) -> Load:
         rest=REST,
         seconds=ROUND_SECONDS,
     )
-
-
-@contextmanager
-def _running(command: Sequence[str], address: Address) -> Iterator[int]:
-    """The process that has the connections of a server, while the block runs."""
-    environment = {**_environment(), **ENVIRONMENT, "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sys.stderr)  # noqa: S603
-    try:
-        until = monotonic() + START_SECONDS
-        while not _answers(address):
-            if process.poll() is not None or monotonic() > until:
-                raise RuntimeError(f"{command[0]} did not start")
-            sleep(0.5)
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
-def _environment() -> dict[str, str]:
-    """The environment, without settings of Antiphon's or vLLM's: they must not change the results."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("ANTIPHON_", "VLLM_"))}
-
-
-def _answers(address: Address) -> bool:
-    """Whether the server is ready."""
-    with socket.socket(socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET) as connection:
-        connection.settimeout(PROBE_SECONDS)
-        try:
-            connection.connect(str(address) if isinstance(address, Path) else ("127.0.0.1", address))
-            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            return b" 200 " in connection.recv(64)
-        except OSError:
-            return False
 
 
 def _table(report: Report) -> Iterator[str]:
