@@ -18,6 +18,7 @@ from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.decisions.schema import CreateDecision
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
+from antiphon.apis.generate.schema import GenerateTokens
 from antiphon.apis.llama_server import ApplyTemplateRequest, TokenizeContentRequest
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
@@ -36,6 +37,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions/batch": (BatchChatRequest,),
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
+    "/v1/completions/render": (CompletionRequest,),
+    "/inference/v1/generate": (GenerateTokens,),
     "/infill": (InfillRequest,),
     "/tokenize": (TokenizeTextRequest, TokenizeChatRequest, TokenizeContentRequest),
     "/apply-template": (ApplyTemplateRequest,),
@@ -43,7 +46,9 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/responses": (CreateResponse,),
     "/v1/responses/input_tokens": (CountTokens,),
     "/v1/responses/compact": (CompactRequest,),
+    "/v1/responses/render": (CreateResponse,),
     "/v1/messages": (messages.CreateMessage,),
+    "/v1/messages/render": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
     "/v1/messages/batches": (CreateMessageBatch,),
     "/api/chat": (ollama.ChatRequest,),

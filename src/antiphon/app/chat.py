@@ -14,7 +14,6 @@ from antiphon.apis.chat.stored import stored_messages
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, fingerprint, random_id
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
@@ -76,15 +75,6 @@ async def create_batch(app: App, request: BatchChatRequest, owner: str, header_i
     projection = ChatCompletionBuilder(envelope, len(accepted.turns), accepted.presentation)
     turns = [await app.attached(model, turn) for turn in accepted.turns]
     return app.driver(AnswerSource(turns, model), projection, seconds=request.deadline_seconds)
-
-
-async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
-    """The prompt that a request would give. Raises RequestError."""
-    model = await app.models.model(request.model)
-    turn = accept(request, owner, await defaults(app, model, request, owner)).turn
-    app.check_template(turn.template)
-    prompt = await model.compose(await app.attached(model, turn))
-    return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
 
 
 async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:

@@ -22,9 +22,11 @@ from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.chat.resource import ChatCompletion
+from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers import schema as containers
 from antiphon.apis.conversations import schema as conversations
 from antiphon.apis.files import schema as files
+from antiphon.apis.generate.resource import RenderedRequest
 from antiphon.apis.messages import batch as batches
 from antiphon.apis.messages import resource as message
 from antiphon.apis.messages import schema as messages
@@ -35,7 +37,6 @@ from antiphon.apis.responses import schema as responses
 from antiphon.apis.tokens import (
     Detokenized,
     DetokenizeRequest,
-    Rendered,
     TokenizeChatRequest,
     Tokenized,
     TokenizeTextRequest,
@@ -130,7 +131,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions": Operation(
         answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
     ),
-    "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
+    "POST /v1/chat/completions/render": Operation(chat.ChatRequest, RenderedRequest),
+    "POST /v1/completions/render": Operation(CompletionRequest, list[RenderedRequest]),
+    "POST /v1/responses/render": Operation(responses.CreateResponse, RenderedRequest),
+    "POST /v1/messages/render": Operation(messages.CreateMessage, RenderedRequest),
     "POST /v1/chat/completions/batch": Operation(chat.BatchChatRequest, ChatCompletion),
     "GET /v1/chat/completions/{completion_id}": Operation(answer=ChatCompletion),
     "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, ChatCompletion),
