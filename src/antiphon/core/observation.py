@@ -81,6 +81,16 @@ class ObservedDecision(Struct, frozen=True):
         }
 
 
+class ObservedModeration(Struct, frozen=True):
+    """What the guard of this name said of a text: of a request, an answer, or of /v1/moderations."""
+
+    model: str
+    subject: str
+    """`input`, `output` or `request`."""
+    outcome: str
+    """`passed`, `flagged` or `failed`."""
+
+
 class Observation(Struct):
     """One request. `trace` holds the headers of W3C Trace Context that are passed on to tools and engines."""
 
@@ -113,6 +123,8 @@ class Observation(Struct):
     """Tokens of texts that were embedded, ranked or decided on."""
     decision: ObservedDecision | None = None
     """What it decided."""
+    moderations: list[ObservedModeration] = []
+    """What a guard said of its texts."""
     ended: FinishReason | None = None
     """Why an answer of several generations ended: the last of them may have ended for another reason."""
     calls: list[ObservedCall] = []
@@ -172,6 +184,8 @@ class Observation(Struct):
             "malformed": malformed,
             "closed": self.closed,
             "unmet": len(self.unmet),
+            "flagged": sum(one.outcome == "flagged" for one in self.moderations),
+            "unmoderated": sum(one.outcome == "failed" for one in self.moderations),
         }
         if self.decision is not None:
             fields |= self.decision.summary()

@@ -30,6 +30,7 @@ from antiphon.apis.generate.resource import RenderedRequest
 from antiphon.apis.messages import batch as batches
 from antiphon.apis.messages import resource as message
 from antiphon.apis.messages import schema as messages
+from antiphon.apis.moderation import CreateModeration, Moderations
 from antiphon.apis.ollama import resource as ollama
 from antiphon.apis.ollama import schema as ollama_requests
 from antiphon.apis.responses import resource as response
@@ -156,6 +157,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /rerank": Operation(wire.RerankRequest, wire.Ranking | list[wire.RankedText]),
     "POST /v1/score": Operation(wire.ScoreRequest, wire.ScoreList),
     "POST /score": Operation(wire.ScoreRequest, wire.ScoreList),
+    "POST /v1/moderations": Operation(CreateModeration, Moderations),
     "POST /v1/audio/transcriptions": _AUDIO,
     "POST /v1/audio/translations": _AUDIO,
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),
