@@ -22,6 +22,7 @@ from antiphon.apis.generate.schema import GenerateTokens
 from antiphon.apis.llama_server import ApplyTemplateRequest, TokenizeContentRequest
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
+from antiphon.apis.moderation import CreateModeration
 from antiphon.apis.ollama import schema as ollama
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.systemone.schema import SystemOneBody
@@ -71,6 +72,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/rerank": (RerankRequest,),
     "/v1/score": (ScoreRequest,),
     "/score": (ScoreRequest,),
+    "/v1/moderations": (CreateModeration,),
     "/v1/audio/transcriptions": (TranscriptionForm,),
     "/v1/audio/translations": (TranscriptionForm,),
     "/v1/files": (CreateFile,),

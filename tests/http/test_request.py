@@ -253,7 +253,6 @@ async def test_answers_name_the_model_that_was_requested(http: httpx.AsyncClient
 
 async def test_what_is_not_served_says_what_is(http: httpx.AsyncClient) -> None:
     for path, served in {
-        "/v1/moderations": "/v1/responses",
         "/v1/images/generations": "/v1/chat/completions",
         "/v1/audio/speech": "/v1/responses",
         "/v1/assistants": "/v1/responses",

@@ -59,6 +59,11 @@ class Moderator:
         self._models = models
         self.guard = GuardModel(name, lambda: models().model(name), form, limits.moderation_seconds)
 
+    @property
+    def canonical(self) -> str:
+        """Its first name, for metrics."""
+        return self._models().canonical(self.name)
+
     async def check_name(self, requested: str | None, param: str) -> None:
         """Raise NotFoundError unless a request means this guard, and its key may use it."""
         if requested is not None and requested not in ALIASES | {self.name}:
@@ -82,34 +87,29 @@ class _Checking:
         try:
             check_size(texts, "input", self._moderator.limits)
         except RequestError as error:
-            return self._seen("input", failure_of(error))
+            return self._seen("input", failure_of(error), 0)
         outcome, tokens = await self._moderator.guard.outcome(texts, Role.USER, self._owner)
-        self._count(tokens)
-        return self._seen("input", outcome)
+        return self._seen("input", outcome, tokens)
 
     async def output(self, text: str) -> GuardOutcome:
         guard = self._moderator.guard
         outcome, tokens = await guard.outcome([text], Role.ASSISTANT, self._owner, self._before)
-        self._count(tokens)
-        return self._seen("output", outcome)
+        return self._seen("output", outcome, tokens)
 
     def report(self, input_: GuardOutcome, outputs: Outcomes) -> None:
         self._report(ModerationResult(self._moderator.name, input_, (*outputs,)))
 
-    def _seen(self, subject: str, outcome: GuardOutcome) -> GuardOutcome:
-        see(self._observation, self._moderator.name, subject, outcome)
+    def _seen(self, subject: str, outcome: GuardOutcome, tokens: int) -> GuardOutcome:
+        """The outcome; its tokens are counted for the key of the request."""
+        self._observation.account.settle(0, tokens)
+        see(self._observation, self._moderator.canonical, subject, outcome, tokens)
         return outcome
 
-    def _count(self, tokens: int) -> None:
-        """Count the tokens of the guard for the key of the request."""
-        self._observation.account.settle(0, tokens)
-        self._observation.read += tokens
 
-
-def see(observation: Observation, model: str, subject: str, outcome: GuardOutcome) -> None:
-    """Note an outcome, for metrics."""
+def see(observation: Observation, model: str, subject: str, outcome: GuardOutcome, tokens: int) -> None:
+    """Note an outcome, for the log and metrics."""
     said = "failed" if isinstance(outcome, GuardFailure) else "flagged" if outcome.flagged else "passed"
-    observation.moderations.append(ObservedModeration(model, subject, said))
+    observation.moderations.append(ObservedModeration(model, subject, said, tokens))
 
 
 async def moderated(app: "App", param: ModerationParam | None) -> ModerationPolicy | None:
@@ -155,20 +155,18 @@ async def moderations(app: "App", request: CreateModeration, owner: str) -> Mode
     observed().model = moderator.name
     about = sum(map(len, texts)) // BYTES_PER_TOKEN
     with naming({"max_tokens": "input"}), observed().account.charge(about) as charge:
-        verdicts, tokens = await _judged(moderator, texts, owner)
-        charge.tokens = tokens
-    observed().read += tokens
-    for verdict in verdicts:
-        see(observed(), moderator.name, "request", verdict)
-    return Moderations(random_id("modr-", 24), moderator.name, [judged(verdict) for verdict in verdicts])
+        results = await _judged(moderator, texts, owner)
+        charge.tokens = sum(tokens for _, tokens in results)
+    for verdict, tokens in results:
+        see(observed(), moderator.canonical, "request", verdict, tokens)
+    return Moderations(random_id("modr-", 24), moderator.name, [judged(verdict) for verdict, _ in results])
 
 
-async def _judged(moderator: Moderator, texts: Sequence[str], owner: str) -> tuple[list[GuardVerdict], int]:
-    """The verdicts on texts, and their tokens. Raises ModerationFailedError."""
+async def _judged(moderator: Moderator, texts: Sequence[str], owner: str) -> list[tuple[GuardVerdict, int]]:
+    """The verdicts on texts, each with its tokens. Raises ModerationFailedError."""
     try:
         async with asyncio.TaskGroup() as group:
             checks = [group.create_task(moderator.guard.judge([text], Role.USER, owner)) for text in texts]
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    results = [check.result() for check in checks]
-    return [verdict for verdict, _ in results], sum(tokens for _, tokens in results)
+    return [check.result() for check in checks]

@@ -89,6 +89,8 @@ class ObservedModeration(Struct, frozen=True):
     """`input`, `output` or `request`."""
     outcome: str
     """`passed`, `flagged` or `failed`."""
+    tokens: int
+    """Tokens of the guard's prompts."""
 
 
 class Observation(Struct):
@@ -184,6 +186,7 @@ class Observation(Struct):
             "malformed": malformed,
             "closed": self.closed,
             "unmet": len(self.unmet),
+            "moderation_tokens": sum(one.tokens for one in self.moderations),
             "flagged": sum(one.outcome == "flagged" for one in self.moderations),
             "unmoderated": sum(one.outcome == "failed" for one in self.moderations),
         }
