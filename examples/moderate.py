@@ -20,7 +20,7 @@ model = os.environ.get("ANTIPHON_MODEL") or client.models.list().data[0].id
 
 texts = ["Why is the sky blue?", "I will break into their house, and hurt them."]
 for text, result in zip(texts, client.moderations.create(input=texts).results, strict=True):
-    categories = [name for name, flagged in result.categories.model_dump().items() if flagged]
+    categories = [name for name, flagged in result.categories.model_dump(by_alias=True).items() if flagged]
     print(f"{text} {', '.join(categories) if result.flagged else 'passed'}")
 
 modes = {"input": {"mode": "block"}, "output": {"mode": "block"}}

@@ -320,7 +320,7 @@ async def test_moderation(python: Programs) -> None:
         printed
         == """\
 Why is the sky blue? passed
-I will break into their house, and hurt them. illicit_violent, violence
+I will break into their house, and hurt them. illicit/violent, violence
 Because of the air.
 """
     )

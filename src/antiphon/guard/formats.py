@@ -8,7 +8,7 @@ Sources: the model cards of Llama Guard 2, 3 and 4 (Meta), Qwen3Guard-Gen (Qwen)
 Models without a format are asked about each category by a decision (`DECISIONS`).
 
 To add a format: an entry of `FORMATS`; its answers in `tests/guard/test_verdicts.py`, and a model of it in
-`GUARDS` of `tests/http/test_moderation.py`.
+`tests/http/test_moderation.py`.
 """
 
 from collections.abc import Mapping, Sequence
