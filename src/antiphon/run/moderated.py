@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -214,7 +215,6 @@ class _Choice:
 
     def __init__(self) -> None:
         self.held: deque[Event] = deque()
-        self.unchecked = 0  # characters of the held events
         self.tail = ""  # the last characters that were passed on
         self.open: Started | None = None
         self.shown: list[str] = []  # of the open item
@@ -222,11 +222,6 @@ class _Choice:
         self.blocked = False
         self.over = False  # its end was passed on
         self.check: asyncio.Task[None] | None = None
-
-    def hold(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self.held.append(event)
-            self.unchecked += len(text_of(event))
 
     @property
     def whole(self) -> bool:
@@ -279,15 +274,22 @@ class HeldOutput(CollectedOutput):
         state = self._choices[choice]
         if state.blocked:
             return
-        state.hold(events)
-        if state.check is None and self._is_due(state):
+        state.held += events
+        if state.check is None and self._next(state):
             self._begin(choice)
 
-    def _is_due(self, state: _Choice) -> bool:
-        """What is held is to be checked, or has no text; an answer begins with text that was checked."""
-        if state.unchecked >= self._window or any(isinstance(event, PRESSING) for event in state.held):
-            return True
-        return bool(state.held) and not state.unchecked and bool(state.verdicts)
+    def _next(self, state: _Choice) -> int:
+        """How many of the held events are the next window, 0 if it is not whole.
+
+        It does not depend on when they came, so that an answer that is replayed has the same windows. An
+        answer begins with text that was checked; after that, events without text are not held for long.
+        """
+        size = 0
+        for count, event in enumerate(state.held, 1):
+            size += len(text_of(event))
+            if size >= self._window or isinstance(event, PRESSING):
+                return count
+        return 0 if size or not state.verdicts else len(state.held)
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
         """Each delta is an event."""
@@ -330,18 +332,14 @@ class HeldOutput(CollectedOutput):
         state.check = asyncio.create_task(self._checked(choice, state), context=self._context)
 
     async def _checked(self, choice: int, state: _Choice) -> None:
-        """Check what is held, and pass it on; then what has come meanwhile, if it is a window."""
+        """Check the next window, and pass it on; then what has come meanwhile, if it is one."""
         try:
-            while state.held and not state.blocked:
-                count, text = len(state.held), "".join(map(text_of, state.held))
+            while not state.blocked and (count := self._next(state)):
+                text = "".join(text_of(event) for event in islice(state.held, count))
                 if text.strip() and await self._flags(state, text):
                     break
                 await wait_for_turn(self._output)
-                events = [state.held.popleft() for _ in range(count)]
-                state.unchecked -= len(text)
-                self._pass(choice, events)
-                if not self._is_due(state):
-                    break
+                self._pass(choice, [state.held.popleft() for _ in range(count)])
         except Exception as error:  # raised by `run`
             self._failure = self._failure or error
         finally:
@@ -367,11 +365,9 @@ class HeldOutput(CollectedOutput):
     async def _flush(self) -> None:
         """Check and pass on all that is held: no more comes."""
         for index, state in enumerate(self._choices):
-            while state.held and not state.blocked and self._failure is None:
-                if state.check is None:
-                    self._begin(index)
-                assert state.check is not None
+            while state.check is not None:
                 await asyncio.wait((state.check,))
+            assert not state.held or state.blocked or self._failure is not None, index
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
