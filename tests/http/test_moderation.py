@@ -93,6 +93,8 @@ NAMES = {
 SCRIPT: list[dict[str, Any]] = [
     {"when": "Say it", "output": f"Well, {BAD}"},
     {"when": "Say late", "output": "All is well here. " * 4 + BAD + " and more" * 20, "split": 6},
+    {"when": "Say apart", "output": "All is well, a bad thing is here.", "split": 6},
+    {"when": "Say on", "output": f"{BAD}, and more ", "tokens": 10**6, "delay_ms": 1},
     {"when": "Say much", "output": "All is well here. " * 40, "split": 6},
     {"when": "Call", "output": f'<tool_call>\n{{"name": "f", "arguments": {{"a": "{BAD}"}}}}\n</tool_call>'},
     {"when": "Think", "output": f"<think>{BAD}</think>Nothing."},
@@ -320,6 +322,19 @@ async def test_nothing_unchecked_is_shown_and_the_model_stops(llama: Guarded, ap
     assert llama.server.models.loads["chat"].running == 0
 
 
+@pytest.mark.parametrize(("api", "stream"), [*product((CHAT, RESPONSES), (False, True))])
+async def test_a_model_that_is_blocked_stops_at_once(llama: Guarded, api: str, stream: bool) -> None:
+    answer = await llama.ask(api, "Say on", stream=stream, **policy(output="block"))
+    assert (answer.text, answer.ended) == ("", "content_filter")
+    assert llama.server.models.loads["chat"].running == 0
+
+
+async def test_what_is_harmful_only_together_is_seen(llama: Guarded) -> None:
+    """Its beginning ends one window, its end begins the next."""
+    answer = await llama.ask(CHAT, "Say apart", stream=True, **policy(output="block"))
+    assert (answer.text, answer.ended) == ("All is well, a bad", "content_filter")
+
+
 async def test_an_answer_that_passes_is_the_same_in_each_mode(llama: Guarded) -> None:
     for api, stream in product((CHAT, RESPONSES), (False, True)):
         plain = await llama.ask(api, "Say much", stream=stream)
@@ -457,15 +472,15 @@ async def test_a_guard_that_takes_too_long() -> None:
 
 
 @pytest.mark.parametrize("path", [MODERATIONS, CHAT, RESPONSES])
-async def test_a_client_that_leaves_frees_the_guard(path: str) -> None:
+@pytest.mark.parametrize("mode", ["score", "block"])
+async def test_a_client_that_leaves_frees_the_guard(path: str, mode: str) -> None:
     script = [{"output": "safe", "delay_ms": 60_000}]
     async with guarded(told=False, script=script) as server:
         body = {MODERATIONS: {"input": ["a", "b"]}, CHAT: {"messages": [{"role": "user", "content": "Hi"}]}}
         given = body.get(path, {"input": "Hi"})
         if path != MODERATIONS:
-            given = {**given, "model": "chat", **policy("block")}
+            given = {**given, "model": "chat", **policy(mode)}
         asking = asyncio.create_task(server.http.post(path, json=given))
-        loads = server.server.models.loads
         while not server.server.models.loads["guard"].running:
             await asyncio.sleep(0.005)
         asking.cancel()
@@ -559,7 +574,7 @@ async def test_where_there_is_no_moderation_it_is_refused(llama: Guarded) -> Non
 
 def key_file(folder: Path) -> Path:
     """The keys of one who may use all models, and of one who may use no guard."""
-    rules = (("one", "tokens_per_minute = 1000"), ("other", 'models = ["chat"]'))
+    rules = (("one", "tokens_per_minute = 1000"), ("other", 'models = ["chat"]'), ("third", ""))
     tables = [
         f'[[keys]]\nname = "{name}"\nhash = "{sha256(name.encode()).hexdigest()}"\n{rule}\n'
         for name, rule in rules
@@ -589,6 +604,17 @@ async def test_the_guards_tokens_count_for_the_key(tmp_path: Path) -> None:
         moderations, plain, moderated = used
         assert moderations > 20
         assert moderated > plain + 20
+
+
+async def test_keys_share_no_verdicts(tmp_path: Path) -> None:
+    """What another key has asked is not known by how soon an answer comes."""
+    async with guarded(keys=key_file(tmp_path)) as server:
+        seen = []
+        for key in ("one", "one", "third"):
+            headers = {"authorization": f"Bearer {key}"}
+            await server.http.post(MODERATIONS, json={"input": "Hello."}, headers=headers)
+            seen.append(len(server.guard.seen))
+    assert seen == [3, 3, 6]
 
 
 async def test_a_key_that_may_not_use_the_guard(tmp_path: Path) -> None:

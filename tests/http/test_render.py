@@ -291,6 +291,15 @@ async def test_a_demanded_form_is_told(api: ChatApi, path: str, form: Any, told:
     assert answer["sampling_params"]["structured_outputs"] == told
 
 
+async def test_the_models_own_defaults_are_told(api: ChatApi) -> None:
+    async with chatting(SCRIPT, sampling={"temperature": 0.6, "typical_p": 0.9}) as other:
+        answer = await rendered(other, CHAT, top_p=0.5)
+    assert answer["sampling_params"] == {"temperature": 0.6, "top_p": 0.5, "max_tokens": 50}
+    async with chatting(SCRIPT, force_sampling={"temperature": 0.6}) as other:
+        answer = await rendered(other, CHAT, temperature=0.9)
+    assert answer["sampling_params"]["temperature"] == 0.6
+
+
 async def test_what_vllm_has_no_field_for_is_noted(api: ChatApi) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     fields = {"typical_p": 0.5, "tools": tools, "tool_choice": "required"}

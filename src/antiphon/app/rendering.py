@@ -113,6 +113,7 @@ async def _source(model: Model, turn: Turn) -> RenderSource:
         ids=prompt.ids,
         context=card.context,
         defaults={**card.defaults, **card.sampling},
+        forced=card.forced,
         features=features,
         notes=notes,
     )

@@ -40,8 +40,9 @@ class RenderSource(Struct, frozen=True):
     """What is rendered: the `turn`, its prompt as `text` and `ids`, and the `features` of its media.
 
     `context` is the number of tokens of the model's context, 0 if unknown. `defaults` are the fields of a
-    sampling that the model's engine, or its maker, sets. With `parses` the answer has parts to be read, among
-    them reasoning if it is shown. `ids_shown` is `return_token_ids` of the request.
+    sampling that the model's engine, or its maker, sets; those of `forced` hold in any case. With `parses`
+    the answer has parts to be read, among them reasoning if it is shown. `ids_shown` is `return_token_ids`
+    of the request.
     """
 
     turn: Turn
@@ -49,6 +50,7 @@ class RenderSource(Struct, frozen=True):
     ids: tuple[int, ...]
     context: int
     defaults: Mapping[str, Any] = {}
+    forced: frozenset[str] = frozenset()
     features: Features | None = None
     notes: tuple[Note, ...] = ()
     parses: bool = False
@@ -91,6 +93,7 @@ def sampling_params(source: RenderSource) -> dict[str, Any]:
     unset = Sampling()
     params = {name: value for name, value in source.defaults.items() if name in SAME}
     params |= {name: value for name in SAME if (value := getattr(sampling, name)) != getattr(unset, name)}
+    params |= {name: source.defaults[name] for name in SAME if name in source.forced}
     params = {name: [*value] if isinstance(value, tuple) else value for name, value in params.items()}
     if params.get("top_k") == -1:
         params["top_k"] = 0
