@@ -26,6 +26,7 @@ from antiphon.guard.formats import DECISIONS, DEFINITIONS, FORMATS
 from antiphon.run.models import Models
 from tests.deciding import deciding
 from tests.http.chat_api import events
+from tests.http.test_socket import connected, turn
 from tests.media import data_url, png
 from tests.openai_schema import OPENAI_MODERATION, validate
 from tests.server import NO_TLS, Running, running, served_model
@@ -397,6 +398,24 @@ async def test_what_is_blocked_is_not_stored(llama: Guarded) -> None:
     assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
     assert body["moderation"]["output"]["flagged"]
     assert BAD not in str(body["output"])
+
+
+async def test_a_background_response_that_is_blocked_fails(llama: Guarded) -> None:
+    given = {"model": "chat", "input": f"Do a {BAD}", "background": True, **policy("block")}
+    body = (await llama.http.post(RESPONSES, json=given)).json()
+    while body["status"] in ("queued", "in_progress"):
+        await asyncio.sleep(0.01)
+        body = (await llama.http.get(f"{RESPONSES}/{body['id']}")).json()
+    assert (body["status"], body["error"]["code"], body["output"]) == ("failed", "invalid_prompt", [])
+
+
+@pytest.mark.parametrize("mode", ["score", "block"])
+async def test_turns_of_a_websocket_are_checked(llama: Guarded, mode: str) -> None:
+    async with connected(llama.server) as socket:
+        for said, flagged in (("Hello.", False), ("Say it", True)):
+            response = await turn(socket, said, model="chat", **policy(output=mode))
+            assert response["moderation"]["output"]["flagged"] is flagged
+            assert (response["status"] == "incomplete") is (flagged and mode == "block")
 
 
 async def test_all_of_a_conversation_is_checked(llama: Guarded) -> None:

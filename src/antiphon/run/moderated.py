@@ -54,7 +54,7 @@ from antiphon.core.moderation import (
 )
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
-from antiphon.run.drive import Driver, Output, Source, wait_for_turn
+from antiphon.run.drive import Output, Source, wait_for_turn
 from antiphon.run.guarding import SAFE, WINDOW
 
 DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
@@ -110,7 +110,7 @@ class ModeratedSource:
         self._window = window
         self._held: HeldOutput | None = None
 
-    async def run(self, output: Driver | Output) -> None:
+    async def run(self, output: Output) -> None:
         """Raises ModerationBlockedError for a request that is flagged, ModerationFailedError, in `block`."""
         policy, checking = self._policy, self._checking
         if policy.input is ModerationMode.BLOCK:

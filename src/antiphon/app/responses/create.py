@@ -101,7 +101,7 @@ class Creation:
     """A response that is being created for a valid request."""
 
     def __init__(
-        self, app: App, wire: CreateResponse, request: ResponseRequest, policy: ModerationPolicy | None
+        self, app: App, wire: CreateResponse, request: ResponseRequest, policy: ModerationPolicy | None = None
     ) -> None:
         self._app = app
         self._policy = policy
