@@ -1,7 +1,7 @@
 """Checks JSON against the published schemas of OpenAI and Open Responses.
 
 The documents are those that the package `llm-comply` carries; what OpenAI says of
-Responses and Conversations is newer, and lies in `specs/`. `validate` takes the name of a component, `validate_event` finds the component of a Responses event by
+Responses, Conversations and moderation is newer, and lies in `specs/`. `validate` takes the name of a component, `validate_event` finds the component of a Responses event by
 its type. Where a document is known to be wrong, or Antiphon says more on
 purpose, it is corrected here, by name, with the reason.
 """
@@ -20,6 +20,7 @@ from referencing.jsonschema import DRAFT202012
 
 OPENAI = "openai_chat"
 OPENAI_RESPONSES = "openai_responses"
+OPENAI_MODERATION = "openai_moderation"
 OPEN_RESPONSES = "openresponses"
 
 Schema = dict[str, Any]
@@ -62,7 +63,7 @@ def event_components(spec: str = OPEN_RESPONSES) -> dict[str, str]:
 @cache
 def components(spec: str) -> dict[str, Schema]:
     """The components of a document, in today's JSON Schema, with what is known to be wrong corrected."""
-    ours = spec == OPENAI_RESPONSES
+    ours = spec in (OPENAI_RESPONSES, OPENAI_MODERATION)
     folder = Path(__file__).with_name("specs") if ours else resources.files("llm_comply.specs")
     text = folder.joinpath(f"{spec}.json").read_text(encoding="utf-8")
     found: dict[str, Schema] = _modern(json.loads(text))["components"]["schemas"]

@@ -135,7 +135,7 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
     labels: dict[str, set[str]] = {"up": set()}
     figures = CacheFigures(0.5, 16, 100, 10, 5, adapters=AdapterFigures())
     async with (
-        running(ScriptedEngine(script, figures=figures), tools=[Dice()]) as server,
+        running(ScriptedEngine(script, figures=figures), tools=[Dice()], moderation="scripted") as server,
         httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,
     ):
         for text in ("Throw", "Fail"):
@@ -143,6 +143,7 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
             await http.post("/v1/responses", json=body)
         with deciding():
             await http.post("/v1/decisions", json=OPENAI | {"model": "scripted"})
+            await http.post("/v1/moderations", json={"input": "Hi"})
         for family in text_string_to_metric_families((await http.get("/metrics")).text):
             for sample in family.samples:
                 labels.setdefault(sample.name, set()).update(sample.labels)

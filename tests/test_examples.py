@@ -254,6 +254,7 @@ def test_every_example_is_tested() -> None:
         "own_editor.py",
         "watch_programs.py",
         "web_search.py",
+        "moderate.py",
         "errors.py",
     )
     tested = {*PRINTED, *own}
@@ -300,6 +301,29 @@ async def test_several_models(python: Programs) -> None:
     async with running([], models=Models(served)) as server:
         printed = await python.run(str(ROOT / "examples/several_models.py"), **at(server.url))
     assert printed == "small: I am small.\nlarge: I am large.\n"
+
+
+async def test_moderation(python: Programs) -> None:
+    guard = [{"when": "hurt them", "output": "unsafe\nS1"}, {"output": "safe"}]
+    able = Capabilities(token_ids=True)
+    served = [
+        served_model(ScriptedEngine(SCRIPT), model_name=("chat",), dialect="hermes"),
+        served_model(
+            ScriptedEngine(guard, name="Llama-Guard-3-1B", capabilities=able),
+            model_name=("guard",),
+            dialect="plain",
+        ),
+    ]
+    async with running([], models=Models(served), moderation="guard") as server:
+        printed = await python.run(str(ROOT / "examples/moderate.py"), **at(server.url))
+    assert (
+        printed
+        == """\
+Why is the sky blue? passed
+I will break into their house, and hurt them. illicit/violent, violence
+Because of the air.
+"""
+    )
 
 
 async def test_replicas(python: Programs) -> None:

@@ -18,9 +18,11 @@ from antiphon.apis.containers.schema import CreateContainer, CreateContainerFile
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.decisions.schema import CreateDecision
 from antiphon.apis.files.schema import AddUploadPart, CompleteUpload, CreateFile, CreateUpload
+from antiphon.apis.generate.schema import GenerateTokens
 from antiphon.apis.llama_server import ApplyTemplateRequest, TokenizeContentRequest
 from antiphon.apis.messages import schema as messages
 from antiphon.apis.messages.batch import CreateMessageBatch
+from antiphon.apis.moderation import CreateModeration
 from antiphon.apis.ollama import schema as ollama
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
 from antiphon.apis.systemone.schema import SystemOneBody
@@ -36,6 +38,8 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/chat/completions/batch": (BatchChatRequest,),
     "/v1/chat/completions/chatcmpl-1": (UpdateRequest,),
     "/v1/completions": (CompletionRequest,),
+    "/v1/completions/render": (CompletionRequest,),
+    "/inference/v1/generate": (GenerateTokens,),
     "/infill": (InfillRequest,),
     "/tokenize": (TokenizeTextRequest, TokenizeChatRequest, TokenizeContentRequest),
     "/apply-template": (ApplyTemplateRequest,),
@@ -43,7 +47,9 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/responses": (CreateResponse,),
     "/v1/responses/input_tokens": (CountTokens,),
     "/v1/responses/compact": (CompactRequest,),
+    "/v1/responses/render": (CreateResponse,),
     "/v1/messages": (messages.CreateMessage,),
+    "/v1/messages/render": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
     "/v1/messages/batches": (CreateMessageBatch,),
     "/api/chat": (ollama.ChatRequest,),
@@ -66,6 +72,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/rerank": (RerankRequest,),
     "/v1/score": (ScoreRequest,),
     "/score": (ScoreRequest,),
+    "/v1/moderations": (CreateModeration,),
     "/v1/audio/transcriptions": (TranscriptionForm,),
     "/v1/audio/translations": (TranscriptionForm,),
     "/v1/files": (CreateFile,),

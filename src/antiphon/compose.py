@@ -25,6 +25,7 @@ from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
+from antiphon.app.moderation import Moderator
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of
@@ -194,6 +195,15 @@ class Parts:
         return None if name is None else search.ChunkEmbedder(name, lambda: self.models)
 
     @cached_property
+    def moderator(self) -> Moderator | None:
+        """Checks texts with the guard model."""
+        settings = self.settings
+        if settings.moderation is None:
+            return None
+        form, window = settings.moderation_format, settings.moderation_window
+        return Moderator(settings.moderation, form, window, lambda: self.models, settings.limit)
+
+    @cached_property
     def render(self) -> Callable[..., Renderer]:
         """Makes the renderer of a chat template."""
         return ChatTemplateRenderer
@@ -222,6 +232,7 @@ class Parts:
             keys=self.key_table,
             interpreters=self.interpreters,
             embedder=self.embedder,
+            moderator=self.moderator,
             models=self.models,  # last of the checks: files of models may have to be downloaded
         )
 
@@ -250,6 +261,8 @@ def _models(settings: Settings, tools: Tools, render: Callable[..., Renderer]) -
     models = Models(served, default=settings.default_model, keep=keep, limits=limits)
     if settings.search_embeddings is not None:
         models.require(settings.search_embeddings, "find texts by their meaning, for --search-embeddings")
+    if settings.moderation is not None:
+        models.require(settings.moderation, "check texts, for --moderation")
     return models
 
 

@@ -238,6 +238,18 @@ class Settings:
     """The name of an embedding model of this server: with its vectors, files in vector stores are also
     found by meaning."""
 
+    moderation: str | None = None
+    """The name of a guard model of this server, such as a Llama Guard: it answers /v1/moderations, and checks
+    requests and their answers where a request asks for it (`moderation`). Without it both are refused."""
+
+    moderation_format: Literal["llama-guard", "qwen3guard", "shieldgemma", "decisions"] | None = None
+    """How the guard is asked: in the format of its family, or by decisions, which any model makes. By default
+    its names say which family it is of; for others it is by decisions."""
+
+    moderation_window: PositiveInt = 512
+    """The characters of an answer that are checked together before the client gets them, where a request
+    asks for answers to be blocked. Fewer come sooner, and cost more checks."""
+
     media_fallback: Literal["error", "note"] = "error"
     """What to do with images, audio and video that the model does not take: an error, or a note in their
     place, so that long conversations can be continued. A request may set another value."""

@@ -9,7 +9,6 @@ import pytest
 from antiphon.apis.chat.accept import accept
 from antiphon.apis.tokens import (
     DetokenizeRequest,
-    Rendered,
     TokenizeChatRequest,
     Tokenized,
     TokenizeTextRequest,
@@ -70,4 +69,3 @@ def test_answers_look_like_vllms() -> None:
     assert msgspec.to_builtins(Tokenized(2, 100, (5, 6))) == {
         "count": 2, "max_model_len": 100, "tokens": (5, 6), "token_strs": None,
     }  # fmt: skip
-    assert msgspec.to_builtins(Rendered("m", "Hi", (5,), 1, 100))["token_ids"] == (5,)

@@ -67,7 +67,6 @@ IN_RESPONSES: dict[str, Any] = {
     "background_options": {"completion_window": "8h"},
     "betas": ["responses_multi_agent=v1"],
     "image": {"context_compression": "enabled"},
-    "moderation": {"model": "omni-moderation-latest"},
     "multi_agent": {"enabled": True},
     "prompt": {"id": "pmpt_1"},
     "prompt_cache_key": "k",
@@ -298,7 +297,6 @@ async def test_a_refused_message_of_a_websocket_is_named(server: Running, type_:
 IN_CHAT: dict[str, Any] = {
     "audio": {"voice": "alloy", "format": "wav"},
     "modalities": ["text", "audio"],
-    "moderation": {"model": "omni-moderation-latest"},
     "prediction": {"type": "content", "content": "Hello there!"},
     "prompt_cache_key": "k",
     "prompt_cache_options": {"mode": "explicit", "ttl": "30m"},

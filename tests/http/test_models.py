@@ -495,6 +495,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": SAID},
     "/v1/chat/completions/render": {"messages": SAID},
     "/v1/completions": {"prompt": "x"},
+    "/v1/completions/render": {"prompt": "x"},
+    "/v1/responses/render": {"input": "x"},
+    "/v1/messages/render": {"messages": SAID, "max_tokens": 5},
+    "/inference/v1/generate": {"token_ids": [120], "sampling_params": {}},
     "/v1/responses": {"input": "x"},
     "/v1/responses/input_tokens": {"input": "x"},
     "/v1/messages": {"messages": SAID, "max_tokens": 5},
@@ -503,7 +507,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/rerank": {"query": "x", "documents": ["y"]},
     "/tokenize": {"prompt": "x"},
 }
-STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+STREAMED = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/inference/v1/generate",
+)
 
 
 async def test_requests_for_a_model_that_cannot_be_loaded_cost_no_other_its_place() -> None:

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 from starlette.routing import Route
 
+from antiphon.engines.script import token_id
 from antiphon.http.app import ROUTES
 from antiphon.http.openapi import OPERATIONS, document
 from tests.apis.decision_requests import OPENAI, SYSTEMONE
@@ -87,10 +88,15 @@ async def test_the_server_gives_it_without_a_key(http: httpx.AsyncClient, spec: 
     assert "http" not in page.headers["content-security-policy"]
 
 
+TOKENS = [token_id("Hello")]
 HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Hello!"}]}
 ASKED: list[tuple[str, Json]] = [
     ("/v1/chat/completions", HELLO | {"logprobs": True, "store": True}),
     ("/v1/chat/completions/render", HELLO),
+    ("/v1/completions/render", {"model": "scripted", "prompt": "Hello"}),
+    ("/v1/responses/render", {"model": "scripted", "input": "Hello"}),
+    ("/v1/messages/render", HELLO | {"max_tokens": 9}),
+    ("/inference/v1/generate", {"token_ids": TOKENS, "sampling_params": {"logprobs": 1}}),
     ("/v1/decisions", OPENAI | {"model": "scripted", "x_diagnostics": True}),
     ("/v1/systemone", SYSTEMONE | {"model": "scripted", "x_diagnostics": True}),
     ("/v1/completions", {"model": "scripted", "prompt": "Hello"}),

@@ -98,6 +98,13 @@ def _sampling(case: Case) -> dict[str, Json]:
     return _given(model=model, structured_outputs=asked.get(case.format or ""))
 
 
+def _moderation(case: Case) -> Json:
+    if case.moderated is None:
+        return None
+    mode = {"mode": case.moderated}
+    return {"model": "omni-moderation-latest", "policy": {"input": mode, "output": mode}}
+
+
 def _is_closed(found: Json) -> bool:
     """A note says that the answer was closed."""
     return any(note["param"].startswith("max_") for note in found["notes"] or ())
@@ -124,6 +131,7 @@ class _Chat:
             n=case.n,
             logprobs=None if case.logprobs is None else True,
             top_logprobs=case.logprobs,
+            moderation=_moderation(case),
             stop=case.stop and [case.stop],
             max_tokens=case.limit,
         )
@@ -218,6 +226,7 @@ class _Responses:
             reasoning=case.effort and {"effort": case.effort},
             include=None if case.logprobs is None else ["message.output_text.logprobs"],
             top_logprobs=case.logprobs,
+            moderation=_moderation(case),
             stop=case.stop and [case.stop],
             max_output_tokens=case.limit,
         )

@@ -71,6 +71,7 @@ PARAMETERS: Mapping[str, tuple[Json, ...]] = {
     "history": ("plain", "results", "parallel results", "results without calls", "calls without results"),
     "custom": (None, "text", "regex"),
     "split": (None, "chars", "whole"),
+    "moderated": (None, "score", "block"),  # by a guard that finds no harm
 }
 
 TRIPLES = [{"fields": ["choice", "obeys", "format"], "strength": 3}]
@@ -97,6 +98,7 @@ class Case(Struct, frozen=True):
     history: str = "plain"
     custom: str | None = None
     split: str | None = None
+    moderated: str | None = None
 
     def __str__(self) -> str:
         """How it is written, so that it can be tried alone: see `play.faults_of`."""

@@ -9,6 +9,7 @@ import httpx2 as httpx
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.matrix import laws
 from tests.matrix.apis import APIS, MODEL, Answer, Api, Call
@@ -16,6 +17,9 @@ from tests.matrix.case import PARAMETERS, Case, Json
 from tests.matrix.history import RESULTS
 from tests.matrix.model import MatrixEngine
 from tests.server import NO_TLS, running, served_model
+
+GUARD = "guard"
+"""The name of the model that checks texts."""
 
 
 class Fault(NamedTuple):
@@ -172,10 +176,12 @@ async def playing(dialect: str) -> AsyncIterator[Player]:
         engine: MatrixEngine(MODEL.format(dialect=dialect, engine=engine), enforces=engine == "enforces")
         for engine in PARAMETERS["engine"]
     }
-    models = Models([served_model(engine, dialect=dialect) for engine in engines.values()])
+    guard = ScriptedEngine([{"output": "safe"}], name="Llama-Guard")
+    guards = [served_model(guard, model_name=(GUARD,), dialect="plain")]
+    models = Models([*(served_model(engine, dialect=dialect) for engine in engines.values()), *guards])
     with capture_logs():  # nobody reads thousands of lines
         async with (
-            running([], models=models) as server,
+            running([], models=models, moderation=GUARD, moderation_window=8) as server,
             httpx.AsyncClient(verify=NO_TLS, base_url=server.url, timeout=60) as http,
         ):
             yield Player(http, engines)

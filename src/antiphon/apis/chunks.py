@@ -83,6 +83,11 @@ class Chunks(Generic[P]):
         self._choices = choices
         self._usage: Usages = UNSET if presentation.usage is UsageReports.NONE else None
 
+    @property
+    def no_usage(self) -> Usages:
+        """The usage of a chunk before the last: absent, or null if it was requested."""
+        return self._usage
+
     def piece(self, kind: DeltaKind, part_of: Callable[[str], P]) -> Piece:
         """A function that makes the pieces of one text of a choice."""
         return TextFrame(lambda text: self.single(part_of(text)))

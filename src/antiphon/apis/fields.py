@@ -162,7 +162,7 @@ REFUSED: Mapping[str, str] = {
     "mm_payload": _NO_EXTENSION,
     "mm_processor_kwargs": _NO_EXTENSION,
     "modalities": _NO_MEDIA,
-    "moderation": "Antiphon does not moderate texts. Do that in the client.",
+    "moderation": "Use Chat Completions, Responses or /v1/moderations.",
     "multi_agent": "One model answers. Leave it out.",
     "n": _ONE_ANSWER,
     "n_probs": "Use 'logprobs' and 'top_logprobs'.",

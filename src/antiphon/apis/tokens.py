@@ -1,4 +1,4 @@
-"""Prompts as tokens: /tokenize, /detokenize and /v1/chat/completions/render, in vLLM's shapes.
+"""Prompts as tokens: /tokenize and /detokenize, in vLLM's shapes.
 
 A text that is called `content` is llama-server's.
 """
@@ -46,16 +46,6 @@ class Detokenized(Struct):
 
     prompt: str
     content: str
-
-
-class Rendered(Struct, tag_field="object", tag="chat.completion.render"):
-    """A conversation as the model reads it."""
-
-    model: str
-    prompt: str
-    token_ids: tuple[int, ...]
-    count: int
-    max_model_len: int
 
 
 class _RequestType(Struct):

@@ -17,6 +17,7 @@ from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
+from antiphon.app.moderation import Moderator
 from antiphon.app.records import AnswerRecords
 from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
 from antiphon.app.storage import Storage
@@ -69,8 +70,9 @@ class App(Struct, frozen=True, dict=True):
 
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
-    vectors of vector stores. `socket_bytes` are the bytes that the WebSockets of each client hold. `log` is
-    for lines of requests: structlog would make it anew for each.
+    vectors of vector stores. `moderator` checks texts, if there is a guard model. `socket_bytes` are the
+    bytes that the WebSockets of each client hold. `log` is for lines of requests: structlog would make it
+    anew for each.
     """
 
     models: Models
@@ -86,6 +88,7 @@ class App(Struct, frozen=True, dict=True):
     records: AnswerRecords = field(default_factory=AnswerRecords)
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
+    moderator: Moderator | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
     large: LargeWork = field(default_factory=LargeWork)
     log: FilteringBoundLogger = field(default_factory=log.bind)

@@ -1,6 +1,6 @@
 """Chat Completions without HTTP: answers, batches, prompts, and completions that are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import time
 
 import structlog
@@ -14,15 +14,16 @@ from antiphon.apis.chat.stored import stored_messages
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, fingerprint, random_id
 from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
+from antiphon.app.moderation import checked, moderated
 from antiphon.core.hosts import Note
 from antiphon.core.limits import DAY
+from antiphon.core.moderation import ModerationResult
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver, Projection
+from antiphon.run.drive import Driver
 from antiphon.run.model import Model
 from antiphon.store.records import CompletionRecord, ItemRecord
 from antiphon.tools.discovery import ToolRequester, client_names
@@ -36,6 +37,7 @@ NOT_STORED = Note("store", "This server stores nothing: it was started with --st
 async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
     """Answer a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
+    policy = await moderated(app, request.moderation)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
     if forced := app.notes_on_forced(model, accepted.turn):
@@ -54,14 +56,24 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     observed().answer = answer = random_id(PREFIX, 24) if accepted.store else client_id
     envelope = Envelope(answer, turn.model, int(time()), system_fingerprint=fingerprint(turn.model))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
-    projection: Projection = kind(envelope, turn.choices, presentation)
+    projection = kind(envelope, turn.choices, presentation)
+    built = projection if isinstance(projection, ChatCompletionBuilder) else None
     journal = None
     if contents is not None:
         input_items = stored_messages(answer, request.messages)
         await app.storage.store.usage.check(owner, sum(len(item.payload) for item in input_items), "store")
         messages = await contents.keep(input_items, answer, "messages")
-        journal = _journal(app, accepted, envelope, projection, as_records(messages))
-    return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
+        built = built or ChatCompletionBuilder(envelope, turn.choices, presentation)
+        kind_of_journal = CompletionJournal if built is projection else StreamedCompletionJournal
+        journal = kind_of_journal(built, _saving(app, accepted, envelope, as_records(messages)))
+
+    def report(result: ModerationResult) -> None:
+        for shown in (projection, built):
+            if shown is not None:
+                shown.moderated(result)
+
+    source = checked(app, AnswerSource([turn], model), policy, turn, report)
+    return app.driver(source, projection, journal, request.deadline_seconds)
 
 
 async def create_batch(app: App, request: BatchChatRequest, owner: str, header_id: str | None) -> Driver:
@@ -78,15 +90,6 @@ async def create_batch(app: App, request: BatchChatRequest, owner: str, header_i
     return app.driver(AnswerSource(turns, model), projection, seconds=request.deadline_seconds)
 
 
-async def render(app: App, request: ChatRequest, owner: str) -> Rendered:
-    """The prompt that a request would give. Raises RequestError."""
-    model = await app.models.model(request.model)
-    turn = accept(request, owner, await defaults(app, model, request, owner)).turn
-    app.check_template(turn.template)
-    prompt = await model.compose(await app.attached(model, turn))
-    return Rendered(turn.model, prompt.text, prompt.ids, len(prompt.ids), model.card.context)
-
-
 async def defaults(app: App, model: Model, request: ChatOptions, owner: str) -> ServerDefaults:
     """The server's part of a request: presentation and tools. Raises RequestError, ToolError."""
     requested = requested_tools(request)
@@ -101,14 +104,10 @@ def _log_repairs(repairs: tuple[str, ...]) -> None:
         log.info("request repaired", what=repairs)
 
 
-def _journal(
-    app: App,
-    accepted: AcceptedChat,
-    envelope: Envelope,
-    projection: Projection,
-    messages: Sequence[ItemRecord],
-) -> CompletionJournal:
-    """The journal that stores a complete answer."""
+def _saving(
+    app: App, accepted: AcceptedChat, envelope: Envelope, messages: Sequence[ItemRecord]
+) -> Callable[[bytes], Awaitable[None]]:
+    """The function that stores a complete answer."""
 
     async def save(body: bytes) -> None:
         now, metadata = time(), accepted.presentation.metadata
@@ -132,7 +131,4 @@ def _journal(
 
         await app.storage.writer.retried(store, stored)
 
-    if isinstance(projection, ChatCompletionBuilder):
-        return CompletionJournal(projection, save)
-    builder = ChatCompletionBuilder(envelope, accepted.turn.choices, accepted.presentation)
-    return StreamedCompletionJournal(builder, save)
+    return save

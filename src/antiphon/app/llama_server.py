@@ -17,7 +17,7 @@ from antiphon.apis.llama_server import (
     check,
     slots,
 )
-from antiphon.app import chat
+from antiphon.app import rendering
 from antiphon.app.app import App
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Turn
@@ -53,7 +53,7 @@ async def slots_of(app: App, name: str | None) -> list[Slot]:
 async def apply_template(app: App, request: ApplyTemplateRequest, owner: str) -> AppliedTemplate:
     """The prompt of a conversation. Raises RequestError."""
     request = replace(request, model=app.models.named(request.model))
-    return AppliedTemplate((await chat.render(app, request, owner)).prompt)
+    return AppliedTemplate((await rendering.chat(app, request, owner)).prompt)
 
 
 async def tokenize(app: App, request: TokenizeContentRequest, owner: str) -> TokenizedContent:

@@ -8,7 +8,7 @@ from antiphon.apis.projection import SilentProjection
 from antiphon.app.event_log import events_after
 from antiphon.app.log_writer import LogWriter
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, NotFoundError
-from antiphon.run.drive import LARGE, Driver, pieces, wait_for_turn
+from antiphon.run.drive import LARGE, Output, pieces, wait_for_turn
 from antiphon.store.records import LogEntry, LogTail
 from antiphon.store.store import Watch, events_of
 
@@ -32,7 +32,7 @@ class LogSource:
         self._id = response_id
         self._after = after
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         with self._writer.store.watch(events_of(self._id)) as watch:
             tail = await self._read_after_others()  # after the watch has begun, so that no change is missed
             while True:
@@ -59,7 +59,7 @@ class LogSource:
         """The same, by one reader at a time, because a slow reader may have much to read."""
         return await self._writer.reading.run(lambda: asyncio.ensure_future(self._read()))
 
-    async def _push(self, output: Driver, batches: Iterable[list[bytes]]) -> None:
+    async def _push(self, output: Output, batches: Iterable[list[bytes]]) -> None:
         """Push these events, a batch in each turn, and wait until more can be taken."""
         for number, lines in enumerate(batches):
             if number:

@@ -55,7 +55,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DAY
 from antiphon.log import log_failure
-from antiphon.run.drive import Client, Driver
+from antiphon.run.drive import Client, Driver, Output
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
@@ -267,7 +267,7 @@ class BatchSource:
         self._all_begun = record.calls_begun
         self._left = iter([request for request in requests if request.custom_id not in done])
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         """A request that fails has a result, too."""
         if self._recorded:
             output.push(0, self._recorded)
@@ -285,11 +285,11 @@ class BatchSource:
         """There are no open items."""
         return ()
 
-    async def _work(self, output: Driver) -> None:
+    async def _work(self, output: Output) -> None:
         for request in self._left:
             output.push(0, [await self._result(request, output)])
 
-    async def _result(self, request: BatchRequest, output: Driver) -> BatchResult:
+    async def _result(self, request: BatchRequest, output: Output) -> BatchResult:
         if time.time() > self._record.created_at + LIFETIME:
             return result_of(request.custom_id, "expired")
         try:
@@ -304,7 +304,7 @@ class BatchSource:
             return error_result(request.custom_id, public_error(error))
         return result_of(request.custom_id, "succeeded", message=Raw(message))
 
-    async def _answer(self, request: BatchRequest, output: Driver) -> bytes:
+    async def _answer(self, request: BatchRequest, output: Output) -> bytes:
         """The body of the full answer. Raises AntiphonError."""
         calls_begun = self._begun.get(request.custom_id, 0)
         journal = CallJournal(calls_begun, partial(self._begin_calls, output, request.custom_id))
@@ -322,7 +322,7 @@ class BatchSource:
             end(self._app, observation, "request of a batch")
         return client.body
 
-    async def _begin_calls(self, output: Driver, custom_id: str, count: int) -> None:
+    async def _begin_calls(self, output: Output, custom_id: str, count: int) -> None:
         """Store that a request begins this number of calls, before the last of them begins."""
         if count > self._begun.get(custom_id, 0):
             self._begun[custom_id] = count

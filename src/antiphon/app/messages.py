@@ -43,7 +43,7 @@ async def create(
     """Answer a conversation. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    reading = await _context(app, model, request, owner, contents)
+    reading = await context_of(app, model, request, owner, contents)
     accepted = await app.large.run_on_items(request.messages, lambda: accept(request, reading))
     if forced := app.notes_on_forced(model, accepted.turn):
         presentation = accepted.presentation
@@ -63,14 +63,14 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     contents = app.contents(owner)
-    reading = await _context(app, model, request, owner, contents)
+    reading = await context_of(app, model, request, owner, contents)
     turn = await app.large.run_on_items(request.messages, lambda: prompt_turn(request, reading))
     size = await model.count(await app.attached(model, turn, contents))
     edited = UNSET if request.context_management is None else OriginalSize(size.tokens)
     return TokenCount(size.tokens, size.estimated or UNSET, edited)
 
 
-async def _context(
+async def context_of(
     app: App, model: Model, request: CountTokens, owner: str, contents: Contents
 ) -> MessageContext:
     """The server's part of a request. Raises RequestError, ToolError."""

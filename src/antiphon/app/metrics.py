@@ -16,6 +16,7 @@ the table in `docs/observability.md`.
 import asyncio
 import time
 from bisect import bisect_left
+from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -291,6 +292,7 @@ class Metrics:
     def __init__(self) -> None:
         self._models = defaultdict[str, _ModelCounts](_ModelCounts)
         self._decisions = defaultdict[str, _DecisionCounts](_DecisionCounts)
+        self._moderations = Counts[tuple[str, str, str]]()  # by guard, subject and outcome
         self._requests = defaultdict[tuple[str, str], _RouteCounts](_RouteCounts)  # by route and method
         self._registry = registry = CollectorRegistry(auto_describe=False)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -347,6 +349,9 @@ class Metrics:
             self._models[observation.served].prompt_tokens += observation.read
         if observation.decision is not None:
             self._decisions[observation.decision.model].add(observation.decision)
+        for checked in observation.moderations:
+            self._moderations[checked.model, checked.subject, checked.outcome] += 1
+            self._models[checked.model].prompt_tokens += checked.tokens
         for call in observation.calls:
             self._calls.labels(call.type, "failed" if call.failed else "completed").inc()
             self._call_seconds.labels(call.type).observe(call.ended - call.started)
@@ -435,6 +440,14 @@ class Metrics:
                 counts.histograms[index].add_to(family, (model, _ENGINE))
             yield family
         yield from _decision_families(self._decisions.copy())
+        moderations = CounterMetricFamily(
+            "antiphon:moderations",
+            "Texts that a guard model has checked.",
+            labels=(*_MODEL, "subject", "outcome"),
+        )
+        for (model, subject, outcome), count in self._moderations.copy().items():
+            moderations.add_metric((model, _ENGINE, subject, outcome), count)
+        yield moderations
         requests = CounterMetricFamily("http_requests", "Requests.", labels=("handler", "method", "status"))
         durations = HistogramMetricFamily(
             "http_request_duration_seconds", "Seconds of a request.", labels=("handler", "method")

@@ -53,7 +53,7 @@ from antiphon.core.observation import observed
 from antiphon.core.vectors import Embeddings
 from antiphon.engines.engine import Task
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver, Projection, Source
+from antiphon.run.drive import Driver, Output, Projection, Source
 from antiphon.run.loading import ServedModel
 from antiphon.run.model import Model
 from antiphon.run.models import ModelEntry
@@ -120,7 +120,7 @@ async def _answer(  # noqa: PLR0913, PLR0917 - what an answer is made of
 class _NoAnswer:
     """The source of an answer without events."""
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         """There is nothing to do."""
 
     def abandon(self) -> Iterable[tuple[int, object]]:
@@ -135,7 +135,7 @@ class _LastUse:
         self._name = name
         self._source = source
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         await self._source.run(output)
         await _unload_unused(self._app, self._name)
 

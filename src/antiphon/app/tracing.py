@@ -105,6 +105,12 @@ def _request(observation: Observation, known: Mapping[str, object]) -> Iterable[
     for field, attribute in names.items():
         if field in known:
             yield attribute, known[field]
+    if observation.moderations:
+        yield (
+            "antiphon.moderation.outcomes",
+            [f"{one.subject} {one.outcome}" for one in observation.moderations],
+        )
+        yield "antiphon.moderation.tokens", sum(one.tokens for one in observation.moderations)
     if observation.failure is not None:
         yield "error.type", observation.failure
 

@@ -51,6 +51,11 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     inputs: int = 2_048
     input_tokens: int = 300_000
 
+    # Moderation
+    moderation_inputs: int = 1_024
+    moderation_characters: int = 1_000_000
+    moderation_seconds: int = 60
+
     # Decisions
     questions: int = 400
     options: int = 255

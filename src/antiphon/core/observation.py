@@ -81,6 +81,18 @@ class ObservedDecision(Struct, frozen=True):
         }
 
 
+class ObservedModeration(Struct, frozen=True):
+    """What the guard of this name said of a text: of a request, an answer, or of /v1/moderations."""
+
+    model: str
+    subject: str
+    """`input`, `output` or `request`."""
+    outcome: str
+    """`passed`, `flagged` or `failed`."""
+    tokens: int
+    """Tokens of the guard's prompts."""
+
+
 class Observation(Struct):
     """One request. `trace` holds the headers of W3C Trace Context that are passed on to tools and engines."""
 
@@ -113,6 +125,8 @@ class Observation(Struct):
     """Tokens of texts that were embedded, ranked or decided on."""
     decision: ObservedDecision | None = None
     """What it decided."""
+    moderations: list[ObservedModeration] = []
+    """What a guard said of its texts."""
     ended: FinishReason | None = None
     """Why an answer of several generations ended: the last of them may have ended for another reason."""
     calls: list[ObservedCall] = []
@@ -172,6 +186,9 @@ class Observation(Struct):
             "malformed": malformed,
             "closed": self.closed,
             "unmet": len(self.unmet),
+            "moderation_tokens": sum(one.tokens for one in self.moderations),
+            "flagged": sum(one.outcome == "flagged" for one in self.moderations),
+            "unmoderated": sum(one.outcome == "failed" for one in self.moderations),
         }
         if self.decision is not None:
             fields |= self.decision.summary()

@@ -73,6 +73,13 @@ async def score_answers(engine: Engine, requests: Sequence[GenerationRequest]) -
     return (*await _all_of(partial(_read, engine, request, ()) for request in requests),)
 
 
+async def written_text(engine: Engine, request: GenerationRequest) -> str:
+    """The likeliest answer to this request, as text. Raises RequestError, EngineError."""
+    sampling = replace(request.sampling, temperature=_greedy(engine.card.capabilities))
+    chunks = await _generated(engine, replace(request, sampling=sampling))
+    return "".join(map(_text_of, chunks))
+
+
 async def read_each(
     request: NextTokenRequest, read: ReadPrompt, *, beginning_first: bool = True
 ) -> tuple[NextToken, ...]:
@@ -180,6 +187,13 @@ def _tokens_of(chunk: Chunk) -> Iterable[Token]:
         return chunk.tokens
     texts = (piece.tokens for piece in chunk.pieces if piece.kind is PieceKind.TEXT)
     return chain.from_iterable(texts)
+
+
+def _text_of(chunk: Chunk) -> str:
+    """The text of a chunk; of one that has parts, the visible one."""
+    if not isinstance(chunk, ChatChunk):
+        return chunk.text
+    return "".join(piece.text for piece in chunk.pieces if piece.kind is PieceKind.TEXT)
 
 
 class _Collecting:

@@ -27,6 +27,8 @@ from antiphon.apis.containers.schema import CreateContainer
 from antiphon.apis.conversations.schema import CreateConversation, CreateItems, UpdateConversation
 from antiphon.apis.decisions.schema import CreateDecision, DecisionBody
 from antiphon.apis.files.schema import CompleteUpload, CreateUpload
+from antiphon.apis.generate.resource import Generated
+from antiphon.apis.generate.schema import GenerateTokens
 from antiphon.apis.messages.api import MESSAGES
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.ollama.api import OLLAMA
@@ -42,6 +44,7 @@ from antiphon.app import completions as texts
 from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
+from antiphon.app import generate as tokens
 from antiphon.app import message_batches as batches
 from antiphon.app import messages as anthropic
 from antiphon.app import ollama as native
@@ -58,7 +61,9 @@ from antiphon.http import (
     llama_server,
     message_batches,
     messages,
+    moderation,
     ollama,
+    rendering,
     responses,
 )
 from antiphon.http.auth import KeyMiddleware
@@ -134,13 +139,15 @@ async def openapi(request: Request) -> Response:
 ROUTES = [
     answers("/v1/chat/completions", ChatRequest, chats.create, ChatCompletion),
     Route("/v1/chat/completions", _list_completions, methods=GET),
-    Route("/v1/chat/completions/render", chat.render, methods=POST),
+    Route("/v1/chat/completions/render", rendering.chat, methods=POST),
     Route("/v1/chat/completions/batch", chat.create_batch, methods=POST),
     Route(_COMPLETION, handler(stored_completions.retrieve), methods=GET),
     Route(_COMPLETION, handler(stored_completions.update, _COMPLETION_CHANGE), methods=POST),
     Route(_COMPLETION, handler(stored_completions.delete), methods=DELETE),
     Route(_COMPLETION + "/messages", handler(stored_completions.list_messages, paging("asc")), methods=GET),
     answers("/v1/completions", CompletionRequest, texts.create, Completion),
+    Route("/v1/completions/render", rendering.completion, methods=POST),
+    answers("/inference/v1/generate", GenerateTokens, tokens.create, Generated),
     answers("/infill", InfillRequest, texts.infill, Infill),
     Route("/tokenize", completions.tokenize, methods=POST),
     Route("/detokenize", completions.detokenize, methods=POST),
@@ -157,6 +164,7 @@ ROUTES = [
     Route("/rerank", ranking, methods=POST),
     Route("/v1/score", scores, methods=POST),
     Route("/score", scores, methods=POST),
+    Route("/v1/moderations", moderation.create, methods=POST),
     Route("/v1/audio/transcriptions", transcribe, methods=POST),
     Route("/v1/audio/translations", transcribe, methods=POST),
     Route("/v1/responses", responses.create, methods=POST),
@@ -164,6 +172,7 @@ ROUTES = [
     Route("/v1/responses", _list_responses, methods=GET),
     Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=POST),
     Route("/v1/responses/compact", responses.compact, methods=POST),
+    Route("/v1/responses/render", rendering.response, methods=POST),
     Route(_RESPONSE, responses.retrieve, methods=GET),
     Route(_RESPONSE, handler(stored.delete), methods=DELETE),
     Route(_RESPONSE + "/cancel", handler(stored.cancel), methods=POST),
@@ -220,6 +229,7 @@ ROUTES = [
     Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
     answers("/v1/messages", CreateMessage, anthropic.create, api=MESSAGES),
     ApiRoute("/v1/messages/count_tokens", messages.count_tokens, MESSAGES, POST),
+    ApiRoute("/v1/messages/render", rendering.message, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.create, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.list_batches, MESSAGES, GET),
     ApiRoute(_BATCH, message_batches.retrieve, MESSAGES, GET),
@@ -334,7 +344,7 @@ _STORED = (
 """The beginnings of paths of what is stored."""
 _NOT_STORED = frozenset(
     {
-        *("/v1/responses/input_tokens", "/v1/responses/compact"),
+        *("/v1/responses/input_tokens", "/v1/responses/compact", "/v1/responses/render"),
         *("/v1/chat/completions/render", "/v1/chat/completions/batch"),
     }
 )

@@ -52,8 +52,10 @@ _MAKING = frozenset(
         "/v1/chat/completions/render",
         "/v1/messages/batches",
         "/v1/messages/count_tokens",
+        "/v1/messages/render",
         "/v1/responses/compact",
         "/v1/responses/input_tokens",
+        "/v1/responses/render",
     }
 )
 """Those that make something, by POST."""

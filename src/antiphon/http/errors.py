@@ -24,7 +24,7 @@ from antiphon.log import log_failure
 
 _SERVED = (
     "Antiphon serves /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, /v1/decisions, "
-    "/v1/embeddings, /v1/rerank and /v1/models."
+    "/v1/embeddings, /v1/rerank, /v1/moderations and /v1/models."
 )
 NOT_SERVED: Mapping[str, str] = {
     "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
@@ -32,7 +32,6 @@ NOT_SERVED: Mapping[str, str] = {
     "/v1/batches": "Batches of files are not served. Use /v1/messages/batches, or background responses.",
     "/v1/fine_tuning": f"Models are not trained here. {_SERVED}",
     "/v1/images": f"Images are not made here; models may see them. {_SERVED}",
-    "/v1/moderations": f"Moderation is not served: do that before and after. {_SERVED}",
     "/v1/realtime": f"Spoken conversations are not served. {_SERVED}",
     "/v1/threads": "Threads are not served. Use /v1/conversations.",
     "/v1/videos": f"Videos are not made here. {_SERVED}",

@@ -22,12 +22,15 @@ from antiphon.apis.api import OPENAI, Api
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.chat.resource import ChatCompletion
+from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.containers import schema as containers
 from antiphon.apis.conversations import schema as conversations
 from antiphon.apis.files import schema as files
+from antiphon.apis.generate.resource import RenderedRequest
 from antiphon.apis.messages import batch as batches
 from antiphon.apis.messages import resource as message
 from antiphon.apis.messages import schema as messages
+from antiphon.apis.moderation import CreateModeration, Moderations
 from antiphon.apis.ollama import resource as ollama
 from antiphon.apis.ollama import schema as ollama_requests
 from antiphon.apis.responses import resource as response
@@ -35,7 +38,6 @@ from antiphon.apis.responses import schema as responses
 from antiphon.apis.tokens import (
     Detokenized,
     DetokenizeRequest,
-    Rendered,
     TokenizeChatRequest,
     Tokenized,
     TokenizeTextRequest,
@@ -130,7 +132,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/chat/completions": Operation(
         answer=_list_of(ChatCompletion, "ChatCompletionList"), query=("model", "metadata[KEY]", *PAGED)
     ),
-    "POST /v1/chat/completions/render": Operation(chat.ChatRequest, Rendered),
+    "POST /v1/chat/completions/render": Operation(chat.ChatRequest, RenderedRequest),
+    "POST /v1/completions/render": Operation(CompletionRequest, list[RenderedRequest]),
+    "POST /v1/responses/render": Operation(responses.CreateResponse, RenderedRequest),
+    "POST /v1/messages/render": Operation(messages.CreateMessage, RenderedRequest),
     "POST /v1/chat/completions/batch": Operation(chat.BatchChatRequest, ChatCompletion),
     "GET /v1/chat/completions/{completion_id}": Operation(answer=ChatCompletion),
     "POST /v1/chat/completions/{completion_id}": Operation(stored.UpdateRequest, ChatCompletion),
@@ -152,6 +157,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /rerank": Operation(wire.RerankRequest, wire.Ranking | list[wire.RankedText]),
     "POST /v1/score": Operation(wire.ScoreRequest, wire.ScoreList),
     "POST /score": Operation(wire.ScoreRequest, wire.ScoreList),
+    "POST /v1/moderations": Operation(CreateModeration, Moderations),
     "POST /v1/audio/transcriptions": _AUDIO,
     "POST /v1/audio/translations": _AUDIO,
     "POST /v1/responses": Operation(responses.CreateResponse, response.Response, events=True),

@@ -17,7 +17,7 @@ from antiphon.core.events import Event, Finished
 from antiphon.core.observation import observed
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import BeamSearcher, Prompt, PromptScorer
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Output
 from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import TOKEN_BYTES, Model, Prepared
@@ -49,7 +49,7 @@ class AnswerSource:
         self._context = context
         self._choices: Sequence[Choice | ApprovedCalls] = []
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         """If a choice fails, the others continue; it ends at once if the answer has begun.
 
         If all fail, the first failure is raised. So is RateLimitError, if a key has used up its tokens.
@@ -63,7 +63,7 @@ class AnswerSource:
             error.rename(self._turns[0].parameters)
             raise
 
-    async def _run(self, output: Driver) -> None:
+    async def _run(self, output: Output) -> None:
         if self._turns[0].approved:
             await self._run_approved(output)
             return
@@ -101,7 +101,7 @@ class AnswerSource:
         else:
             await self._run_several(choosing, output)
 
-    async def _run_several(self, choosing: Sequence[Choice], output: Driver) -> None:
+    async def _run_several(self, choosing: Sequence[Choice], output: Output) -> None:
         tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(choosing)]
         failures: dict[int, Exception] = {}
         try:
@@ -118,7 +118,7 @@ class AnswerSource:
             raise failures[0]
         self._end_failed(output, failures)
 
-    async def _run_approved(self, output: Driver) -> None:
+    async def _run_approved(self, output: Output) -> None:
         """Run the calls that the client has approved, then answer. There is one turn, with one choice."""
         calls = ApprovedCalls(self._turns[0], self._model, self._context)
         self._choices = [calls]
@@ -129,7 +129,7 @@ class AnswerSource:
         self._choices = [choice]
         await choice.run(output, 0)
 
-    def _end_failed(self, output: Driver, failures: Mapping[int, Exception]) -> None:
+    def _end_failed(self, output: Output, failures: Mapping[int, Exception]) -> None:
         """End the choices that failed, if that was not done."""
         for index, failure in failures.items():
             if events := self._choices[index].abandon():

@@ -24,6 +24,7 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Prompt,
 )
+from antiphon.engines.next_token import score_answers, written_text
 from antiphon.engines.upstreams.kind import no_tokens
 from antiphon.run.chat_decisions import ChatDecider
 from antiphon.run.constraints import ConstraintPlan, is_free, plan_to_check, requirements_of, supported
@@ -32,6 +33,8 @@ from antiphon.run.engine_model import EngineModel
 from antiphon.run.messages import messages_of
 from antiphon.run.model import (
     ModelTraits,
+    NextTokens,
+    PlainAnswer,
     Prepared,
     PromptSize,
     characters_in,
@@ -175,6 +178,19 @@ class ChatModel(EngineModel):
         if self.card.capabilities.answers_questions:
             return await super().decide(decision)
         return await self._decider.decide(decision)
+
+    async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
+        """Of an answer that has not begun only: such a server continues no text."""
+        if "logprobs" not in self.card.capabilities.sampling or any(after):
+            return NextTokens()
+        readings = await score_answers(self.engine, [self._question(turn)])
+        return NextTokens(readings * len(after), tokens_of(turn))
+
+    async def plain_answer(self, turn: Turn, max_tokens: int) -> PlainAnswer:
+        request = self._question(turn)
+        sampling = replace(request.sampling, max_tokens=max_tokens)
+        request = replace(request, max_tokens=max_tokens, sampling=sampling)
+        return PlainAnswer(await written_text(self.engine, request), tokens_of(turn))
 
     def _question(self, turn: Turn) -> GenerationRequest:
         """The request for the first token of the answer to a turn. Raises RequestError."""

@@ -56,7 +56,7 @@ def call_in_turn(call: Callable[[], None]) -> None:
         loop.call_soon(_take_turn, loop, turns)
 
 
-async def wait_for_turn(output: "Driver | None" = None) -> None:
+async def wait_for_turn(output: "Output | None" = None) -> None:
     """Wait for a turn of `call_in_turn`, and until the client of `output` reads."""
     loop = asyncio.get_running_loop()
     while True:
@@ -101,10 +101,52 @@ def pieces(values: list[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         yield piece
 
 
+class Output(Protocol):
+    """Where a source pushes its events: a driver, or what stands before it."""
+
+    @property
+    def paused(self) -> bool:
+        """Sources hold back their events."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """The wire events that begin the answer were made."""
+        ...
+
+    def push(self, choice: int, events: Any) -> None:
+        """Process the next events of a choice."""
+        ...
+
+    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
+        """A writer for deltas of this type in the open item; None if `push` has to do more."""
+        ...
+
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """The prompts of the answer are rendered."""
+        ...
+
+    async def calls_begin(self, count: int) -> None:
+        """Store the total number of started calls of server tools."""
+        ...
+
+    def stop(self, reason: Exception) -> None:
+        """End the answer for this reason."""
+        ...
+
+    def on_pause(self, call: Callable[[], None]) -> None:
+        """Call `call` once, when the answer is paused."""
+        ...
+
+    def on_resume(self, call: Callable[[], None]) -> None:
+        """Call `call` once, when the answer is not paused any more."""
+        ...
+
+
 class Source(Protocol):
     """Pushes the events of an answer: of one generation, of several with tools, or of a recording."""
 
-    async def run(self, output: "Driver") -> None:
+    async def run(self, output: Output) -> None:
         """Push events until there are no more. Cancelling stops the engine. Raises why the answer failed."""
         ...
 

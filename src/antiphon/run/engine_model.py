@@ -31,7 +31,7 @@ from antiphon.engines.engine import (
 from antiphon.render.renderer import MessageReader
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.generation import GenerationRun
-from antiphon.run.model import ModelTraits, Prepared, PromptSize
+from antiphon.run.model import ModelTraits, NextTokens, PlainAnswer, Prepared, PromptSize
 from antiphon.run.server_decisions import request_to_server
 from antiphon.tools.tool import ServerTool
 
@@ -147,6 +147,14 @@ class EngineModel:
                 return await engine.decide(request)
         message = f"The model '{self.card.name}' gives no answers, so it cannot decide. Name another model."
         raise UnsupportedModelError(message, param="model")
+
+    async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
+        """Raises RequestError, always."""
+        raise self._no_answers()
+
+    async def plain_answer(self, turn: Turn, max_tokens: int) -> PlainAnswer:
+        """Raises RequestError, always."""
+        raise self._no_answers()
 
     def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         """A transcription, as the body of an answer. Raises RequestError, EngineError."""

@@ -30,7 +30,7 @@ from antiphon.run.call_filter import CallFilter
 from antiphon.run.check import OutputCheck
 from antiphon.run.closing import ClosedGeneration, least_tokens
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import Driver, call_in_turn, wait_for_turn
+from antiphon.run.drive import Output, call_in_turn, wait_for_turn
 from antiphon.run.endings import ClientStalledError
 from antiphon.run.repetition import WINDOW, RepetitionDetector
 from antiphon.run.replay import ReplayLog, request_after, split_unfinished
@@ -170,7 +170,7 @@ class GenerationRun:
         self._before = 0  # tokens that were written before the engine began its part
         self._work: Work
         self._ended: asyncio.Future[None]  # done when the engine's part is over
-        self._output: Driver
+        self._output: Output
         self._choice: int
         self._emit: Emit
         self._direct = False  # no interceptor between engine and driver
@@ -192,7 +192,7 @@ class GenerationRun:
         self._plain.count()
         return self._decoder.completion_tokens
 
-    async def run(self, output: Driver, choice: int, emit: Emit | None = None) -> None:
+    async def run(self, output: Output, choice: int, emit: Emit | None = None) -> None:
         """Generate a choice of `output`, to the end.
 
         `emit` is where its events go, if not straight there; plain deltas always go there.

@@ -33,6 +33,7 @@ from antiphon.engines.engine import (
     GenerationRequest,
     Load,
     ModelCard,
+    NextToken,
     Prompt,
     TranscriptionRequest,
     check_size,
@@ -66,6 +67,20 @@ class PromptSize(NamedTuple):
 
     tokens: int
     estimated: bool = False
+
+
+class NextTokens(Struct, frozen=True):
+    """Which tokens may be next after each of some texts, and how many tokens were read for it."""
+
+    readings: tuple[NextToken, ...] = ()
+    tokens: int = 0
+
+
+class PlainAnswer(Struct, frozen=True):
+    """The text of an answer, and how many tokens its prompt has."""
+
+    text: str
+    tokens: int
 
 
 class ModelTraits(Struct, frozen=True):
@@ -172,6 +187,20 @@ class Model(Protocol):
 
         Raises RequestError, before any work on them, UnsupportedModelError for a model that tells no log
         probabilities; EngineError.
+        """
+        ...
+
+    async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
+        """The token that the answer to a turn goes on with, after each of these texts.
+
+        Empty for a model that cannot tell. Raises RequestError, EngineError.
+        """
+        ...
+
+    async def plain_answer(self, turn: Turn, max_tokens: int) -> PlainAnswer:
+        """The likeliest answer to a turn, as text, for the server itself to read.
+
+        Raises RequestError, EngineError.
         """
         ...
 

@@ -39,7 +39,7 @@ from antiphon.model_tables import KEEP_ALL, KeepLoaded
 from antiphon.run.adapters import adapters_for
 from antiphon.run.failed_loads import RETRY_SECONDS, FailedLoads
 from antiphon.run.loading import ModelState, ServedModel
-from antiphon.run.model import Model, Prepared, PromptSize
+from antiphon.run.model import Model, NextTokens, PlainAnswer, Prepared, PromptSize
 from antiphon.tools.tool import Checkable, ServerTool
 
 LOAD_SECONDS = 600.0
@@ -559,6 +559,14 @@ class NamedModel:
         adapted = self._adapted(replace(decision, variables=variables))
         async with self.in_use():
             return await self._model.decide(adapted)
+
+    async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
+        async with self.in_use():
+            return await self._model.next_tokens(self._adapted(self._completed(turn)), after)
+
+    async def plain_answer(self, turn: Turn, max_tokens: int) -> PlainAnswer:
+        async with self.in_use():
+            return await self._model.plain_answer(self._adapted(self._completed(turn)), max_tokens)
 
     async def transcribe(self, audio: TranscriptionRequest) -> AsyncGenerator[bytes, None]:
         async with self.in_use(), aclosing(self._model.transcribe(audio)) as pieces:

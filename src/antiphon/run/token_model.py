@@ -20,7 +20,7 @@ from antiphon.core.items import FunctionCall, Item, Message, Role, TextPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
 from antiphon.core.positions import begun_anew
-from antiphon.core.turn import CallMode, ToolChoice, Turn
+from antiphon.core.turn import CallMode, Sampling, ToolChoice, Turn
 from antiphon.core.vectors import Scores
 from antiphon.decide.relevance import relevance
 from antiphon.decode.decoder import Decoder, Start, answer_header, start_after
@@ -36,6 +36,7 @@ from antiphon.engines.engine import (
     Prompt,
     Task,
 )
+from antiphon.engines.next_token import score_answers, written_text
 from antiphon.render.fill_in import FAMILIES, FillIn
 from antiphon.render.media import FENCE, media_in
 from antiphon.render.renderer import ChatTemplateRenderer, Renderer
@@ -54,6 +55,8 @@ from antiphon.run.engine_model import EngineModel
 from antiphon.run.generation import ReasoningLimit
 from antiphon.run.model import (
     ModelTraits,
+    NextTokens,
+    PlainAnswer,
     Prepared,
     PromptSize,
     characters_in,
@@ -283,6 +286,31 @@ class TokenModel(EngineModel):
         if self.card.capabilities.answers_questions:
             return await super().decide(decision)
         return await self.decider.decide(decision)
+
+    async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
+        """Empty if the engine tells no log probabilities."""
+        if "logprobs" not in self.card.capabilities.sampling:
+            return NextTokens()
+        prompt = await self._own_prompt(turn)
+        requests = []
+        for text in after:
+            ids = (*await self.engine.tokenize([text]),) if text else ()
+            requests.append(GenerationRequest(prompt.continued(text, ids) if text else prompt, max_tokens=1))
+        readings = await score_answers(self.engine, requests)
+        return NextTokens(readings, len(prompt.ids))
+
+    async def plain_answer(self, turn: Turn, max_tokens: int) -> PlainAnswer:
+        prompt = await self._own_prompt(turn)
+        request = GenerationRequest(prompt, max_tokens=max_tokens, sampling=Sampling(max_tokens=max_tokens))
+        return PlainAnswer(await written_text(self.engine, request), len(prompt.ids))
+
+    async def _own_prompt(self, turn: Turn) -> Prompt:
+        """The prompt of a turn of the server's own. Raises RequestError if it is too long."""
+        context = self.card.context
+        prompt = await self._compose(repaired(turn), context=context)
+        if len(prompt.ids) >= context > 0:
+            raise too_long(len(prompt.ids), context)
+        return prompt
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """A model that neither ranks nor embeds decides, if it can: the score is the probability of yes."""

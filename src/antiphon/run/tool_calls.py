@@ -25,7 +25,7 @@ from antiphon.core.limits import Limits
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import UNKNOWN, Function, Hosted, Turn
 from antiphon.run.documents import read_document
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Output
 from antiphon.run.media import NOTES, format_of, read_media
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext, ReplayLog, ToolPrintedEntry, ToolResultEntry
@@ -123,7 +123,7 @@ class ToolCalls:
         self._hosted = hosted_by_name(tools)
         self._sessions.offer(tools)
 
-    async def run(self, calls: Sequence[FunctionCall], output: Driver, choice: int) -> list[ToolResult]:
+    async def run(self, calls: Sequence[FunctionCall], output: Output, choice: int) -> list[ToolResult]:
         """Run these calls of one generation; returns their results, in order. Raises EngineNotReadyError."""
         results: list[ToolResult] = []
         for group in self._groups(calls):
@@ -141,7 +141,7 @@ class ToolCalls:
             yield from [several] if parallel else ([call] for call in several)
 
     async def _run_group(
-        self, calls: Sequence[FunctionCall], output: Driver, choice: int
+        self, calls: Sequence[FunctionCall], output: Output, choice: int
     ) -> list[ToolResult]:
         group = _Group(calls, self._items, self._context.log, output, choice)
         first = group.first
@@ -218,7 +218,7 @@ class _Group:
         calls: Sequence[FunctionCall],
         items: Accumulator,
         log: ReplayLog | None,
-        output: Driver,
+        output: Output,
         choice: int,
     ) -> None:
         self.first = self._results = sum(isinstance(item, FunctionOutput) for item in items.items)

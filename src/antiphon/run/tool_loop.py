@@ -29,7 +29,7 @@ from antiphon.core.observation import observed
 from antiphon.core.positions import found_in
 from antiphon.core.tool_result import FoundFunctions, ToolResult
 from antiphon.core.turn import TOOL_SEARCH, CallMode, Function, PromptEnding, ToolChoice, Turn
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Output
 from antiphon.run.model import Model, Prepared
 from antiphon.run.replay import PromptEntry, ReplayContext
 from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, content_of
@@ -59,7 +59,7 @@ class ApprovedCalls:
         self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
         self._over = False
 
-    async def run(self, output: Driver, choice: int) -> Turn:
+    async def run(self, output: Output, choice: int) -> Turn:
         """Run them; returns the turn with their results, each after its call."""
         approved = self._turn.approved
         async with self._sessions:
@@ -121,10 +121,10 @@ class ToolLoop:
         self._usage = Usage()
         self._unmet: tuple[str, ...] = ()
         self._observation = observed()
-        self._output: Driver
+        self._output: Output
         self._choice: int
 
-    async def run(self, output: Driver, choice: int) -> None:
+    async def run(self, output: Output, choice: int) -> None:
         """Generate a choice of `output`, run tools, and so on, to the end. Raises AntiphonError."""
         self._output, self._choice = output, choice
         async with self._sessions:

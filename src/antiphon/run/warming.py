@@ -13,7 +13,7 @@ from antiphon.core.chunks import FinishReason
 from antiphon.core.events import Event, Finished
 from antiphon.core.turn import CallMode, ToolChoice
 from antiphon.run.constraints import ConstraintPlan
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Output
 from antiphon.run.model import Prepared
 from antiphon.run.replay import ReplayContext
 
@@ -27,7 +27,7 @@ class Warming:
     def __init__(self, prepared: Prepared) -> None:
         self._generation = _one_token(prepared).generation(0, ReplayContext(), Accumulator())
 
-    async def run(self, output: Driver, choice: int) -> None:
+    async def run(self, output: Output, choice: int) -> None:
         """Have the engine read the prompt. Raises AntiphonError."""
 
         def emit(index: int, events: list[Event]) -> None:

@@ -225,7 +225,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
         ({"banned_tokens": "3, x"}, "banned_tokens"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
-        ({"moderation": {"model": "m"}}, "moderation"),
+        ({"moderation": {"model": ""}}, "moderation.model"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str) -> None:

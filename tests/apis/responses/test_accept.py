@@ -345,7 +345,7 @@ def test_the_conversation_is_named(conversation: Any) -> None:
         ({"conversation": "c", "previous_response_id": "r"}, "conversation"),
         ({"background": True, "store": False}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"moderation": {"model": "m"}}, "moderation"),
+        ({"moderation": {"model": ""}}, "moderation.model"),
         ({"n": 2}, "n"),
         ({"echo": True}, "echo"),
         ({"messages": [{"role": "user", "content": "Hi"}]}, "messages"),

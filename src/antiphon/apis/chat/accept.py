@@ -23,7 +23,7 @@ from antiphon.core.hosts import Hosts
 from antiphon.core.items import WITH_PARTS, Item, Message, Role, text_in
 from antiphon.core.turn import PromptEnding, Turn
 
-_NOT_IN_BATCHES = ("stream", "echo", "store", "return_prompt_text", "use_beam_search")
+_NOT_IN_BATCHES = ("moderation", "stream", "echo", "store", "return_prompt_text", "use_beam_search")
 _SWITCHES = {"enabled": True, "disabled": False}
 
 

@@ -23,10 +23,12 @@ from antiphon.apis.completion_body import ChoiceError, PromptLogprobs, finish_re
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions
 from antiphon.apis.logprobs import EncodedList, bytes_of, logprob_of, namer, prompt_logprobs
+from antiphon.apis.moderation import ChatModeration, chat_moderation
 from antiphon.apis.projection import BodyProjection, ChoiceResult, shows_tokens
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import Token
 from antiphon.core.events import Event, Finished, Usage
+from antiphon.core.moderation import ModerationResult
 from antiphon.core.tool_result import ToolResult
 
 _NO_TOKENS = EncodedList()
@@ -73,6 +75,11 @@ class ChatCompletionBuilder(BodyProjection):
         ]
         self._scored: PromptLogprobs | UnsetType = UNSET
         self._body: bytes | None = None
+        self._moderation: ChatModeration | UnsetType = UNSET
+
+    def moderated(self, result: ModerationResult) -> None:
+        """What a guard says of the request, and of each choice."""
+        self._moderation = chat_moderation(result)
 
     def set_prompts(self, prompts: Iterable[Any]) -> None:
         super().set_prompts(prompts)
@@ -117,6 +124,7 @@ class ChatCompletionBuilder(BodyProjection):
             prompt_token_ids=prompt.ids if prompt is not None and presentation.token_ids else UNSET,
             prompt_text=prompt.text if prompt is not None and presentation.prompt_text else UNSET,
             kv_transfer_params=self._choices[0].end.kv_transfer_params or UNSET,
+            moderation=self._moderation,
         )
         return msgspec.json.encode(completion)
 

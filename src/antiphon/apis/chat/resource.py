@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.completion_body import ChoiceError, CompletionUsage, PromptLogprobs
+from antiphon.apis.moderation import ChatModeration
 from antiphon.core.events import GenerationUsage
 from antiphon.core.hosts import Note
 
@@ -127,6 +128,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     kv_transfer_params: Mapping[str, Any] | UnsetType = UNSET
+    moderation: ChatModeration | UnsetType = UNSET
 
 
 class Delta(Struct):
@@ -160,7 +162,7 @@ class ChunkChoice(Struct):
 class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     """One event of a stream. `usage` is null before the last, if the client requested usage.
 
-    The first chunk has the `notes`.
+    The first chunk has the `notes`, the last one before the usage `moderation`, if that was requested.
     """
 
     id: str
@@ -174,3 +176,4 @@ class ChatCompletionChunk(Struct, tag_field="object", tag="chat.completion.chunk
     prompt_text: str | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
+    moderation: ChatModeration | UnsetType = UNSET

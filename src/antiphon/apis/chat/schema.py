@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.apis.moderation import ModerationParam
 from antiphon.apis.request import (
     MAX_CHOICES,
     AtLeastOne,
@@ -202,6 +203,7 @@ class ChatOptions(Request, kw_only=True):
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     prompt_cache_options: PromptCacheOptions | None = None
+    moderation: ModerationParam | None = None
     thinking: bool | ThinkingSwitch | None = None
     think: bool | Effort | None = None
     include_reasoning: bool | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
+import msgspec
 from msgspec import UNSET
 
 from antiphon.apis.chat.answer import Annotations, token_logprobs
@@ -18,7 +19,8 @@ from antiphon.apis.chunks import DeltaKind, Piece, Tokens, Usages, chunks_for
 from antiphon.apis.completion_body import ChoiceError, finish_reason
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import DEFAULT_PRESENTATION, Envelope, PresentationOptions, RenderedPrompt
-from antiphon.apis.framing import DONE
+from antiphon.apis.framing import DONE, untyped_event
+from antiphon.apis.moderation import ChatModeration, chat_moderation
 from antiphon.apis.projection import StreamProjection
 from antiphon.core.accumulator import PARAGRAPH
 from antiphon.core.chunks import FinishReason
@@ -41,6 +43,7 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
+from antiphon.core.moderation import ModerationResult
 
 
 class _ChoiceState:
@@ -97,13 +100,17 @@ class ChatCompletionStream(StreamProjection):
         self._presentation = presentation
         self._count = choices
         self._choices: list[_ChoiceState] = []
+        self._moderation: ChatModeration | None = None
+
+    def moderated(self, result: ModerationResult) -> None:
+        """What a guard says of the request, and of each choice."""
+        self._moderation = chat_moderation(result)
 
     def begin(self) -> list[bytes]:
         """The first chunk of each choice: all at once and in order, because clients keep them in a list."""
         envelope, presentation = self._envelope, self._presentation
-        self._chunks = chunks_for(
-            _ChatChunkFactory(envelope, presentation), presentation, envelope, self._count
-        )
+        self._factory = _ChatChunkFactory(envelope, presentation)
+        self._chunks = chunks_for(self._factory, presentation, envelope, self._count)
         out: list[bytes] = []
         self._choices = [self._begin(index, out) for index in range(self._count)]
         return out
@@ -131,8 +138,15 @@ class ChatCompletionStream(StreamProjection):
         return state.content
 
     def finish(self) -> list[bytes]:
-        """The events after the last chunk: usage, if it was requested, and the end mark."""
-        return [*self._chunks.usage(state.usage for state in self._choices), DONE]
+        """The events after the last chunk: moderation and usage, if they were requested, and the end mark."""
+        return [*self._moderated(), *self._chunks.usage(state.usage for state in self._choices), DONE]
+
+    def _moderated(self) -> Iterator[bytes]:
+        """The chunk with what a guard says, which has no choices."""
+        if self._moderation is not None:
+            chunk = self._factory.chunk((), self._chunks.no_usage, None)
+            chunk.moderation = self._moderation
+            yield untyped_event(msgspec.json.encode(chunk))
 
     def _begin(self, choice: int, out: list[bytes]) -> _ChoiceState:
         """The first chunk of a choice has only the role."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from antiphon.apis.moderation import ResponseModeration
 from antiphon.apis.request_object import Object
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
@@ -280,6 +281,7 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[events.GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
+    moderation: ResponseModeration | UnsetType = UNSET
 
 
 class ListedResponse(Struct, tag_field="object", tag="response"):

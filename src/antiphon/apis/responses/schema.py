@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.apis.moderation import ModerationParam
 from antiphon.apis.request import (
     AtLeastOne,
     Count,
@@ -111,6 +112,7 @@ class CreateResponse(PromptParams, kw_only=True):
     max_output_tokens: TokenLimit | None = None
     max_tool_calls: AtLeastOne | None = None
     context_management: list[ContextManagement] | None = None
+    moderation: ModerationParam | None = None
 
     # Hints, returned and otherwise ignored
     service_tier: ServiceTier | None = None

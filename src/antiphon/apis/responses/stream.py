@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from antiphon.apis.citations import Citations
 from antiphon.apis.ending import notes_at_end
+from antiphon.apis.moderation import ResponseModeration, response_moderation
 from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
@@ -75,6 +76,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.hosts import Listing
 from antiphon.core.items import Message, Role, TextPart
+from antiphon.core.moderation import ModerationResult
 from antiphon.core.plain_tokens import NumberedDeltas, NumberedFrame, SequenceNumbers
 from antiphon.core.tool_result import FoundFunctions
 from antiphon.core.turn import TOOL_SEARCH, UNKNOWN, unknown_function
@@ -113,6 +115,7 @@ class ResponseProjection:
         self._ends_at: int | None = None  # number of the first of its last wire events
         self._completed_at: int | None = None
         self._error: ResponseError | None = None
+        self._moderation: ResponseModeration | UnsetType = UNSET
         self._body: bytes | None = None  # once it has ended
         # One entry for each item in the output
         self._output: list[StoredItem | None] = []  # None while it is open
@@ -149,6 +152,10 @@ class ResponseProjection:
         """These are the prompts that the answer begins with, each with its `text` and `ids`."""
         self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
         self._prompts = prompts
+
+    def moderated(self, result: ModerationResult) -> None:
+        """What a guard says of the request and the answer."""
+        self._moderation = response_moderation(result)
 
     def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
         """The conversation was compacted before the answer: the fields of the item, and its usage."""
@@ -460,6 +467,7 @@ class ResponseProjection:
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,
             notes=(*self._accepted.notes, *notes_at_end(self._end, "max_output_tokens")) or UNSET,
+            moderation=self._moderation,
         )
 
     def _incomplete_details(self) -> IncompleteDetails | None:

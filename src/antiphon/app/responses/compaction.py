@@ -26,10 +26,11 @@ from antiphon.app.ids import random_id
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.app.responses.record import ITEM_DONE
 from antiphon.core.accumulator import output_of
+from antiphon.core.errors import RequestError
 from antiphon.core.events import Event, Finished, TextEnded, Usage
 from antiphon.core.turn import Turn
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver, Source
+from antiphon.run.drive import Driver, Output, Source
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.store.records import LogEntry
@@ -92,7 +93,7 @@ class CompactedSource:
         self._recorded = recorded
         self._source: Source | None = None
 
-    async def run(self, output: Driver) -> None:
+    async def run(self, output: Output) -> None:
         turn, summary = self._accepted.turn, self._recorded
         if summary is None and (self._accepted.compacts or await self._is_due()):
             summary = await summarise(summary_turn(turn), self._model)
@@ -146,6 +147,9 @@ class CompactionProjection(SummaryProjection):
 
 async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
     """Make a summary that replaces a conversation. Raises RequestError."""
+    if request.moderation is not None:
+        message = "A compaction is not moderated. Leave it out."
+        raise RequestError(message, param="moderation")
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("cmp_", 48))
     accepted = await app.large.run_on_items(request.input, lambda: accept_compact(request, context))

@@ -25,11 +25,13 @@ from antiphon.app.journal import (
     as_records,
     unpacked,
 )
+from antiphon.app.moderation import checked, moderated
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import DAY
+from antiphon.core.moderation import ModerationPolicy
 from antiphon.core.observation import observed
 from antiphon.run.adapters import name_of
 from antiphon.run.drive import Driver
@@ -69,7 +71,7 @@ async def begin(
     app: App, wire: CreateResponse, owner: str, response_id: str, earlier: Earlier = NO_EARLIER
 ) -> "Creation":
     """Read a request, and store its media, if there is room. Raises RequestError."""
-    contents = app.contents(owner)
+    contents, policy = app.contents(owner), await moderated(app, wire.moderation)
     request = await read_request(app, wire, owner, response_id, earlier, contents=contents)
     accepted = request.accepted
     if wire.lora:  # a worker may answer it when other adapters are loaded, with other numbers
@@ -82,7 +84,7 @@ async def begin(
         request = replace(request, accepted=replace(accepted, items=items))
         if isinstance(wire.input, list):
             wire = replace(wire, input=[with_sources(item, contents.reference_of) for item in wire.input])
-    return Creation(app, wire, request)
+    return Creation(app, wire, request, policy)
 
 
 def _named(lora: Sequence[ScaledAdapter], names: Sequence[str]) -> list[ScaledAdapter]:
@@ -98,8 +100,11 @@ def _named(lora: Sequence[ScaledAdapter], names: Sequence[str]) -> list[ScaledAd
 class Creation:
     """A response that is being created for a valid request."""
 
-    def __init__(self, app: App, wire: CreateResponse, request: ResponseRequest) -> None:
+    def __init__(
+        self, app: App, wire: CreateResponse, request: ResponseRequest, policy: ModerationPolicy | None = None
+    ) -> None:
         self._app = app
+        self._policy = policy
         self._wire = wire
         self._request = request
         self._created_at = time.time()
@@ -115,7 +120,9 @@ class Creation:
         """The driver for a client that waits, for a stream or the full answer."""
         # The ids of calls are derived from the id of the response, as all others are.
         context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
-        source = CompactedSource(self._request, self.projection, self._seal, context)
+        answering = CompactedSource(self._request, self.projection, self._seal, context)
+        turn, report = self._request.accepted.turn, self.projection.moderated
+        source = checked(self._app, answering, self._policy, turn, report)
         journal: StreamJournal | FullAnswerJournal | None = None
         if self.stored:
             kind = StreamJournal if streamed else FullAnswerJournal
@@ -180,6 +187,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     listed = recorded_listings(entries)
     request = await read_request(app, wire, record.owner, record.id, listed=listed)
     accepted, seal = request.accepted, app.seal(record.owner)
+    policy = await moderated(app, wire.moderation)
     # Call ids must be those of the first time.
     log = ReplayLog(read_entries([entry.chunks for entry in entries], app.toolkits.details))
     rng = Random(record.id)  # noqa: S311
@@ -188,7 +196,8 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     summary = None
     if accepted.compact_from is not None:
         summary = recorded_summary(entries, lambda text: app.sealer.unseal(record.owner, text))
-    source = CompactedSource(request, projection, seal, context, summary)
+    answering = CompactedSource(request, projection, seal, context, summary)
+    source = checked(app, answering, policy, accepted.turn, projection.moderated)
     in_conversation = accepted.settings.conversation is not None
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from antiphon.apis.framing import event_type
+from antiphon.apis.responses.errors import response_error_code
 from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.resource import CANCELLED_DETAILS, ResponseUsage, usage_of
@@ -90,7 +91,7 @@ async def end_from_record(
         fields = {"code": error.code, "message": error.message, "param": error.param}
         response = so_far | {
             "status": ResponseStatus.FAILED,
-            "error": {"code": "server_error", "message": error.message},
+            "error": {"code": response_error_code(error), "message": error.message},
         }
         events = [
             ("error", {**fields, "error": {"type": error.type, **fields}}),

@@ -1,0 +1,1 @@
+"""Guard models: what they are asked, what they write, and what it means. Pure: no engine, no await."""
