@@ -174,6 +174,7 @@ INCOMPLETE_REASONS = {
     FinishReason.LENGTH: IncompleteDetails("max_output_tokens"),
     FinishReason.CONTENT_FILTER: IncompleteDetails("content_filter"),
     FinishReason.TOOL_LIMIT: IncompleteDetails("max_tool_calls"),
+    FinishReason.STEERED: IncompleteDetails("steered"),
 }
 """Those of a response whose generation ended for this reason."""
 CANCELLED_DETAILS = IncompleteDetails("cancelled")
