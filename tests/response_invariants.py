@@ -141,7 +141,7 @@ def _last(events: list[Event]) -> Event:
     assert events[-1]["type"] == TERMINAL[response["status"]]
     assert sum(event["type"] in TERMINAL.values() for event in events) == 1
     assert (response["error"] is not None) == (response["status"] == "failed")
-    reasons = {"incomplete": ("max_output_tokens", "max_tool_calls"), "cancelled": ("cancelled",)}
+    reasons = {"incomplete": ("max_output_tokens", "max_tool_calls", "steered"), "cancelled": ("cancelled",)}
     why = response["incomplete_details"] and response["incomplete_details"]["reason"]
     assert why in reasons.get(response["status"], (None,))
     assert why is None or response["usage"] is not None

@@ -83,11 +83,6 @@ class Accumulator:
         self._opened: TextStarted | ReasoningStarted | CallStarted | None = None
         self._finished: Finished | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether an item has begun, and not ended."""
-        return self._opened is not None
-
     def push(self, event: Event) -> Event:
         """Process the next event; returns it with the item's number, and with the item at its end."""
         kind = type(event)
@@ -130,7 +125,6 @@ class Accumulator:
 
     def _end(self, event: TextEnded | ReasoningEnded | CallEnded, item: Item) -> Event:
         self.pieces.clear()
-        self._opened = None
         self.items.append(item)
         return replace(event, index=len(self.items) - 1, item=item)
 

@@ -162,8 +162,10 @@ class Decoder:
     @property
     def can_end(self) -> bool:
         """Whether an answer that ends here is whole up to here: no call is open, nor may have begun."""
-        builder = self._builder
+        builder, reader = self._builder, self._reader
         if builder.in_call or builder.retractable:
+            return False
+        if isinstance(reader, SpanReader) and reader.holds_marker:
             return False
         return self._table[self.state].visible or builder.has_calls
 

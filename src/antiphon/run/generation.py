@@ -186,6 +186,7 @@ class GenerationRun:
         self._failure: AntiphonError | None = None  # reported after them
         self._later: list[Event] = []  # the last of a large answer
         self._finished = False
+        self._begun = False  # some of it was decoded
         self._steered = False  # it ends as soon as it can
         self._broken = 0  # number of malformed parts, and the problem of the first
         self._verdict = ""
@@ -288,16 +289,12 @@ class GenerationRun:
         """End here, if the client has sent more input and a conversation can go on from here."""
         if not self._steered or self._finished or self._held or self._output.paused:
             return False
-        if not self.tokens:  # nothing has to be closed
+        if not self._begun:  # nothing has to be closed
             self._finished = True
             self._emit(self._choice, self._last([Finished(FinishReason.STEERED, Usage())]))
         elif self._decoder.can_end:
             self._make_events()
-            # An answer that ends with a call is whole.
-            called = self._items.items and isinstance(self._items.items[-1], FunctionCall)
-            whole = called and not self._items.is_open
-            end = Finish(FinishReason.STOP if whole else FinishReason.STEERED)
-            self._decode(self._taken([Chunk("", finish=end)]))
+            self._decode(self._taken([Chunk("", finish=Finish(FinishReason.STEERED))]))
         return self._finished
 
     # Called by the engine
@@ -441,6 +438,7 @@ class GenerationRun:
 
     def _decode(self, chunks: list[Chunk]) -> None:
         """Emit the events of these chunks, up to the end."""
+        self._begun = True
         decoder, calls, check, emitted = (
             self._decoder,
             self._interceptors.calls,
@@ -520,6 +518,8 @@ class GenerationRun:
         visible += self._visible(events[-1:])
         if parts.on_end is not None:
             parts.on_end(self._items.items)
+        if self._is_whole(visible[-1]):
+            visible[-1] = replace(visible[-1], reason=FinishReason.STOP)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:
@@ -543,6 +543,12 @@ class GenerationRun:
                     answer=[*self._items.items],
                 )
         return visible
+
+    def _is_whole(self, end: Event) -> bool:
+        """Whether an answer that was steered ends with a call: nothing of it is missing."""
+        if not isinstance(end, Finished) or end.reason is not FinishReason.STEERED:
+            return False
+        return bool(self._items.items) and isinstance(self._items.items[-1], FunctionCall)
 
     @staticmethod
     def _finishes(event: Event) -> bool:

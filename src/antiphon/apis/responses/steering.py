@@ -61,7 +61,7 @@ def steering_error(code: str, message: str, param: str | None = None) -> Request
 def check_input(given: SteerInput) -> None:
     """Refuse input that no response can be steered with. Raises RequestError."""
     if not given:
-        raise steering_error(INVALID, "Send a text, or at least one message of the user.", "input")
+        raise steering_error(INVALID, "'input' is empty. Send a text, or at least one message of the user.", "input")
     if isinstance(given, list):
         for index, item in enumerate(given):
             _check_message(object_at(item, f"input[{index}]"))
