@@ -37,6 +37,7 @@ from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
+from antiphon.apis.responses.steering import SteerResponse
 from antiphon.app import chat as chats
 from antiphon.app import completions as texts
 from antiphon.app import containers as programs
@@ -47,6 +48,7 @@ from antiphon.app import messages as anthropic
 from antiphon.app import ollama as native
 from antiphon.app.app import App
 from antiphon.app.responses import stored
+from antiphon.app.responses.steer import steer
 from antiphon.core.accounts import LIMIT_HEADERS
 from antiphon.core.errors import NotFoundError
 from antiphon.http import (
@@ -167,6 +169,7 @@ ROUTES = [
     Route(_RESPONSE, responses.retrieve, methods=GET),
     Route(_RESPONSE, handler(stored.delete), methods=DELETE),
     Route(_RESPONSE + "/cancel", handler(stored.cancel), methods=POST),
+    Route(_RESPONSE + "/steer", handler(steer, body(SteerResponse)), methods=POST),
     Route(_RESPONSE + "/input_items", handler(stored.list_input_items, paging()), methods=GET),
     Route("/v1/conversations", handler(conversations.create, body(CreateConversation)), methods=POST),
     Route(_CONVERSATION, handler(conversations.retrieve), methods=GET),

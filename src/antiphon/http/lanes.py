@@ -28,7 +28,7 @@ from antiphon.apis.responses.steering import (
     check_steerable,
     failed,
     joined,
-    required_input,
+    required_by,
     steering_error,
     successor,
 )
@@ -215,7 +215,7 @@ class Lane:
             message = f"The response is {projection.status}, so none follows it. Send the input again."
             self._conversation.lose(steers, steering_error(NO_SUCCESSOR, message), self._client)
             return None
-        required = required_input(projection.items)
+        required = required_by(projection.items)
         if not required:
             wire = successor(turn.wire, turn.creation.id, ())
             return _Work(partial(_given, wire), steers)

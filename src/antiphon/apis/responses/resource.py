@@ -265,7 +265,8 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
     `notes` are on parts of the request without effect, if there are any. The messages are present if they
-    were requested. `generations` has the usage of each, if there were several.
+    were requested. `generations` has the usage of each, if there were several. `required_input` are the items
+    that have to come before the input of a response that cannot begin: it follows one that has ended with calls.
     """
 
     id: str
@@ -281,6 +282,7 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[events.GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
+    required_input: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class ListedResponse(Struct, tag_field="object", tag="response"):

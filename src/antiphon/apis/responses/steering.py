@@ -137,9 +137,19 @@ _ASKS = frozenset({*_OUTPUTS, *_OUTPUTS.values(), _APPROVAL})
 _CUT = "incomplete"
 
 
-def required_input(output: Sequence[StoredItem]) -> list[dict[str, Any]]:
+def required_by(output: Sequence[StoredItem]) -> list[dict[str, Any]]:
     """The items that a client has to complete before these items of a response can be gone on with."""
-    items = [msgspec.json.decode(item.payload) for item in output if item.type in _ASKS]
+    return required_input([msgspec.json.decode(item.payload) for item in output if item.type in _ASKS])
+
+
+def required_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same for a response object: its own, or what the one before it has left open."""
+    return response.get("required_input") or required_input(response["output"])
+
+
+def required_input(output: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same for decoded items."""
+    items = [item for item in output if item.get("type") in _ASKS]
     answered = {item.get("call_id") for item in items if item["type"] in _OUTPUTS.values()}
     return [
         stub
