@@ -1,8 +1,8 @@
 """Steering: input for a response that is still being answered. It ends, and another one begins with the input.
 
 A client on a WebSocket sends `response.steer`, and gets events that are not events of a response; one over
-HTTP sends the same input to the response's own path, which is no API of OpenAI's. Source: the types
-`ResponseSteerEvent` and `ResponseSteer…Event` of OpenAI's SDK.
+HTTP sends the same input to the response's own path, which is no API of OpenAI's. Source: the types of
+`response.steer` and its events in OpenAI's SDK (`openai.types.responses`).
 """
 
 from collections.abc import Mapping, Sequence
