@@ -150,10 +150,12 @@ async def test_whatever_was_written_is_kept(
         if first["status"] == "incomplete":
             assert first["incomplete_details"] == {"reason": "steered"}
             whole = not text and reasoning == "Well, well."
-            assert {item["status"] for item in first["output"][-1:]} <= {"incomplete", *["completed"][: whole]}
+            assert {item["status"] for item in first["output"][-1:]} <= {"incomplete", *["completed"][:whole]}
         else:
             assert (first["status"], text) == ("completed", "Here it is.")
-        before, after = [generation.prompt.text for generation in server.engine.seen][-2:] if chunks else ("", "")
+        before, after = (
+            [generation.prompt.text for generation in server.engine.seen][-2:] if chunks else ("", "")
+        )
         if chunks and text and parts == ("text",) and family.dialect != "openai":
             assert after.startswith(before + text)
         assert STEER in server.engine.seen[-1].prompt.text
@@ -297,7 +299,9 @@ async def test_several_inputs_are_one_turn_in_their_order(
 
 
 async def test_a_successor_that_cannot_be_made_returns_the_input(server: Running, talk: Talk) -> None:
-    missing = [{"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file_missing"}]}]
+    missing = [
+        {"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file_missing"}]}
+    ]
     first, error = await steered_after(server, talk, 2, "abcdef", "Oui.", given=missing)
     assert first["status"] == "incomplete"
     assert error["type"] == "error"
@@ -345,7 +349,7 @@ async def test_invalid_input_is_named(talk: Talk, given: Any, param: str) -> Non
     assert failed["error"]["code"] == "invalid_input"
     assert failed["error"]["type"] == "invalid_request_error"
     assert failed["steer"] == {"input": given, "previous_response_id": "resp_x"}
-    assert param.split("[")[0] in failed["error"]["message"]
+    assert param.partition("[")[0] in failed["error"]["message"]
 
 
 async def test_a_steer_has_no_lane(talk: Talk) -> None:

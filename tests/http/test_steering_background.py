@@ -69,7 +69,7 @@ async def test_it_ends_and_the_next_one_has_the_input(server: Running, api: Api)
     items = await api.get(f"/responses/{taken['response_id']}/input_items")
     assert [item["content"][0]["text"] for item in items["data"]] == [STEER]
     for response in (ended, second):
-        assert [event for event in await api.events(response["id"])]
+        assert await api.events(response["id"])
     listed = await api.get("/responses", background="true")
     assert {entry["id"] for entry in listed["data"]} == {first, taken["response_id"]}
 

@@ -33,11 +33,11 @@ from antiphon.apis.ollama.api import OLLAMA
 from antiphon.apis.ollama.resource import ChatLine, GenerateLine
 from antiphon.apis.ollama.schema import ChatRequest as OllamaChatRequest
 from antiphon.apis.ollama.schema import GenerateRequest
+from antiphon.apis.responses.steering import SteerResponse
 from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
-from antiphon.apis.responses.steering import SteerResponse
 from antiphon.app import chat as chats
 from antiphon.app import completions as texts
 from antiphon.app import containers as programs

@@ -79,7 +79,9 @@ class RunningTurn:
         """Take input, and end the answer as soon as possible. Raises RequestError."""
         check_steerable(self.wire)
         if len(self.steers) >= limit:
-            message = f"More than {limit} inputs wait for this response to end, the limit 'pending_steers'. Wait."
+            message = (
+                f"More than {limit} inputs wait for this response to end, the limit 'pending_steers'. Wait."
+            )
             raise steering_error(TOO_MANY, message, "previous_response_id")
         number = self.creation.projection.last_number
         reference = SteerReference(random_id("steer_", 48), self.creation.id)

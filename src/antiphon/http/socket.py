@@ -70,9 +70,7 @@ async def converse(socket: WebSocket) -> None:
     conversation = Conversation(app_of(socket), socket)
     receiving = asyncio.create_task(conversation.receive())
     try:
-        await asyncio.wait(
-            (receiving, conversation.output.given_up), return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait((receiving, conversation.output.given_up), return_when=asyncio.FIRST_COMPLETED)
     finally:
         receiving.cancel()
         try:
@@ -186,9 +184,7 @@ class Conversation:
         running = self.running.get(target) if isinstance(target, str) else None
         client = SocketClient(self.output, None) if running is None else running.client
         try:
-            wire = await decoded(
-                self.app, message, partial(decode, message, SteerMessage, self.limits)
-            )
+            wire = await decoded(self.app, message, partial(decode, message, SteerMessage, self.limits))
             check_input(wire.input)
             if running is None:
                 raise self._not_running(wire.previous_response_id)
@@ -221,7 +217,9 @@ class Conversation:
         self._steers[response_id] = steers
         if len(self._steers) > self.limits.socket_turns:
             oldest = next(iter(self._steers))
-            why = f"More responses wait for outputs than {self.limits.socket_turns}, the limit 'socket_turns'."
+            why = (
+                f"More responses wait for outputs than {self.limits.socket_turns}, the limit 'socket_turns'."
+            )
             self.lose(self._steers.pop(oldest), steering_error(NOT_ACTIVE, why), client)
 
     def steers_of(self, response_id: str | None) -> list[Steer]:

@@ -1,7 +1,7 @@
 """The clients of drivers on a WebSocket: one for each lane, and the queue of events that they share.
 
-A lane is a sequence of turns, which a client names by a `stream_id`: its events have that field. All lanes are
-paused while the client does not read, and stopped if it does not read for too long.
+A lane is a sequence of turns, which a client names by a `stream_id`: its events have that field. All lanes
+are paused while the client does not read, and stopped if it does not read for too long.
 """
 
 import asyncio

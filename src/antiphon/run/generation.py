@@ -1,7 +1,8 @@
 """One generation: an engine, a decoder, and interceptors. Most answers consist of one.
 
-The engine pushes chunks; each call decodes them, and pushes their events on, at once. Three conditions end a
-generation before the model does: a stop string, the last call of an answer with a limited number, and `steer`.
+The engine pushes chunks; each call decodes them, and pushes their events on, at once. Three conditions end
+a generation before the model does: a stop string, the last call of an answer with a limited number, and
+more input of the client.
 Reasoning that has become too long is closed, and the engine continues after it.
 
 To add a part between the engine and the events: a field of `Interceptors`, set in `Prepared.generation` of
@@ -275,7 +276,7 @@ class GenerationRun:
             del self._work  # it refers to this object: no cycle is left for the garbage collector
 
     def steer(self) -> None:
-        """End in the next place from which a conversation can go on: at once, or after the call that is open."""
+        """End where a conversation can go on: at once, or after the call that is open."""
         self._steered = True
         if not self._works:
             return

@@ -36,7 +36,6 @@ from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, conten
 from antiphon.run.tool_search import ToolSearch
 from antiphon.run.tool_sessions import ToolSessions
 
-
 _WHOLE = frozenset({FinishReason.STOP, FinishReason.STEERED})
 """How a generation ends whose calls are complete."""
 

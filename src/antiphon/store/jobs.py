@@ -123,7 +123,7 @@ def _request_cancel(transaction: Transaction, request: tuple[str, str, float]) -
 @one_by_one
 def _steer(
     transaction: Transaction, steer: tuple[str, ResponseRecord, Sequence[ItemRecord]]
-) -> ResponseRecord | None | RequestError:
+) -> ResponseRecord | RequestError | None:
     """The response that is steered, in its current state; why there is no room for its successor."""
     response_id, successor, inputs = steer
     condition = (responses.c.owner == successor.owner) & (responses.c.id == response_id)

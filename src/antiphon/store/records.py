@@ -51,8 +51,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     `prompt_ids` are packed int32 token ids. `calls_begun` is at least the number of calls of server tools
     that have begun. `last_seq` is the sequence number of the last event in its log, -1 before the first.
     Without `expires_at` it never expires. `cancel_requested_at` is the time of the first cancel call, if it
-    is known. `engine_deaths` is how often its engine has died. `successor_id` is the response that begins when
-    this one has ended: it was steered.
+    is known. `engine_deaths` is how often its engine has died. `successor_id` is the response that begins
+    when this one, which was steered, has ended.
     """
 
     id: str

@@ -34,9 +34,9 @@ from antiphon.store.records import (
     ResponseSummary,
     Verdict,
 )
+from antiphon.store.schema import WAITS_FOR_ANOTHER, responses
 from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
-from antiphon.store.schema import WAITS_FOR_ANOTHER, responses
 from antiphon.store.store import JOBS, events_of
 from antiphon.store.transaction import PreparedStatement, Transaction, Values, insertion
 from antiphon.store.usage import size_of
@@ -67,9 +67,7 @@ _END = PreparedStatement(
     )
 )
 _BEGIN = PreparedStatement(
-    update(responses)
-    .where(responses.c.id == bindparam("key"), WAITS_FOR_ANOTHER)
-    .values(lease_until=null())
+    update(responses).where(responses.c.id == bindparam("key"), WAITS_FOR_ANOTHER).values(lease_until=null())
 )
 _FIND = select(responses).where(_NAMED)
 _EXISTS = select(responses.c.id).where(_NAMED)

@@ -245,7 +245,7 @@ class Jobs(Protocol):
     async def steer(
         self, response_id: str, successor: ResponseRecord, input_items: Sequence[ItemRecord]
     ) -> ResponseRecord | None:
-        """Have a response of the successor's owner end soon, and then the `successor` begin, also if it fails.
+        """Have a response of the same owner end soon, and then the `successor` begin, also if it fails.
 
         Returns the response in its current state, None if there is none. If it has ended, or has another
         successor, nothing is changed. Otherwise its worker is notified. The successor is a queued job, which

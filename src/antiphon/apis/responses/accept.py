@@ -71,10 +71,10 @@ class ResponseContext(Struct, frozen=True):
     oldest first, `referenced_items` those of the items that its input refers to, by id. `raw_reasoning` is
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
-    `continued` is the response that the items before the request belong to: the one that it names, or one that
-    follows that by itself. The operator has `forced` some of it. `context` is the number of tokens of the model's context,
+    The operator has `forced` some of it. `context` is the number of tokens of the model's context,
     0 if that is not known. `read_messages` finds the messages of a text of the model, if it has
-    messages.
+    messages. `continued` is the response that `history` is of: the one that the request names, or one that
+    follows it by itself.
     """
 
     id: str

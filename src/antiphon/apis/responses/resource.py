@@ -265,8 +265,8 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
     `notes` are on parts of the request without effect, if there are any. The messages are present if they
-    were requested. `generations` has the usage of each, if there were several. `required_input` are the items
-    that have to come before the input of a response that cannot begin: it follows one that has ended with calls.
+    were requested. `generations` has the usage of each, if there were several. `required_input` are the
+    items that have to come before the input of a response that follows one which has ended with calls.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Steering: input for a response that is still being answered. It ends, and another one begins with the input.
+"""Steering: input for a response that is being answered. It ends, and another one begins with the input.
 
 A client on a WebSocket sends `response.steer`, and gets events that are not events of a response; one over
 HTTP sends the same input to the response's own path, which is no API of OpenAI's. Source: the types of
@@ -61,7 +61,9 @@ def steering_error(code: str, message: str, param: str | None = None) -> Request
 def check_input(given: SteerInput) -> None:
     """Refuse input that no response can be steered with. Raises RequestError."""
     if not given:
-        raise steering_error(INVALID, "'input' is empty. Send a text, or at least one message of the user.", "input")
+        raise steering_error(
+            INVALID, "'input' is empty. Send a text, or at least one message of the user.", "input"
+        )
     if isinstance(given, list):
         for index, item in enumerate(given):
             _check_message(object_at(item, f"input[{index}]"))
@@ -96,7 +98,7 @@ def _as_items(text: str) -> list[Any]:
 
 
 def check_steerable(request: CreateResponse) -> None:
-    """Refuse to steer the answer to a request of which no other can be made by itself. Raises RequestError."""
+    """Refuse to steer the answer to a request that none can follow by itself. Raises RequestError."""
     if request.conversation is not None:
         why = "the response is one of a conversation. Add the input to that when the response has ended"
     elif request.context_management:

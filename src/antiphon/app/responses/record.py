@@ -28,6 +28,7 @@ from antiphon.store.store import Store
 EndFromRecord = Callable[[Store, ResponseRecord, BaseException, str | None], Awaitable[ResponseEnd]]
 """Makes the end of a job that was cancelled, or failed, from its row and its log, for its worker."""
 
+
 class RequiredInputError(Exception):
     """The response before this one, which follows by itself, has ended with calls that have no outputs."""
 

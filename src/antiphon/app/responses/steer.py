@@ -1,8 +1,8 @@
 """Input for a background response that is being answered, over HTTP: on this server, or on another.
 
-The next response is made at once, and stored with the input; no worker gets it before the one that is steered
-has ended, and in the transaction of that end it becomes a job like others. So the input is never lost, whichever
-server dies when. The worker of the first is told in the way in which it is told of a cancellation.
+The next response is made at once, and stored with the input. No worker gets it before the one that is
+steered has ended; in the transaction of that end it becomes a job like others. So the input is never lost,
+whichever server dies when. The worker of the first is told in the way in which it is told of a cancellation.
 
 A response that is steered again has a successor already: then that one is steered, and ends when it begins.
 """
@@ -27,6 +27,7 @@ from antiphon.apis.responses.steering import (
     SteerResponse,
     check_input,
     check_steerable,
+    joined,
     steering_error,
     successor,
 )
@@ -75,7 +76,9 @@ def _check(record: ResponseRecord | None, response_id: str, *, first: bool) -> N
     if record is None:
         raise steering_error(NOT_ACTIVE, "The response that follows this one was deleted.", param)
     if not record.background:
-        message = "Only background responses can be steered here, and others on the WebSocket of their client."
+        message = (
+            "Only background responses can be steered here, and others on the WebSocket of their client."
+        )
         raise steering_error(NOT_SUPPORTED, message, param)
     if record.status.terminal:
         code = COMPLETED if record.status is ResponseStatus.COMPLETED else NOT_ACTIVE
@@ -94,7 +97,7 @@ async def _following(
     request = successor(request, record.id, [wire.input])
     contents = app.contents(record.owner)
     items = await contents.keep(to_stored(complete(parse_input(request.input), new_id)), new_id, "input")
-    given = [with_sources(item, contents.reference_of) for item in request.input or ()]
+    given = [with_sources(item, contents.reference_of) for item in joined([wire.input])]
     response = ResponseRecord(
         id=new_id,
         owner=record.owner,

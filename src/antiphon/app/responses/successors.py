@@ -1,8 +1,8 @@
 """The response after one that was steered: whether it can be answered, and which one holds waiting input.
 
-A response that has ended with calls of the client has to get their outputs before anything else. The one that
-follows it by itself then ends as soon as it begins, and only holds the input: a request with the outputs goes on
-with that one, whichever of the two it names.
+A response that has ended with calls of the client has to get their outputs before anything else. The one
+that follows it by itself then ends as soon as it begins, and only holds the input: a request with the outputs
+goes on with that one, whichever of the two it names.
 """
 
 import msgspec
