@@ -261,7 +261,7 @@ class Worker:
     # Leases
 
     async def _beat(self) -> None:
-        """Renew all leases; stop responses that are lost or cancelled, and have those end that were steered."""
+        """Renew all leases; stop responses that are lost or cancelled, and end those that were steered."""
         writer = self._app.storage.writer
         stops: dict[str, Stop] = {journal.response_id: journal.stop for journal in writer.open.values()}
         stops |= self._stops
