@@ -27,7 +27,9 @@ class Halting(ScriptedEngine):
         self.lines: list[Line] = []
         self.halted = asyncio.Event()
         self.go = asyncio.Event()
-        self._after = 0
+        self.working = 0
+        """Generations that are not over."""
+        self._after = -1
 
     def says(self, *outputs: str, after: int | None = None, fails: int | None = None) -> None:
         """What is written next, and where the first halts, and fails; None: nowhere."""
@@ -54,6 +56,7 @@ class _Halting:
     def __init__(self, engine: Halting, chunks: Iterator[Chunk], receiver: Receiver, after: int) -> None:
         self._engine, self._chunks, self._receiver, self._left = engine, chunks, receiver, after
         self.over = False
+        engine.working += 1
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -61,6 +64,8 @@ class _Halting:
             await self._play()
         except EngineError as error:
             self._receiver.fail(error)
+        finally:
+            self._engine.working -= 1
 
     async def _play(self) -> None:
         for chunk in self._chunks:
@@ -119,5 +124,5 @@ class Talk:
 async def talking(server: Running, **headers: str) -> AsyncIterator[Talk]:
     """A client that is connected."""
     url = server.url.replace("http", "ws") + "/v1/responses"
-    async with connect(url, additional_headers=headers) as socket:
+    async with connect(url, additional_headers=headers, close_timeout=1) as socket:
         yield Talk(socket)

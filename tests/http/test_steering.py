@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import Struct
 from openai.types.responses import (
     ResponseSteerAcceptedEvent,
@@ -19,6 +21,8 @@ from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from tests.acting import ActingTool
 from tests.http.api import client
+from tests.response_invariants import TERMINAL
+from tests.search import examples
 from tests.server import Running, running
 from tests.steering import Event, Halting, Talk, talking
 
@@ -463,3 +467,101 @@ async def test_a_lane_has_a_name(talk: Talk, stream_id: Any) -> None:
     await talk.create("Hi", stream_id=stream_id)
     error = await talk.next()
     assert (error["type"], error["param"], "stream_id" in error) == ("error", "stream_id", False)
+
+
+# Whatever comes when
+
+
+async def test_who_leaves_leaves_nothing(server: Running, family: Family) -> None:
+    """Input that was accepted, that waits for outputs, and lanes that are answered."""
+    engine: Halting = server.engine
+    written = family.written("call")
+    async with talking(server) as talk:
+        first, pending = await steered_after(server, talk, len(written) - 5, written, "Oui.", tools=[OWN])
+        assert (first["status"], pending["type"]) == ("completed", "response.steer.pending")
+        engine.says(written, after=len(written) - 5)
+        await talk.create("Hi", store=False, request_id="left", tools=[OWN], stream_id="a")
+        await engine.reached()
+        await talk.steer("resp_left", STEER)
+        await talk.until("response.steer.accepted")
+        assert server.app.socket_bytes.total() > 0
+    async with asyncio.timeout(10):
+        while server.app.socket_bytes:
+            await asyncio.sleep(0.01)
+    assert not engine.working
+
+
+async def test_more_responses_that_wait_than_a_connection_keeps(family: Family) -> None:
+    written = family.written("call")
+    async with running(Halting(), limit=Limits(socket_turns=1)) as server, talking(server) as talk:
+        for chunks in (len(written) - 5, len(written) - 4):
+            await steered_after(server, talk, chunks, written, "Oui.", given=f"{chunks}", tools=[OWN])
+        failed = await talk.next()
+        ResponseSteerFailedEvent.model_validate(failed)
+        assert (failed["error"]["code"], failed["steer"]["input"]) == (
+            "response_not_active",
+            f"{len(written) - 5}",
+        )
+
+
+async def test_all_lanes_stop_for_a_client_that_does_not_read() -> None:
+    lines = [{"output": "x" * 500_000, "split": "whole", "tokens": 100_000}]
+    async with running(lines, stall_seconds=0.2) as server, talking(server) as talk:
+        for lane in "ab":
+            await talk.create("Hi", stream_id=lane)
+        talk.socket.transport.pause_reading()
+        async with asyncio.timeout(20):
+            while server.engine.load.running < 2:
+                await asyncio.sleep(0.01)
+            while server.engine.load.running:
+                await asyncio.sleep(0.01)
+        talk.socket.transport.abort()
+
+
+ACTIONS = st.lists(st.tuples(st.sampled_from(["create", "steer", "read"]), st.integers(0, 2)), max_size=14)
+
+
+@settings(max_examples=examples(25))
+@given(actions=ACTIONS)
+async def test_no_input_is_lost(actions: list[tuple[str, int]]) -> None:
+    """Whatever is sent when: what was accepted is read by a response that follows, all else is returned."""
+    lines = [{"output": "one two three four five six", "delay_ms": 1}]
+    limits = Limits(socket_lanes=2, socket_messages=100, pending_steers=2)
+    async with running(lines, limit=limits) as server, talking(server) as talk:
+        told: list[Event] = []
+        asked = sent = 0
+        for action, number in actions:
+            created = [each["response"]["id"] for each in told if each["type"] == "response.created"]
+            if action == "create":
+                asked += 1
+                await talk.create(f"question {asked}", stream_id=f"lane{number}")
+            elif action == "steer" and created:
+                sent += 1
+                await talk.steer(created[-1 - number % len(created)], f"input {sent}.")
+            elif not _settled(told, asked, sent):
+                told.append(await talk.next())
+        while not _settled(told, asked, sent):
+            told.append(await talk.next())
+
+        returned = {each["steer"]["input"] for each in told if each["type"] == "response.steer.failed"}
+        prompts = [generation.prompt.text for generation in server.engine.seen]
+        for number in range(1, sent + 1):
+            given_text = f"input {number}."
+            assert (given_text in returned) != any(given_text in prompt for prompt in prompts)
+
+
+def _settled(told: list[Event], asked: int, sent: int) -> bool:
+    """Whether nothing more is to come: every request and every input has its answer."""
+    of_type = {type_: [each for each in told if each["type"] == type_] for type_ in {e["type"] for e in told}}
+    created = [each["response"] for each in of_type.get("response.created", [])]
+    ended = [each["response"]["id"] for each in told if each["type"] in TERMINAL.values()]
+    accepted = {each["steer"]["previous_response_id"] for each in of_type.get("response.steer.accepted", [])}
+    refused = of_type.get("response.steer.failed", [])
+    answered = len(of_type.get("response.steer.accepted", [])) + len(refused)
+    first = [each for each in created if each["previous_response_id"] is None]
+    return (
+        len(first) + len(of_type.get("error", [])) == asked
+        and len(ended) == len(created)
+        and answered == sent
+        and accepted <= {each["previous_response_id"] for each in created}
+    )

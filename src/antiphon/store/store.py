@@ -91,7 +91,7 @@ def events_of(response_id: str) -> str:
 
 
 def cancel_of(response_id: str) -> str:
-    """The topic of a response's cancellation: it was requested, or the response was deleted."""
+    """The topic of what its worker has to know: it was cancelled, steered or deleted."""
     return f"cancel:{response_id}"
 
 
