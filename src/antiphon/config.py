@@ -266,6 +266,9 @@ class Settings:
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
     """Seconds without an event after which a stream sends a comment."""
 
+    keep_alive_events: bool = True
+    """Say in an event that a response is in progress, where other streams send a comment: some count only events."""
+
     stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
     """Seconds after which a client that does not read its stream is disconnected."""
 

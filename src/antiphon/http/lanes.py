@@ -187,6 +187,8 @@ class Lane:
         conversation = self._conversation
         self._running = conversation.running[turn.creation.id] = turn
         keeping = asyncio.create_task(self._keep_alive(turn))
+        if not conversation.app.settings.keep_alive_events:  # the protocol has pings
+            keeping.cancel()
         try:
             await turn.driver.run(self._client)
             self._running = None
