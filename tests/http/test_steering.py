@@ -16,6 +16,7 @@ from openai.types.responses import (
     ResponseSteerPendingEvent,
 )
 
+from antiphon.core.call_results import NO_RESULT, STARTED
 from antiphon.core.limits import Limits
 from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
@@ -206,6 +207,28 @@ async def test_a_call_is_finished_and_the_input_waits_for_its_output(
         prompt = server.engine.seen[-1].prompt.text
         assert texts(second, "message")
         assert prompt.index("seven") < prompt.index(STEER)
+
+
+@EACH_FAMILY
+async def test_the_output_of_a_call_that_nobody_waits_for_may_come_later(
+    server: Running, talk: Talk, family: Family
+) -> None:
+    written, tools = family.written("call"), [OWN | {"async": True}]
+    first, second = await steered_after(server, talk, len(written) - 3, written, "Oui.", tools=tools)
+    [call] = first["output"]
+    assert call["async"] is True
+    assert (second["status"], second.get("notes")) == ("completed", None)
+    prompt = server.engine.seen[-1].prompt.text
+    assert prompt.index(STARTED) < prompt.index(STEER)
+    assert NO_RESULT not in prompt
+
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "seven"}
+    await talk.create([output], previous_response_id=second["id"], store=False, tools=tools)
+    assert (await talk.response())["status"] == "completed"
+    later = server.engine.seen[-1].prompt.text
+    assert later.index(STEER) < later.index("seven")
+    if family.dialect == "hermes":
+        assert later.startswith(prompt)
 
 
 @EACH_FAMILY

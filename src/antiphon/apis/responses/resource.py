@@ -7,7 +7,7 @@ that must not be null are left out if they have no value.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from antiphon.apis.request_object import Object
 from antiphon.core import events
@@ -83,6 +83,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     namespace: str | UnsetType = UNSET
+    unawaited: bool | UnsetType = field(default=UNSET, name="async")
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
@@ -94,6 +95,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str
     namespace: str | UnsetType = UNSET
+    unawaited: bool | UnsetType = field(default=UNSET, name="async")
 
 
 class ListedToolEntry(Struct, omit_defaults=True):

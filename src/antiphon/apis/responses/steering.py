@@ -156,8 +156,13 @@ def required_input(output: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         stub
         for item in items
-        if item.get("call_id") not in answered and item.get("status") != _CUT and (stub := _stub(item))
+        if item.get("call_id") not in answered and _waits(item) and (stub := _stub(item))
     ]
+
+
+def _waits(item: Mapping[str, Any]) -> bool:
+    """Whether the conversation waits for an answer to an item."""
+    return item.get("status") != _CUT and not item.get("async")
 
 
 def _stub(item: Mapping[str, Any]) -> dict[str, Any] | None:
