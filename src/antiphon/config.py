@@ -267,7 +267,8 @@ class Settings:
     """Seconds without an event after which a stream sends a comment."""
 
     keep_alive_events: bool = True
-    """Say in an event that a response is in progress, where other streams send a comment: some count only events."""
+    """Say in an event that a response is in progress, where other streams have a comment: some clients count
+    events only."""
 
     stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
     """Seconds after which a client that does not read its stream is disconnected."""

@@ -30,7 +30,7 @@ TABLE = Table(find("hermes").grammar)
 CLOSING = Chunk("</think>", (Token(900, ""), Token(901, "</think>")))
 ANSWER = '<think>Let me see.</think>Well:\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>And'
 PARTS = {
-    "nothing": lambda: {},
+    "nothing": dict,
     "a record": lambda: {"replay": ReplayLog()},
     "a limit of reasoning": lambda: {"reasoning": ReasoningLimit(100, CLOSING)},
     "a filter of calls": lambda: {"calls": CallFilter(ToolChoice())},
