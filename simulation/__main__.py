@@ -125,6 +125,6 @@ if __name__ == "__main__":
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # A simulation that was broken off leaves coroutines that wait. The collector of CPython 3.11 crashes when it
-    # closes some of them at the end of the process: it has emptied the futures that they wait for.
+    # A simulation that was broken off leaves coroutines that wait. The collector of CPython 3.11 crashes when
+    # it closes some of them at the end of the process: it has emptied the futures that they wait for.
     os._exit(code)
