@@ -10,6 +10,7 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from openai import AsyncOpenAI
 from openai.types.responses import (
     ResponseSteerAcceptedEvent,
     ResponseSteerFailedEvent,
@@ -588,3 +589,24 @@ def _settled(told: list[Event], asked: int, sent: int) -> bool:
         and answered == sent
         and accepted <= {each["previous_response_id"] for each in created}
     )
+
+
+async def test_the_sdk_of_openai_steers(server: Running) -> None:
+    server.engine.says("Hello there", "Oui.", after=3)
+    async with (
+        AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as sdk,
+        sdk.responses.connect() as connection,
+    ):
+        await connection.response.create(model="scripted", input="Hi", stream_id="a")
+        told: list[Any] = [await connection.recv()]
+        response_id = told[0].response.id
+        await connection.response.steer(input=STEER, previous_response_id=response_id)
+        async with asyncio.timeout(10):
+            while told[-1].type != "response.completed":
+                told.append(await connection.recv())
+    types = [event.type for event in told]
+    assert types.index("response.steer.accepted") < types.index("response.incomplete")
+    [ended] = [event for event in told if event.type == "response.incomplete"]
+    assert ended.response.incomplete_details.reason == "steered"
+    assert told[-1].response.previous_response_id == response_id
+    assert told[-1].response.output_text == "Oui."
