@@ -553,8 +553,8 @@ class GenerationRun:
 
     @staticmethod
     def _finishes(event: Event) -> bool:
-        """Whether the answer ends with this event, and did not fail."""
-        return isinstance(event, Finished) and event.reason is not FinishReason.ERROR
+        """Whether the answer ends with this event, did not fail, and is not gone on with."""
+        return isinstance(event, Finished) and event.reason not in (FinishReason.ERROR, FinishReason.STEERED)
 
     def _exceeds_reasoning_limit(self) -> bool:
         limit, decoder = self._interceptors.reasoning, self._decoder
