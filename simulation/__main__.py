@@ -118,4 +118,13 @@ def _simulate_all(seeds: list[int]) -> list[Report | str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A simulation that was broken off leaves coroutines that wait. The collector of CPython 3.11 crashes when
+    # it closes some of them at the end of the process: it has emptied the futures that they wait for.
+    os._exit(code)

@@ -142,6 +142,10 @@ class Asked(Wanted):
         self.response_id: str | None = None
         self.readings: list[Reading] = []
         self.cancelled = False
+        self.steered = False
+        """Its client has tried to give it more input."""
+        self.follows: Asked | None = None
+        """The response that was steered with its input."""
         self.deleted = False
         self.refused = False
         """The client got an error instead of an answer."""
@@ -216,7 +220,7 @@ class Client:
         plan = self._world.plan
         await asyncio.sleep(self._rng.random() * 3)
         for name in self._rng.choices(plan.actions, k=self._rng.randint(1, plan.turns)):
-            await ACTIONS[name][1](self)
+            await (RARE.get(name) or ACTIONS[name][1])(self)
             await asyncio.sleep(self._rng.random())
 
     # Actions
@@ -261,6 +265,28 @@ class Client:
             ended = await self._follow(asked, cancels=cancels, deletes=deletes)
             if ended is not None and ended["status"] == "completed":
                 self._last = asked
+
+    async def steer(self) -> None:
+        """A background response that gets more input: another one follows it, whoever dies meanwhile."""
+        first = self._asked(background=True, kind=self._rng.choice(("short", "steady", "slow")))
+        first.streamed = self._rng.random() < 0.3
+        if not await self._ask(first):
+            return
+        await asyncio.sleep(self._rng.random() * self._rng.choice((0.1, 1, 4)))
+        second = self._asked(background=True, kind="short")
+        second.follows, second.sees, first.steered = first, (first.number,), True
+        path = f"/v1/responses/{first.response_id}/steer"
+        exchange = await self._post(path, {"input": second.given})
+        if exchange.whole and exchange.status == 200:
+            second.response_id = msgspec.json.decode(exchange.body)["response_id"]
+        elif b"response_already_completed" in exchange.body or b"response_not_active" in exchange.body:
+            shown = await self._look(first)
+            law(shown is None or shown["status"] not in RUNNING, f"{first.response_id} has not ended")
+        else:
+            self._check_failure(exchange, first)
+        await self._follow(first, cancels=self._rng.random() < 0.2)
+        if second.response_id is not None:
+            await self._follow(second, cancels=self._rng.random() < 0.1)
 
     def _go_on(self, asked: Asked) -> None:
         """Have it go on from an earlier response, or not."""
@@ -751,3 +777,6 @@ ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
     "spy": (2, Client.spy),
 }
 """The actions of clients, and their frequencies."""
+
+RARE: Mapping[str, Callable[[Client], Awaitable[None]]] = {"steer": Client.steer}
+"""Actions of some simulations only, which `world.py` chooses: so the others stay what they were."""

@@ -170,20 +170,20 @@ FAULTS = {
         "is not late",
     ),
     "a WebSocket forgets a turn": Fault(
-        "http/socket.py",
-        "        elif not creation.stored or previous in self._remembered:\n",
-        "        elif previous in self._remembered:\n",
+        "http/lanes.py",
+        "        elif not creation.stored or previous in conversation.remembered:\n",
+        "        elif previous in conversation.remembered:\n",
         "previous_response_not_found",
     ),
     "a turn on a WebSocket misses the one before": Fault(
         "http/socket.py",
-        "self._remembered[creation.id] = turn = [*creation.history, *new]",
-        "self._remembered[creation.id] = turn = new",
+        "self.remembered[creation.id] = turn = [*creation.history, *new]",
+        "self.remembered[creation.id] = turn = new",
         "without what was said before",
     ),
     "a turn on a WebSocket goes on without its client": Fault(
-        "http/socket.py",
-        "            self._driver.stop(ClientLeftError())\n",
+        "http/lanes.py",
+        "            self._running.driver.stop(ClientLeftError())\n",
         "            pass\n",
         "is worked on without its client",
         wanted=("talk",),
@@ -210,8 +210,8 @@ FAULTS = {
     ),
     "what was said before the last answer is forgotten": Fault(
         "app/responses/history.py",
-        "return _payloads(await store.responses.history(owner, response_id))",
-        "return _payloads(await store.responses.history(owner, response_id))[-2:]",
+        "return _payloads(await store.responses.history(owner, record.id)), record.id",
+        "return _payloads(await store.responses.history(owner, record.id))[-2:], record.id",
         "without what was said before|is told 500|is failed, not completed",
     ),
     "background work fails when its server stops": Fault(
@@ -356,6 +356,13 @@ FAULTS = {
         "        if self.stored:\n",
         "        if True:\n",
         "is stored, and should not be",
+    ),
+    "the response after one that was steered does not begin": Fault(
+        "store/responses.py",
+        "        transaction.execute_many(_BEGIN, waiting)\n",
+        "        pass\n",
+        "is not answered|never end",
+        ("steer",),
     ),
 }
 

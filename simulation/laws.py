@@ -4,6 +4,7 @@ A history is the log of one response over time. It does not depend on how the st
 the tables, and compared with their earlier state.
 """
 
+import re
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -17,6 +18,8 @@ from simulation.loop import Process, simulated_time
 Execute = Callable[..., list[Any]]
 
 RUNNING = ("queued", "in_progress")
+
+_NUMBER = re.compile(rb", number (\w+)\.")
 
 
 class LawError(AssertionError):
@@ -142,9 +145,18 @@ class Histories:
         history = self.by_id[response_id] = History(response_id, owner, background, created_at)
         if not history.of_batch:
             history.number = msgspec.json.decode(body)["metadata"]["asked"]
+            if history.number in self.by_number:  # it follows another, and has its settings
+                history.number = self._named_in_input(response_id)
             _law(history.number not in self.by_number, response_id, "is stored twice")
             self.by_number[history.number] = history
         return history
+
+    def _named_in_input(self, response_id: str) -> str:
+        """The number of the request in the input of a response."""
+        rows = self._execute("SELECT payload FROM items WHERE parent = ? AND NOT output", response_id)
+        found = [name.decode() for (payload,) in rows for name in _NUMBER.findall(payload)]
+        _law(len(found) == 1, response_id, "has the input of several requests, or none")
+        return found[0]
 
     def _check_claim(self, process: Process, history: History, response_id: str, worker: str) -> None:
         """A server has claimed a response: no other may hold it."""

@@ -53,6 +53,8 @@ JUMPING = 0.15
 """The share of simulations with failures in which the clock of a server is set, once."""
 JUMP = 8.0
 """The most seconds by which it is set, forwards or back."""
+STEERING = 0.1
+"""The share of simulations in which clients steer responses."""
 HOSTILE_TOOL = 0.3
 """The share of simulations in which the tool with effects is that of an MCP server."""
 
@@ -128,11 +130,16 @@ def tool_is_hostile(seed: int) -> bool:
     return Random(f"tool {seed}").random() < HOSTILE_TOOL
 
 
+def client_steers(seed: int) -> bool:
+    """Whether clients also steer responses. Its own number decides."""
+    return Random(f"steer {seed}").random() < STEERING
+
+
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
     Actions, troubles, `deadlines`, many `pauses`, the death of an `engine`, a hostile model at a `url`, a
-    hostile tool of an `mcp` server, and a clock that makes a `jump`.
+    hostile tool of an `mcp` server, clients that `steer`, and a clock that makes a `jump`.
     """
     plan = Plan(Random(seed))
     more = {
@@ -141,6 +148,7 @@ def fits(wanted: Collection[str], seed: int) -> bool:
         "engine": engine_dies(seed, plan),
         "url": model_is_hostile(seed, plan),
         "mcp": tool_is_hostile(seed),
+        "steer": client_steers(seed),
         "jump": bool(jump_of(seed, plan)),
     }
     return {*wanted} <= {*plan.actions, *plan.troubles, *(name for name, there in more.items() if there)}
@@ -175,6 +183,8 @@ class World:
         self.histories: dict[str, History] = self.database.histories.by_id
         self.names = NAMES
         self.plan = Plan(self.rng)
+        if client_steers(seed):
+            self.plan.actions += ["steer"] * 3
         self.engine_dies = engine_dies(seed, self.plan)
         self.jump = jump_of(seed, self.plan)
         self.model_server: ModelServer | None = None
@@ -488,6 +498,10 @@ class World:
     def _check_background(self, asked: Asked, history: History) -> None:
         expected = "completed" if asked.whole else "failed"
         allowed = {expected, "cancelled"} if asked.cancelled else {expected}
+        if asked.steered:
+            allowed.add("incomplete")
+        if asked.follows is not None and (before := self.histories.get(str(asked.follows.response_id))):
+            allowed |= {before.status} & {"failed", "cancelled"}
         if self.model_server is not None:  # it is continued, and may not fail again
             allowed.add("completed")
         if self._is_late(asked, history):

@@ -141,10 +141,13 @@ def _correct_responses(found: dict[str, Schema]) -> None:
     # Open Responses demands the key, and it is null while nothing was counted yet.
     properties = found["Response"]["allOf"][-1]["properties"]
     properties["usage"] = {"anyOf": [properties["usage"], {"type": "null"}]}
-    # Not in this document: why a response is not whole that was cancelled, or whose tools had taken all they may.
+    # Not in this document: why a response is not whole that was cancelled, or whose tools had taken all they may;
+    # newer than it: one that was steered. That the next one waits is ours.
     properties["incomplete_details"]["anyOf"][0]["properties"]["reason"]["enum"] += [
         "cancelled",
         "max_tool_calls",
+        "steered",
+        "waiting_for_required_input",
     ]
     # A choice of the tool `web_search` is of the type of the tool; the document knows its older names.
     found["ToolChoiceTypes"]["properties"]["type"]["enum"] += found["WebSearchTool"]["properties"]["type"][

@@ -142,7 +142,7 @@ def _last(events: list[Event]) -> Event:
     assert sum(event["type"] in TERMINAL.values() for event in events) == 1
     assert (response["error"] is not None) == (response["status"] == "failed")
     reasons = {
-        "incomplete": ("max_output_tokens", "max_tool_calls", "content_filter"),
+        "incomplete": ("max_output_tokens", "max_tool_calls", "content_filter", "steered"),
         "cancelled": ("cancelled",),
     }
     why = response["incomplete_details"] and response["incomplete_details"]["reason"]

@@ -189,6 +189,7 @@ SAMPLES = {
     "decision_orders": ("3", 3),
     "calibration": ("/c.json", Path("/c.json")),
     "keep_alive": ("3.5", 3.5),
+    "keep_alive_events": ("false", False),
     "stall_seconds": ("4.5", 4.5),
     "deadline_seconds": ("5.5", 5.5),
     "limit": ("tools=5 items=6", Limits(tools=5, items=6)),

@@ -41,6 +41,7 @@ def python(code: str) -> str:
 
 
 SCRIPT: list[dict[str, Any]] = [
+    {"when": "be brief", "output": "So be it."},
     {"when": "it is 42", "output": "So it is 42.", "delay_ms": 40},
     {"when": "kept", "output": python("print('it is', x + 1)"), "delay_ms": 40},
     {"when": "count", "output": python("x = 41\nprint('ke' + 'pt')"), "delay_ms": 40},
@@ -84,6 +85,13 @@ def post(server: Process, given: str, status: int = 200, path: str = "/responses
     body = {"model": "scripted", "input": given, **more} if path == "/responses" else {}
     response = httpx.post(f"{server.url}/v1{path}", json=body, timeout=LONGEST_WAIT, verify=NO_TLS)
     assert response.status_code == status, response.text
+    return response.json()
+
+
+def steer(server: Process, response_id: str, given: str) -> Any:
+    url = f"{server.url}/v1/responses/{response_id}/steer"
+    response = httpx.post(url, json={"input": given}, timeout=LONGEST_WAIT, verify=NO_TLS)
+    assert response.status_code == 200, response.text
     return response.json()
 
 
@@ -251,6 +259,25 @@ def test_an_answer_with_tools_goes_on_with_what_they_did(servers: Servers, sqlit
     assert [call["outputs"][0]["logs"] for call in calls] == ["kept\n", "it is 42\n"]
 
 
+def test_input_outlives_the_server_that_answered(servers: Servers, sqlite: str) -> None:
+    """Killed in the middle: the next server ends the answer where it was, and the response with the input follows."""
+    first = servers.start(sqlite)
+    reader = asking(first, "endless", background=True)
+    reader.until(20)
+    first.kill()
+    before = reader.ended()
+
+    second = servers.start(sqlite)
+    taken = steer(second, reader.id, "be brief")
+    payloads = events(second, reader.id)
+    steered, following = check(payloads), ended(second, taken["response_id"])
+    assert payloads[: len(before)] == before
+    assert steered["incomplete_details"] == {"reason": "steered"}
+    assert text_of(steered).startswith("word word")
+    assert (following["status"], text_of(following)) == ("completed", "So be it.")
+    assert following["previous_response_id"] == reader.id
+
+
 def test_what_was_queued_is_answered(servers: Servers, sqlite: str) -> None:
     first = servers.start(sqlite, "--jobs", "1")
     running = asking(first, "endless", background=True)
@@ -316,6 +343,17 @@ def test_another_replica_takes_over(servers: Servers, postgresql_url: str, unint
     assert late.ended() == payloads[6:]
     seen = before.ended()
     assert payloads[: len(seen)] == seen
+
+
+def test_another_replica_steers(servers: Servers, postgresql_url: str) -> None:
+    """At once, by a notification: no lease ends meanwhile. Either of them answers the next response."""
+    first = servers.start(postgresql_url, lease=NEVER)
+    reader = asking(first, "endless", background=True)
+    reader.until(6)
+    second = servers.start(postgresql_url, lease=NEVER)
+    taken = steer(second, reader.id, "be brief")
+    assert check(reader.ended())["incomplete_details"] == {"reason": "steered"}
+    assert text_of(ended(second, taken["response_id"])) == "So be it."
 
 
 @pytest.mark.parametrize("after", [3] if CI else [0, 3])

@@ -278,6 +278,10 @@ class Settings:
     keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
     """Seconds without an event after which a stream sends a comment."""
 
+    keep_alive_events: bool = True
+    """Say in an event that a response is in progress, where other streams have a comment: some clients count
+    events only."""
+
     stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
     """Seconds after which a client that does not read its stream is disconnected."""
 

@@ -266,6 +266,20 @@ async def test_a_search_without_results_is_noted(api: Api, type_: str) -> None:
     assert noted(body) == ["input[1]"]
 
 
+@pytest.mark.parametrize("caller", [{"type": "direct"}, {"type": "program", "caller_id": "p"}, None])
+async def test_a_call_of_a_program_is_noted(api: Api, caller: Any) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "caller": caller}
+    output = {"type": "function_call_output", "call_id": "c", "output": "x", "caller": caller}
+    expected = ["input[1].caller", "input[2].caller"] if caller and caller["type"] == "program" else []
+    assert noted(await api.create([user("Hi"), call, output])) == expected
+
+
+@pytest.mark.parametrize("tool", [{"type": "function", "name": "f"}, {"type": "custom", "name": "f"}])
+async def test_whether_a_call_is_waited_for_is_a_flag(api: Api, tool: Any) -> None:
+    assert noted(await api.create("Hi", tools=[{**tool, "async": True}])) == []
+    assert (await api.refused("Hi", tools=[{**tool, "async": "yes"}]))["param"] == "tools[0].async"
+
+
 @pytest.mark.parametrize("type_", verdicts("Responses: tools", "noted"))
 async def test_a_tool_without_effect_is_noted(api: Api, type_: str) -> None:
     assert noted(await api.create("Hi", tools=[{"type": type_}])) == ["tools[0].type"]

@@ -9,6 +9,7 @@ import openai
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
+from websockets.asyncio.client import connect
 
 from tests.http.chat_api import CHAT, COMPLETIONS, ChatApi, chat, chatting, completion, events
 from tests.response_invariants import read_events
@@ -150,3 +151,24 @@ async def test_a_queued_stream_is_kept_alive() -> None:
         await first
 
         assert queued[0] == COMMENT
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_response_may_have_comments_instead(background: bool) -> None:
+    async with chatting(SCRIPT, keep_alive=PATIENCE, keep_alive_events=False) as api:
+        fields = {"model": "scripted", "input": "slow", "background": background}
+        pieces = await said(api, "/v1/responses", fields)
+        states = [piece for piece in pieces if piece.startswith("event: response.in_progress")]
+        assert len(states) == 1
+        assert COMMENT in pieces
+
+
+async def test_a_socket_may_have_nothing_instead() -> None:
+    async with chatting(SCRIPT, keep_alive=PATIENCE, keep_alive_events=False) as api:
+        url = str(api.http.base_url).replace("http", "ws").rstrip("/") + "/v1/responses"
+        async with connect(url) as socket:
+            await socket.send(json.dumps({"type": "response.create", "model": "scripted", "input": "slow"}))
+            types = [json.loads(await socket.recv())["type"]]
+            while types[-1] != "response.completed":
+                types.append(json.loads(await socket.recv())["type"])
+        assert types.count("response.in_progress") == 1

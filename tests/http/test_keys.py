@@ -121,6 +121,7 @@ def test_every_route_has_a_scope() -> None:
     kept = {f"POST /v1/{each}" for each in made}
     assert {each for each in scopes["stored"] if each.startswith("POST") and "{" not in each} == kept
     named = {route.path for route in ROUTES if isinstance(route, ApiRoute) and route.api.model_in_path}
+    named |= {"/v1/responses/{response_id}/steer"}
     assert all(
         each.startswith("POST ") and ("{" not in each or each.removeprefix("POST ") in named)
         for each in scopes["inference"]

@@ -354,7 +354,7 @@ async def test_who_sends_too_much_ahead_is_sent_away() -> None:
         ('{"type": "response.create", "model": "nobody", "input": "x"}', "model"),
         ('{"type": "response.create", "model": "scripted", "input": "x", "temperature": -1}', "temperature"),
         ('{"type": "response.create", "model": "scripted", "input": "x", "background": true}', "background"),
-        ('{"type": "response.create", "model": "scripted", "input": "x", "stream_id": "a"}', "stream_id"),
+        ('{"type": "response.create", "model": "scripted", "input": "x", "stream_id": "a b"}', "stream_id"),
         ('{"type": "response.create", "model": "scripted", "input": "x", "prompt": {"id": "p"}}', "prompt"),
     ],
 )

@@ -91,6 +91,9 @@ _FINISH_REASONS = {
     # OpenAI's word for a limit of the server's.
     (FinishReason.TOOL_LIMIT, False): "length",
     (FinishReason.TOOL_LIMIT, True): "length",
+    # No answer of this API is steered.
+    (FinishReason.STEERED, False): "length",
+    (FinishReason.STEERED, True): "length",
     # Not OpenAI's: other choices of the answer may have succeeded, so the status cannot be an error.
     (FinishReason.ERROR, False): "error",
     (FinishReason.ERROR, True): "error",

@@ -73,6 +73,8 @@ class Worker:
         self._lease_seconds = app.settings.lease_seconds
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
+        self._steers: dict[str, Callable[[], None]] = {}
+        self._steered: set[str] = set()  # of those that run
         self._cancels = Signal()
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -190,6 +192,8 @@ class Worker:
             await self._answer(record)
         finally:
             del self._stops[record.id]
+            self._steers.pop(record.id, None)
+            self._steered.discard(record.id)
             await _cancelled([watching])
 
     async def _answer(self, record: ResponseRecord) -> None:
@@ -202,6 +206,9 @@ class Worker:
             await finish_from_record(writer, record, why, _end_of(record))
             return
         self._stops[record.id] = driver.stop
+        self._steers[record.id] = driver.steer
+        if record.successor_id is not None or record.id in self._steered:
+            driver.steer()
         try:
             with writer.registered(journal):
                 await driver.run()
@@ -254,7 +261,7 @@ class Worker:
     # Leases
 
     async def _beat(self) -> None:
-        """Renew all leases; stop responses that are lost or to be cancelled."""
+        """Renew all leases; stop responses that are lost or cancelled, and end those that were steered."""
         writer = self._app.storage.writer
         stops: dict[str, Stop] = {journal.response_id: journal.stop for journal in writer.open.values()}
         stops |= self._stops
@@ -265,6 +272,10 @@ class Worker:
             stops[response_id](LostError(Verdict.LOST))
         for response_id in beat.cancelled:
             stops[response_id](CancelRequestedError())
+        for response_id in beat.steered & self._stops.keys() - self._steered:
+            self._steered.add(response_id)
+            if (steer := self._steers.get(response_id)) is not None:
+                steer()
 
     async def _end_abandoned(self) -> None:
         """End foreground responses whose server crashed, and with it the connection to their client."""

@@ -23,6 +23,9 @@ UNNAMED = "unnamed"
 NO_RESULT = "There is no result of this call."
 """The placeholder."""
 
+STARTED = "It was started, and runs. Its result comes later."
+"""The placeholder of a call that nobody waits for."""
+
 
 def pair_results(items: tuple[Item, ...], repairs: list[str]) -> tuple[Item, ...]:
     """The conversation with each result after its call. What was added is noted in `repairs`."""
@@ -85,8 +88,10 @@ class _Results:
             return [results.popleft()]
         if self._may_differ:
             return []
-        self._repairs.append(f"the call '{call.call_id}' has no result")
-        return [FunctionOutput(call.call_id, (TextPart(NO_RESULT),), call.name)]
+        if not call.unawaited:
+            self._repairs.append(f"the call '{call.call_id}' has no result")
+        text = STARTED if call.unawaited else NO_RESULT
+        return [FunctionOutput(call.call_id, (TextPart(text),), call.name)]
 
     def is_left(self, result: FunctionOutput) -> bool:
         """Whether no call before it has taken the result. Asked once for each, in their order."""

@@ -31,6 +31,8 @@ class FinishReason(StrEnum):
     """The server of the model did not allow it to continue."""
     TOOL_LIMIT = "tool_limit"
     """The budget of the server's tools was used up, and the model wrote no text. Not a reason of engines."""
+    STEERED = "steered"
+    """Its client has sent more input: it ended where a conversation can go on. Not a reason of engines."""
 
 
 class Candidate(Struct, frozen=True, gc=False, array_like=True):

@@ -147,6 +147,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     pipelined: int = 64
     fragments: int = 1_000
     socket_messages: int = 8
+    socket_lanes: int = 16
+    pending_steers: int = 16
     socket_turns: int = 16
     socket_bytes: int = 64 * MIB
 

@@ -64,6 +64,11 @@ class ChatDecoder:
         self.stopped = False
 
     @property
+    def can_end(self) -> bool:
+        """Whether an answer that ends here is whole up to here: no call is open."""
+        return self._call is None or (self._call.scanner.done and not self._waiting)
+
+    @property
     def completion_tokens(self) -> int:
         """The approximate number of tokens so far: the exact one is unknown before the end."""
         return -(-self._written // BYTES_PER_TOKEN)

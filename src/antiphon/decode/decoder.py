@@ -160,6 +160,16 @@ class Decoder:
         return None if self._plain_texts is NEVER_PLAIN else self._delta
 
     @property
+    def can_end(self) -> bool:
+        """Whether an answer that ends here is whole up to here: no call is open, nor may have begun."""
+        builder, reader = self._builder, self._reader
+        if builder.in_call or builder.retractable:
+            return False
+        if isinstance(reader, SpanReader) and reader.holds_marker:
+            return False
+        return self._table[self.state].visible or builder.has_calls
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens so far."""
         return self._builder.completion_tokens + self._plain_tokens

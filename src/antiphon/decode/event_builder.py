@@ -221,6 +221,11 @@ class EventBuilder:
         """Whether a call is open."""
         return self._open is _CALL or self._call_header is not None
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call has begun, which may have ended."""
+        return self._calls > 0
+
     def arguments(self, text: str, raw: str) -> None:
         """Add JSON text to the arguments of the call, which starts with the first text."""
         if self._call_header is not None:

@@ -85,6 +85,11 @@ class SpanReader:
         self._final = False
         self._quoted = False  # an opening marker of reasoning is part of the text: so is the next closing one
 
+    @property
+    def holds_marker(self) -> bool:
+        """Whether text is held back that may be the beginning of a marker."""
+        return bool(self._held) and not self._held.isspace()
+
     def feed(self, text: str) -> Step | None:
         """Report text, and hold back what may be the start of a marker, and the space before it."""
         if self._held:

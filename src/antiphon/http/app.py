@@ -35,6 +35,7 @@ from antiphon.apis.ollama.api import OLLAMA
 from antiphon.apis.ollama.resource import ChatLine, GenerateLine
 from antiphon.apis.ollama.schema import ChatRequest as OllamaChatRequest
 from antiphon.apis.ollama.schema import GenerateRequest
+from antiphon.apis.responses.steering import SteerResponse
 from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
@@ -50,6 +51,7 @@ from antiphon.app import messages as anthropic
 from antiphon.app import ollama as native
 from antiphon.app.app import App
 from antiphon.app.responses import stored
+from antiphon.app.responses.steer import steer
 from antiphon.core.accounts import LIMIT_HEADERS
 from antiphon.core.errors import NotFoundError
 from antiphon.http import (
@@ -176,6 +178,7 @@ ROUTES = [
     Route(_RESPONSE, responses.retrieve, methods=GET),
     Route(_RESPONSE, handler(stored.delete), methods=DELETE),
     Route(_RESPONSE + "/cancel", handler(stored.cancel), methods=POST),
+    Route(_RESPONSE + "/steer", handler(steer, body(SteerResponse)), methods=POST),
     Route(_RESPONSE + "/input_items", handler(stored.list_input_items, paging()), methods=GET),
     Route("/v1/conversations", handler(conversations.create, body(CreateConversation)), methods=POST),
     Route(_CONVERSATION, handler(conversations.retrieve), methods=GET),

@@ -144,7 +144,8 @@ def scope_of(method: str, path: str) -> AccountScope | None:
     if path.startswith(_STORED):
         return "stored"
     if path.startswith(_ANSWERS):
-        return "inference" if method == "POST" and path in _MAKING else "stored"
+        makes = path in _MAKING or path.endswith("/steer")
+        return "inference" if method == "POST" and makes else "stored"
     return "inference" if method == "POST" and path not in _REFUSED and not path.startswith(_BLOBS) else None
 
 

@@ -35,6 +35,7 @@ from antiphon.apis.ollama import resource as ollama
 from antiphon.apis.ollama import schema as ollama_requests
 from antiphon.apis.responses import resource as response
 from antiphon.apis.responses import schema as responses
+from antiphon.apis.responses import steering
 from antiphon.apis.tokens import (
     Detokenized,
     DetokenizeRequest,
@@ -171,6 +172,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "DELETE /v1/responses/{response_id}": Operation(answer=response.DeletedResponse),
     "POST /v1/responses/{response_id}/cancel": Operation(answer=response.Response),
+    "POST /v1/responses/{response_id}/steer": Operation(steering.SteerResponse, steering.Steer),
     "GET /v1/responses/{response_id}/input_items": _ITEMS,
     "POST /v1/conversations": Operation(conversations.CreateConversation, conversations.Conversation),
     "GET /v1/conversations/{conversation_id}": Operation(answer=conversations.Conversation),

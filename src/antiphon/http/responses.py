@@ -48,10 +48,10 @@ class ResponseEvents(EventStream):
         self._projection = projection
 
     def _keep_alive(self) -> None:
-        if lines := events_of_waiting(self._driver, self._projection):
-            self._outlet.write(self._framing.frame_all(lines))
-        if self._driver.holding:
+        if self._driver.holding or not self._settings.keep_alive_events:
             super()._keep_alive()
+        elif lines := events_of_waiting(self._driver, self._projection):
+            self._outlet.write(self._framing.frame_all(lines))
 
 
 def events_of_waiting(driver: Driver, projection: ResponseProjection) -> list[bytes]:
@@ -86,7 +86,7 @@ class LogStream(EventStream):
 
     def _keep_alive(self) -> None:
         """A reader who begins later than the response gets comments."""
-        if not self._state:
+        if not (self._state and self._settings.keep_alive_events):
             super()._keep_alive()
             return
         event = msgspec.json.decode(self._state)

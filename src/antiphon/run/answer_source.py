@@ -48,6 +48,7 @@ class AnswerSource:
         self._model = model
         self._context = context
         self._choices: Sequence[Choice | ApprovedCalls] = []
+        self._steered = False
 
     async def run(self, output: Output) -> None:
         """If a choice fails, the others continue; it ends at once if the answer has begun.
@@ -95,11 +96,23 @@ class AnswerSource:
             choosing = [
                 choice for turn_choices in await _results_of(prepared, _searched) for choice in turn_choices
             ]
-        self._choices = choosing
+        self._begin(choosing)
         if len(choosing) == 1:
             await choosing[0].run(output, 0)
         else:
             await self._run_several(choosing, output)
+
+    def _begin(self, choices: Sequence[Choice | ApprovedCalls]) -> None:
+        """These choices are generated now."""
+        self._choices = choices
+        if self._steered:
+            self.steer()
+
+    def steer(self) -> None:
+        """End the answer as soon as a conversation can go on from there: its client has sent more input."""
+        self._steered = True
+        for choice in self._choices:
+            choice.steer()
 
     async def _run_several(self, choosing: Sequence[Choice], output: Output) -> None:
         tasks = [asyncio.create_task(choice.run(output, index)) for index, choice in enumerate(choosing)]
@@ -121,12 +134,12 @@ class AnswerSource:
     async def _run_approved(self, output: Output) -> None:
         """Run the calls that the client has approved, then answer. There is one turn, with one choice."""
         calls = ApprovedCalls(self._turns[0], self._model, self._context)
-        self._choices = [calls]
+        self._begin([calls])
         turn = await calls.run(output, 0)
         prepared = await self._model.prepare(turn, self._context.prompt)
         output.set_prompts([prepared.prompt])
         choice = _choice(prepared, 0, self._context, calls.items)
-        self._choices = [choice]
+        self._begin([choice])
         await choice.run(output, 0)
 
     def _end_failed(self, output: Output, failures: Mapping[int, Exception]) -> None:

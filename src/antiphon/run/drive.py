@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from antiphon.core.errors import AntiphonError, EngineNotReadyError, public_error
@@ -152,6 +152,15 @@ class Source(Protocol):
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         """The events that close open items, after `run` failed or was cancelled."""
+        ...
+
+
+@runtime_checkable
+class Steerable(Source, Protocol):
+    """A source whose answer can be steered."""
+
+    def steer(self) -> None:
+        """End the answer as soon as a conversation can go on from there. It may be called at any time."""
         ...
 
 
@@ -404,6 +413,12 @@ class Driver:
         if self._reason is None and self._task is not None:
             self._reason = reason
             self._task.cancel()
+
+    def steer(self) -> None:
+        """Have the answer end as soon as a conversation can go on from there, if its source can do that."""
+        source = getattr(self, "_source", None)  # not there any more, once the answer has ended
+        if isinstance(source, Steerable):
+            source.steer()
 
     async def run(self, client: Client | None = None) -> Ending:
         """Drive the answer to its end.

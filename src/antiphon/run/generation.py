@@ -1,7 +1,8 @@
 """One generation: an engine, a decoder, and interceptors. Most answers consist of one.
 
-The engine pushes chunks; each call decodes them, and pushes their events on, at once. Two conditions end a
-generation before the model does: a stop string, and the last call of an answer with a limited number.
+The engine pushes chunks; each call decodes them, and pushes their events on, at once. Three conditions end
+a generation before the model does: a stop string, the last call of an answer with a limited number, and
+more input of the client.
 Reasoning that has become too long is closed, and the engine continues after it.
 
 To add a part between the engine and the events: a field of `Interceptors`, set in `Prepared.generation` of
@@ -20,8 +21,8 @@ from msgspec.structs import replace
 from antiphon.core.accumulator import DELTAS, Accumulator
 from antiphon.core.chunks import ChatChunk, Chunk, Finish, FinishReason, merge_chunks
 from antiphon.core.errors import AntiphonError, ReplicaLostError
-from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
-from antiphon.core.items import Item
+from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta, Usage
+from antiphon.core.items import FunctionCall, Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
 from antiphon.core.plain_tokens import PlainTokens
 from antiphon.engines.engine import Engine, GenerationRequest, Work
@@ -66,6 +67,11 @@ class AnswerDecoder(Protocol):
     @property
     def in_reasoning(self) -> bool:
         """Whether the next text is reasoning."""
+        ...
+
+    @property
+    def can_end(self) -> bool:
+        """Whether an answer that ends here is whole up to here: no call is open, nor may have begun."""
         ...
 
     @property
@@ -169,6 +175,7 @@ class GenerationRun:
         self._plain = PlainTokens(items.pieces, decoder.count_plain)
         self._before = 0  # tokens that were written before the engine began its part
         self._work: Work
+        self._works = False  # the engine does
         self._ended: asyncio.Future[None]  # done when the engine's part is over
         self._output: Output
         self._choice: int
@@ -180,6 +187,8 @@ class GenerationRun:
         self._failure: AntiphonError | None = None  # reported after them
         self._later: list[Event] = []  # the last of a large answer
         self._finished = False
+        self._begun = False  # some of it was decoded
+        self._steered = False  # it ends as soon as it can
         self._broken = 0  # number of malformed parts, and the problem of the first
         self._verdict = ""
         self._observation: Observation
@@ -206,7 +215,7 @@ class GenerationRun:
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
-        while not self._finished:
+        while not (self._finished or self._ends_steered()):
             if self._replay is None:
                 await self._generate(self._request, self._interceptors.plan)
             elif self._cut is None and self._exceeds_reasoning_limit():
@@ -253,6 +262,7 @@ class GenerationRun:
         else:
             self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
             self._work.begin(cut)
+        self._works = True
         try:
             await self._ended
         except BaseException:
@@ -260,9 +270,33 @@ class GenerationRun:
             self._ended = self._ended.get_loop().create_future()
             raise
         finally:
+            self._works = False
             self._work.cancel()
             self._ended.cancel()  # calls after this have no effect, because it is done
             del self._work  # it refers to this object: no cycle is left for the garbage collector
+
+    def steer(self) -> None:
+        """End where a conversation can go on: at once, or after the call that is open."""
+        self._steered = True
+        if not self._works:
+            return
+        try:
+            if self._ends_steered():
+                self._stop_work()
+        except Exception as error:
+            self._break_off(error)
+
+    def _ends_steered(self) -> bool:
+        """End here, if the client has sent more input and a conversation can go on from here."""
+        if not self._steered or self._finished or self._held or self._output.paused:
+            return False
+        if not self._begun:  # nothing has to be closed
+            self._finished = True
+            self._emit(self._choice, self._last([Finished(FinishReason.STEERED, Usage())]))
+        elif self._decoder.can_end:
+            self._make_events()
+            self._decode(self._taken([Chunk("", finish=Finish(FinishReason.STEERED))]))
+        return self._finished
 
     # Called by the engine
 
@@ -289,7 +323,7 @@ class GenerationRun:
             over = self._finished
         else:  # the reasoning may have to be closed after any of the chunks
             over = any(self._is_last([chunk]) for chunk in chunks)
-        over = over or self._cut is not None
+        over = over or self._cut is not None or self._ends_steered()
         ready = self._begins and not over and not self._held and not self._output.paused
         if ready and (delta := self._decoder.open_delta) is not None:
             self._begins = False
@@ -297,7 +331,12 @@ class GenerationRun:
             if self._plain.write is not None:
                 self._output.on_pause(self._make_events)
         self._plain.texts = self._decoder.plain
-        if over and not self._ended.done():
+        if over:
+            self._stop_work()
+
+    def _stop_work(self) -> None:
+        """The engine's part is over."""
+        if not self._ended.done():
             self._held.clear()
             self._unread = 0
             self._work.cancel()
@@ -400,6 +439,7 @@ class GenerationRun:
 
     def _decode(self, chunks: list[Chunk]) -> None:
         """Emit the events of these chunks, up to the end."""
+        self._begun = True
         decoder, calls, check, emitted = (
             self._decoder,
             self._interceptors.calls,
@@ -479,6 +519,8 @@ class GenerationRun:
         visible += self._visible(events[-1:])
         if parts.on_end is not None:
             parts.on_end(self._items.items)
+        if self._is_whole(visible[-1]):
+            visible[-1] = replace(visible[-1], reason=FinishReason.STOP)
         observation = self._observation
         model = observation.served or self._engine.card.name
         if self._broken:
@@ -503,10 +545,16 @@ class GenerationRun:
                 )
         return visible
 
+    def _is_whole(self, end: Event) -> bool:
+        """Whether an answer that was steered ends with a call: nothing of it is missing."""
+        if not isinstance(end, Finished) or end.reason is not FinishReason.STEERED:
+            return False
+        return bool(self._items.items) and isinstance(self._items.items[-1], FunctionCall)
+
     @staticmethod
     def _finishes(event: Event) -> bool:
-        """Whether the answer ends with this event, and did not fail."""
-        return isinstance(event, Finished) and event.reason is not FinishReason.ERROR
+        """Whether the answer ends with this event, did not fail, and is not gone on with."""
+        return isinstance(event, Finished) and event.reason not in (FinishReason.ERROR, FinishReason.STEERED)
 
     def _exceeds_reasoning_limit(self) -> bool:
         limit, decoder = self._interceptors.reasoning, self._decoder

@@ -54,7 +54,7 @@ from antiphon.core.moderation import (
 )
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
-from antiphon.run.drive import Output, Source, wait_for_turn
+from antiphon.run.drive import Output, Source, Steerable, wait_for_turn
 from antiphon.run.guarding import SAFE, WINDOW
 
 DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
@@ -150,6 +150,10 @@ class ModeratedSource:
             return await asyncio.gather(*checks)
         self._held = HeldOutput(output, self._checking.output, self._choices, self._window)
         return await self._held.run(self._source)
+
+    def steer(self) -> None:
+        if isinstance(self._source, Steerable):
+            self._source.steer()
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         """What is held was not checked: it is dropped, and items end where they were shown."""

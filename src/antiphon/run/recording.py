@@ -85,6 +85,10 @@ class RecordingDecoder:
         return self._decoder.in_reasoning
 
     @property
+    def can_end(self) -> bool:
+        return self._decoder.can_end
+
+    @property
     def completion_tokens(self) -> int:
         return self._decoder.completion_tokens
 

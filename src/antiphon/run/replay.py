@@ -93,6 +93,11 @@ class ReplayLog:
         """Calls of the server's tools were run."""
         return bool(self._results or self._printed)
 
+    @property
+    def is_continued(self) -> bool:
+        """Another generation was begun after the current one."""
+        return bool(self._later)
+
     def result_of(self, number: int) -> ToolResultEntry | None:
         """The result of the call of this number, if it was recorded."""
         return self._results.get(number)

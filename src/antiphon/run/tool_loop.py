@@ -4,7 +4,7 @@ The calls and their results become part of the conversation, and the next genera
 answer ends when a generation calls no server tool, or also calls a function of the client, or when a limit
 is reached. It never ends because a tool failed: the model gets the error as the result. When the budget of
 the tools is used up, there is one more generation, without tools. If it has no text either, the answer ends
-for that reason.
+for that reason. An answer that is steered ends between two generations, when the calls of the first have run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +35,9 @@ from antiphon.run.replay import PromptEntry, ReplayContext
 from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, content_of
 from antiphon.run.tool_search import ToolSearch
 from antiphon.run.tool_sessions import ToolSessions
+
+_WHOLE = frozenset({FinishReason.STOP, FinishReason.STEERED})
+"""How a generation ends whose calls are complete."""
 
 
 def hosts_tools(turn: Turn) -> bool:
@@ -83,6 +86,9 @@ class ApprovedCalls:
         parts = TextPart(result.text), *await content_of(result, self._model)
         return FunctionOutput(call.call_id, parts, call.name)
 
+    def steer(self) -> None:
+        """They are run: the generation after them ends."""
+
     def abandon(self) -> list[Event]:
         """The last event of an answer that failed."""
         return [] if self._over else [self.items.push(Finished(FinishReason.ERROR, Usage()))]
@@ -116,6 +122,7 @@ class ToolLoop:
         max_calls = 1 if first.turn.tool_choice.named else first.turn.tool_limit
         self._budget = ToolBudget(first.model.limits, max_calls)
         self._calls = ToolCalls(self._sessions, first.turn, self._budget, context, items)
+        self._steered = False  # it ends before the next generation
         self._last = False  # no more calls of the server's tools are run: the model has to answer
         self._generations: list[GenerationUsage] = []
         self._usage = Usage()
@@ -130,6 +137,8 @@ class ToolLoop:
         async with self._sessions:
             reason = None
             while reason is None:
+                if self._steered:
+                    self._generation.steer()
                 await self._generation.run(output, choice, self._push)
                 calls = self._pending()
                 if not calls:
@@ -139,6 +148,11 @@ class ToolLoop:
             self._over = True
             self._observation.ended = reason
             output.push(choice, [self._items.push(self._finished(reason))])
+
+    def steer(self) -> None:
+        """End as soon as a conversation can go on: the calls that the model has written are run."""
+        self._steered = True
+        self._generation.steer()
 
     def abandon(self) -> list[Event]:
         """The last events of an answer that has failed: its new items so far are kept."""
@@ -187,7 +201,7 @@ class ToolLoop:
     def _pending(self) -> list[FunctionCall]:
         """The calls that the server has to run: none after a limit, or the client's stop string."""
         end = self._end
-        if end is None or end.reason is not FinishReason.STOP or isinstance(end.stop, str):
+        if end is None or end.reason not in _WHOLE or isinstance(end.stop, str):
             return []
         return [item for item in self._new_items if isinstance(item, FunctionCall) and item.hosted]
 
@@ -202,12 +216,14 @@ class ToolLoop:
         new_items = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new_items):
             return FinishReason.STOP  # the client has to run its own first
+        log = self._context.log
+        if self._steered and not (log and log.is_continued):
+            return FinishReason.STEERED
         self._last = self._budget.is_used_up or self._all_used_up()
         turn = await self._next_turn(new_items, calls, results)
         self._calls.offer(turn.tools)
         if turn.sampling.max_tokens is not None and turn.sampling.max_tokens < 1:
             return FinishReason.LENGTH
-        log = self._context.log
         recorded = log.next_prompt() if log else None
         try:
             self._prepared = await self._prepared.model.prepare(turn, recorded)

@@ -36,6 +36,9 @@ class Warming:
 
         await self._generation.run(output, choice, emit)
 
+    def steer(self) -> None:
+        """It has no output, and ends by itself."""
+
     def abandon(self) -> list[Event]:
         """The end of one that failed."""
         return _end(self._generation.abandon())

@@ -15,6 +15,7 @@ from antiphon.store.file_counts import count_file
 from antiphon.store.records import IndexStatus
 from antiphon.store.schema import (
     ATTACHED,
+    WAITS_FOR_ANOTHER,
     blob_holders,
     blobs,
     completion_pairs,
@@ -32,7 +33,7 @@ from antiphon.store.schema import (
     vector_store_files,
     vector_stores,
 )
-from antiphon.store.store import cancel_of, events_of
+from antiphon.store.store import JOBS, cancel_of, events_of
 from antiphon.store.transaction import Transaction, insertion
 from antiphon.store.usage import uncount
 
@@ -49,11 +50,23 @@ def delete_parents(transaction: Transaction, table: Table, ids: Collection[str])
     """Delete parents. Returns whether all rows that belong to them are deleted, too."""
     if table in _COUNTED:
         uncount(transaction, table, table.c.size, table.c.id.in_(ids))
+    if table is responses:
+        _begin_successors(transaction, ids)
     transaction.execute(delete(table).where(table.c.id.in_(ids)))
     if table is responses:
         for response_id in ids:
             transaction.wake(events_of(response_id), cancel_of(response_id))
     return delete_children(transaction, table, ids)
+
+
+def _begin_successors(transaction: Transaction, ids: Collection[str]) -> None:
+    """Have responses that wait for the end of these looked at: they fail."""
+    chosen = responses.c.id.in_(ids) & responses.c.successor_id.is_not(None)
+    waiting = transaction.execute(select(responses.c.successor_id).where(chosen)).scalars().all()
+    if waiting:
+        begun = update(responses).where(responses.c.id.in_(waiting), WAITS_FOR_ANOTHER)
+        transaction.execute(begun.values(lease_until=None))
+        transaction.wake(JOBS)
 
 
 def delete_children(transaction: Transaction, table: Table, ids: Collection[str]) -> bool:

@@ -9,11 +9,13 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import and_, bindparam, func, select, text, update
 
+from antiphon.core.errors import RequestError
+from antiphon.store import items
 from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.job_queue import JobQueue
-from antiphon.store.records import Heartbeat, Lease, ResponseKind, ResponseRecord, ResponseStatus
-from antiphon.store.responses import record_of
-from antiphon.store.schema import ANSWERING, BACKGROUND_JOBS, RUNNING, responses
+from antiphon.store.records import Heartbeat, ItemRecord, Lease, ResponseKind, ResponseRecord, ResponseStatus
+from antiphon.store.responses import create_all, record_of
+from antiphon.store.schema import AFTER_ANOTHER, ANSWERING, BACKGROUND_JOBS, RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.transaction import PreparedStatement, Transaction
 
@@ -29,7 +31,9 @@ _ABANDONED = (
 )
 _HOLDING = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
 _RENEW = PreparedStatement(update(responses).where(_HOLDING).values(lease_until=bindparam("until")))
-_HELD = PreparedStatement(select(responses.c.id, responses.c.cancel_requested).where(_HOLDING))
+_HELD = PreparedStatement(
+    select(responses.c.id, responses.c.cancel_requested, responses.c.successor_id).where(_HOLDING)
+)
 _DIED = update(responses).where(_HOLDING).values(engine_deaths=responses.c.engine_deaths + 1)
 _DEATHS = select(responses.c.engine_deaths).where(_HOLDING)
 # A lease that ended in 1970, so that the next query of any worker claims them.
@@ -82,9 +86,10 @@ def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
     lease, ids = holding.lease, sorted(holding.ids)  # the same order in all writers avoids deadlocks
     rows = [{"key": response_id, "holder": lease.worker} for response_id in ids]
     transaction.execute_many(_RENEW, [{**row, "until": lease.until} for row in rows])
-    cancels = {row["id"]: row["cancel_requested"] for row in transaction.find(_HELD, rows)}
-    cancelled = frozenset(response_id for response_id, cancel in cancels.items() if cancel)
-    return Heartbeat(holding.ids.difference(cancels), cancelled)
+    held = {row["id"]: row for row in transaction.find(_HELD, rows)}
+    cancelled = frozenset(response_id for response_id, row in held.items() if row["cancel_requested"])
+    steered = frozenset(response_id for response_id, row in held.items() if row["successor_id"] is not None)
+    return Heartbeat(holding.ids.difference(held), cancelled, steered)
 
 
 @one_by_one
@@ -115,6 +120,29 @@ def _request_cancel(transaction: Transaction, request: tuple[str, str, float]) -
     return record_of(row) if row else None
 
 
+@one_by_one
+def _steer(
+    transaction: Transaction, steer: tuple[str, ResponseRecord, Sequence[ItemRecord]]
+) -> ResponseRecord | RequestError | None:
+    """The response that is steered, in its current state; why there is no room for its successor."""
+    response_id, successor, inputs = steer
+    condition = (responses.c.owner == successor.owner) & (responses.c.id == response_id)
+    row = transaction.execute(select(responses).where(condition).with_for_update()).first()
+    if row is None:
+        return None
+    steered = record_of(row)
+    if steered.status.terminal or steered.successor_id is not None:
+        return steered
+    (refusal,) = create_all(transaction, [(successor, inputs)])
+    if refusal is not None:
+        return refusal
+    waiting = update(responses).where(responses.c.id == successor.id)
+    transaction.execute(waiting.values(lease_until=AFTER_ANOTHER))
+    transaction.execute(update(responses).where(condition).values(successor_id=successor.id))
+    transaction.wake(cancel_of(response_id))
+    return msgspec.structs.replace(steered, successor_id=successor.id)
+
+
 class SqlJobs:
     """`Jobs`, on a database."""
 
@@ -143,6 +171,14 @@ class SqlJobs:
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
         return await self._database.write(_request_cancel, (owner, response_id, now))
+
+    async def steer(
+        self, response_id: str, successor: ResponseRecord, input_items: Sequence[ItemRecord]
+    ) -> ResponseRecord | None:
+        result = await self._database.write(_steer, (response_id, successor, items.distinct(input_items)))
+        if isinstance(result, RequestError):
+            raise result
+        return result
 
     async def count_death(self, worker: str, response_id: str) -> int:
         return await self._database.write(_count_death, (worker, response_id))

@@ -27,6 +27,7 @@ _LOCK = PreparedStatement(
         responses.c.conversation_id,
         responses.c.owner,
         responses.c.size,
+        responses.c.successor_id,
         func.length(responses.c.body).label("body_bytes"),
         func.coalesce(func.length(responses.c.prompt_ids), literal_column("0")).label("prompt_bytes"),
     )
@@ -65,6 +66,7 @@ class ResponseState(Struct):
     conversation_id: str | None
     owner: str
     size: int
+    successor_id: str | None
     body_bytes: int
     prompt_bytes: int
 

@@ -51,7 +51,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     `prompt_ids` are packed int32 token ids. `calls_begun` is at least the number of calls of server tools
     that have begun. `last_seq` is the sequence number of the last event in its log, -1 before the first.
     Without `expires_at` it never expires. `cancel_requested_at` is the time of the first cancel call, if it
-    is known. `engine_deaths` is how often its engine has died.
+    is known. `engine_deaths` is how often its engine has died. `successor_id` is the response that begins
+    when this one, which was steered, has ended.
     """
 
     id: str
@@ -73,6 +74,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
     last_seq: int = -1
     expires_at: float | None = None
+    successor_id: str | None = None
 
 
 class ResponseSummary(Struct, frozen=True):
@@ -184,10 +186,14 @@ class LogTail(Struct, frozen=True):
 
 
 class Heartbeat(Struct, frozen=True):
-    """Responses that a worker must stop: those that it has lost, and those that were cancelled."""
+    """Responses that a worker must stop: those that it has lost, and those that were cancelled.
+
+    Those that were steered it must end as soon as it can.
+    """
 
     lost: frozenset[str]
     cancelled: frozenset[str]
+    steered: frozenset[str] = frozenset()
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):

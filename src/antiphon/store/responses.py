@@ -34,9 +34,9 @@ from antiphon.store.records import (
     ResponseSummary,
     Verdict,
 )
+from antiphon.store.schema import WAITS_FOR_ANOTHER, responses
 from antiphon.store.schema import conversations as conversation_table
 from antiphon.store.schema import items as item_table
-from antiphon.store.schema import responses
 from antiphon.store.store import JOBS, events_of
 from antiphon.store.transaction import PreparedStatement, Transaction, Values, insertion
 from antiphon.store.usage import size_of
@@ -65,6 +65,9 @@ _END = PreparedStatement(
         body=bindparam("new_body"),
         size=bindparam("new_size"),
     )
+)
+_BEGIN = PreparedStatement(
+    update(responses).where(responses.c.id == bindparam("key"), WAITS_FOR_ANOTHER).values(lease_until=null())
 )
 _FIND = select(responses).where(_NAMED)
 _EXISTS = select(responses.c.id).where(_NAMED)
@@ -242,7 +245,16 @@ def finish_all(transaction: Transaction, ends: Sequence[ResponseEnd]) -> list[Ve
     log.add_entries(transaction, entries)
     items.add(transaction, outputs)
     transaction.wake(*(events_of(change["key"]) for change in changes))
+    begin_successors(transaction, [states[change["key"]].successor_id for change in changes])
     return verdicts
+
+
+def begin_successors(transaction: Transaction, ids: Sequence[str | None]) -> None:
+    """Let workers begin the responses that wait for the end of others."""
+    waiting = [{"key": response_id} for response_id in ids if response_id is not None]
+    if waiting:
+        transaction.execute_many(_BEGIN, waiting)
+        transaction.wake(JOBS)
 
 
 def _named(owner: str, response_id: str, kind: ResponseKind = ResponseKind.RESPONSE) -> dict[str, Any]:

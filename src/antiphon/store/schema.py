@@ -48,6 +48,10 @@ ATTACHED = text("status <> 'deleted'")
 COUNTED = ("in_progress", "completed", "failed", "cancelled")
 """The statuses of files that are in a vector store."""
 
+AFTER_ANOTHER = 1e18
+"""The end of the lease of a response that begins when the one before it has ended: no worker has it."""
+WAITS_FOR_ANOTHER = text(f"lease_until = {AFTER_ANOTHER!r}")
+
 METADATA = MetaData()
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -117,6 +121,7 @@ responses = Table(
     Column("size", BigInteger, nullable=False, server_default=text("0")),
     Column("engine_deaths", Integer, nullable=False, server_default=text("0")),
     Column("kind", Text, nullable=False, server_default=text("'response'")),
+    Column("successor_id", Text),
     Index("responses_by_owner", "owner", "kind", "created_at", "id"),
     Index("responses_by_background", "owner", "kind", "background", "created_at", "id"),
     Index(

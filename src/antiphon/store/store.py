@@ -91,7 +91,7 @@ def events_of(response_id: str) -> str:
 
 
 def cancel_of(response_id: str) -> str:
-    """The topic of a response's cancellation: it was requested, or the response was deleted."""
+    """The topic of what its worker has to know: it was cancelled, steered or deleted."""
     return f"cancel:{response_id}"
 
 
@@ -231,7 +231,7 @@ class Jobs(Protocol):
     async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
-        """Renew leases. Lost and cancelled responses are reported each time until the worker stops."""
+        """Renew leases. Lost, cancelled and steered ones are reported each time until the worker stops."""
         ...
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
@@ -239,6 +239,17 @@ class Jobs(Protocol):
 
         If it has ended, it is not changed. If no worker has it, the caller must finish it, with worker None;
         otherwise its worker is notified.
+        """
+        ...
+
+    async def steer(
+        self, response_id: str, successor: ResponseRecord, input_items: Sequence[ItemRecord]
+    ) -> ResponseRecord | None:
+        """Have a response of the same owner end soon, and then the `successor` begin, also if it fails.
+
+        Returns the response in its current state, None if there is none. If it has ended, or has another
+        successor, nothing is changed. Otherwise its worker is notified. The successor is a queued job, which
+        no worker gets before. Raises RequestError if there is no room for it.
         """
         ...
 

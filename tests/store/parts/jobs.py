@@ -5,20 +5,24 @@ import asyncio
 from antiphon.store.job_queue import OWNERS
 from antiphon.store.records import (
     Lease,
+    Paging,
     ResponseKind,
     ResponseStatus,
     Verdict,
 )
-from antiphon.store.store import Store
+from antiphon.store.store import JOBS, Store, cancel_of
 from tests.store.samples import (
     NOW,
     OWNER,
     append,
     entry,
+    items,
     job,
     leased,
+    names,
     response,
     response_end,
+    woken,
 )
 
 
@@ -207,3 +211,72 @@ class JobsContract:
         before = await store.responses.get(OWNER, "resp_1")
         assert await store.jobs.request_cancel(OWNER, "resp_1", NOW) == before
         assert await store.responses.get(OWNER, "resp_1") == before
+
+    async def test_a_successor_begins_when_the_first_has_ended(self, store: Store) -> None:
+        await store.responses.create(job(created_at=NOW), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        following = job("resp_2", previous_id="resp_1", created_at=0.0)
+        steered = await store.jobs.steer("resp_1", following, items("a"))
+        assert steered is not None
+        assert steered.successor_id == "resp_2"
+        assert await store.responses.get(OWNER, "resp_1") == steered
+        assert await store.responses.get(OWNER, "resp_2") == following
+        assert names((await store.responses.input_items(OWNER, "resp_2", Paging())).data) == ["a"]
+        assert await store.jobs.any_background()
+        assert await store.jobs.claim("v", NOW + 9, 10, 9) == []
+        (taken,) = await store.jobs.claim("v", NOW + 10, 10, 9)  # the first has lost its worker
+        assert (taken.id, taken.successor_id) == ("resp_1", "resp_2")
+        with store.watch(JOBS) as watch:
+            assert await store.responses.finish(response_end(worker="w")) is Verdict.LOST
+            assert await store.jobs.claim("v", NOW + 11, 10, 9) == []
+            assert await store.responses.finish(response_end(worker="v")) is Verdict.ACCEPTED
+            assert await woken(watch)
+        (taken,) = await store.jobs.claim("v", NOW + 11, 10, 9)
+        assert taken.id == "resp_2"
+        # It runs now, whatever becomes of the first.
+        assert await store.responses.delete(OWNER, "resp_1")
+        assert await store.jobs.claim("u", NOW + 12, 10, 9) == []
+
+    async def test_a_successor_begins_when_the_first_was_deleted(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        await store.jobs.steer("resp_1", job("resp_2"), ())
+        assert await store.responses.delete(OWNER, "resp_1")
+        assert [record.id for record in await store.jobs.claim("v", NOW, 10, 9)] == ["resp_2"]
+
+    async def test_a_successor_may_end_or_be_deleted_before(self, store: Store) -> None:
+        for number, name in enumerate(("resp_1", "resp_2")):
+            await store.responses.create(job(name, created_at=number), ())
+            await store.jobs.steer(name, job(f"next_{name}"), ())
+        assert await store.responses.finish(response_end("next_resp_1", worker=None)) is Verdict.ACCEPTED
+        assert await store.responses.delete(OWNER, "next_resp_2")
+        assert len(await store.jobs.claim("w", NOW, 10, 9)) == 2
+        for name in ("resp_1", "resp_2"):
+            assert await store.responses.finish(response_end(name)) is Verdict.ACCEPTED
+        assert await store.jobs.claim("w", NOW, 10, 9) == []
+
+    async def test_what_is_not_steered(self, store: Store) -> None:
+        """It has ended, or is steered already, or is nobody's: nothing is stored."""
+        await store.responses.create(job(), ())
+        assert await store.jobs.steer("unknown", job("resp_2"), ()) is None
+        assert await store.jobs.steer("resp_1", job("resp_2", owner="eve"), ()) is None
+        await store.jobs.steer("resp_1", job("resp_3"), ())
+        again = await store.jobs.steer("resp_1", job("resp_2"), ())
+        assert again is not None
+        assert again.successor_id == "resp_3"
+        await store.jobs.claim("w", NOW, 10, 1)
+        assert await store.responses.finish(response_end()) is Verdict.ACCEPTED
+        ended = await store.jobs.steer("resp_1", job("resp_2"), ())
+        assert ended is not None
+        assert ended.status is ResponseStatus.COMPLETED
+        assert await store.responses.get(OWNER, "resp_2") is None
+
+    async def test_a_heartbeat_tells_what_was_steered(self, store: Store) -> None:
+        await store.responses.create(job(), ())
+        await store.jobs.claim("w", NOW, 10, 1)
+        with store.watch(cancel_of("resp_1")) as watch:
+            await store.jobs.steer("resp_1", job("resp_2"), ())
+            assert await woken(watch)
+        for _ in range(2):
+            beat = await store.jobs.heartbeat("w", ["resp_1"], NOW, 10)
+            assert (beat.lost, beat.cancelled, beat.steered) == (frozenset(), frozenset(), {"resp_1"})

@@ -30,6 +30,7 @@ _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.TOOL_LIMIT: "length",
+    FinishReason.STEERED: "length",  # no answer of this API is
     FinishReason.CONTENT_FILTER: "content_filter",
     FinishReason.ERROR: "error",
 }

@@ -73,12 +73,14 @@ class ResponseContext(Struct, frozen=True):
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
     The operator has `forced` some of it. `context` is the number of tokens of the model's context,
     0 if that is not known. `read_messages` finds the messages of a text of the model, if it has
-    messages.
+    messages. `continued` is the response that `history` is of: the one that the request names, or one that
+    follows it by itself.
     """
 
     id: str
     owner: str
     history: Sequence[bytes] = ()
+    continued: str | None = None
     referenced_items: Mapping[str, bytes] = {}
     unseal: Unseal = _sealed_elsewhere
     signer: Signer = NO_SIGNER
@@ -172,7 +174,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         id=context.id,
         turn=turn,
         items=to_stored(conversation.items),
-        settings=response_settings(request, context.defaults, context.forced),
+        settings=_settings(request, context),
         tools=tools,
         presenters=context.presenters,
         include=include,
@@ -188,8 +190,25 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
             *tools.notes,
             *parameter_notes(request),
             *item_notes(conversation.items, context.presenters),
+            *_notes_on_steers(request, context),
         ),
     )
+
+
+def _settings(request: CreateResponse, context: ResponseContext) -> ResponseSettings:
+    settings = response_settings(request, context.defaults, context.forced)
+    if context.continued is None:
+        return settings
+    return msgspec.structs.replace(settings, previous_response_id=context.continued)
+
+
+def _notes_on_steers(request: CreateResponse, context: ResponseContext) -> Sequence[Note]:
+    """The note on input that was waiting for this request."""
+    named, continued = request.previous_response_id, context.continued
+    if continued is None or continued == named:
+        return ()
+    about = f"'{named}' was steered. This response goes on with '{continued}', which has the input."
+    return (Note("previous_response_id", about),)
 
 
 def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:

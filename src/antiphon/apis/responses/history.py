@@ -160,12 +160,14 @@ def _opened(item: RequestObject, sealed: str, unseal: Unseal) -> str:
 def _function_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
     arguments = with_whole_characters_in(item.text("arguments"))
-    yield FunctionCall(item.text("call_id"), name, arguments)
+    unawaited = bool(item.flag_or_none("async"))
+    yield FunctionCall(item.text("call_id"), name, arguments, unawaited=unawaited)
 
 
 def _custom_call(item: RequestObject, _: Unseal) -> Iterator[Item]:
     name = flat_name(item.text_or_none("namespace"), item.named("name"))
-    yield FunctionCall(item.text("call_id"), name, to_arguments(item.text("input")))
+    arguments, unawaited = to_arguments(item.text("input")), bool(item.flag_or_none("async"))
+    yield FunctionCall(item.text("call_id"), name, arguments, unawaited=unawaited)
 
 
 def _output(item: RequestObject, _: Unseal) -> Iterator[Item]:

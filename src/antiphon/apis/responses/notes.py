@@ -25,6 +25,7 @@ _CONTEXT = (
 )
 _COMPARISON = "It is not known why a prompt was not in the cache. 'usage' has the number of cached tokens."
 _NO_RESULTS = "It has no results: the model does not see it."
+_OF_PROGRAM = "The model is shown programs as text: it sees this call as one of its own."
 _SEARCHES = ("file_search_call", "web_search_call")
 """Items that are shown to the model with their results only."""
 
@@ -49,8 +50,16 @@ def item_notes(items: Iterable[RequestObject], presenters: Presenters) -> Iterat
         type_ = item.value["type"]
         if type_ == "reasoning":
             yield from _reasoning(item)
+        elif _is_of_program(item):
+            yield Note(item.place("caller"), _OF_PROGRAM)
         elif type_ in _SEARCHES and not any(presenters.readers[type_].read(item, NO_TOOLS)):
             yield Note(item.where, _NO_RESULTS)
+
+
+def _is_of_program(item: RequestObject) -> bool:
+    """Whether the item belongs to a program that has made a call."""
+    caller = item.value.get("caller")
+    return isinstance(caller, dict) and caller.get("type") == "program"
 
 
 def _reasoning(item: RequestObject) -> Iterator[Note]:

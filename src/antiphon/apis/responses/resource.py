@@ -7,7 +7,7 @@ that must not be null are left out if they have no value.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from antiphon.apis.moderation import ResponseModeration
 from antiphon.apis.request_object import Object
@@ -84,6 +84,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     namespace: str | UnsetType = UNSET
+    unawaited: bool | UnsetType = field(default=UNSET, name="async")
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
@@ -95,6 +96,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str
     namespace: str | UnsetType = UNSET
+    unawaited: bool | UnsetType = field(default=UNSET, name="async")
 
 
 class ListedToolEntry(Struct, omit_defaults=True):
@@ -175,6 +177,7 @@ INCOMPLETE_REASONS = {
     FinishReason.LENGTH: IncompleteDetails("max_output_tokens"),
     FinishReason.CONTENT_FILTER: IncompleteDetails("content_filter"),
     FinishReason.TOOL_LIMIT: IncompleteDetails("max_tool_calls"),
+    FinishReason.STEERED: IncompleteDetails("steered"),
 }
 """Those of a response whose generation ended for this reason."""
 CANCELLED_DETAILS = IncompleteDetails("cancelled")
@@ -265,7 +268,8 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     """The response object. `unmet` lists the demands that the answer does not meet, if there are any.
 
     `notes` are on parts of the request without effect, if there are any. The messages are present if they
-    were requested. `generations` has the usage of each, if there were several.
+    were requested. `generations` has the usage of each, if there were several. `required_input` are the
+    items that have to come before the input of a response that follows one which has ended with calls.
     """
 
     id: str
@@ -282,6 +286,7 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     generations: tuple[events.GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
     moderation: ResponseModeration | UnsetType = UNSET
+    required_input: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class ListedResponse(Struct, tag_field="object", tag="response"):

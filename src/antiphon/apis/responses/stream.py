@@ -189,7 +189,12 @@ class ResponseProjection:
 
         It has the number of the last event, for it is not stored: events after it are those after that one.
         """
-        return encode(wire.InProgress(self._numbers.next - 1, Raw(encode(self._response()))))
+        return encode(wire.InProgress(self.last_number, Raw(encode(self._response()))))
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event, for events that are not stored; 0 before the first."""
+        return max(0, self._numbers.next - 1)
 
     # Events
 
@@ -358,7 +363,7 @@ class ResponseProjection:
         """An empty answer gets an empty message: clients expect one. Open calls get no results any more."""
         self._end = event
         self._count(event.usage)
-        answers = event.reason is not FinishReason.ERROR and not self._accepted.turn.warms
+        answers = event.reason not in _MAY_BE_EMPTY and not self._accepted.turn.warms
         if answers and len(self._output) == self._before:
             empty = OpenMessage(self._numbers, self._position("message"), None)
             self._start(empty, out)
@@ -489,6 +494,10 @@ class ResponseProjection:
 
     def _count(self, usage: Usage) -> None:
         self._usage = usage if self._usage is None else self._usage + usage
+
+
+_MAY_BE_EMPTY = frozenset({FinishReason.ERROR, FinishReason.STEERED})
+"""The ends of answers that get no empty message."""
 
 
 def _status(after: Event) -> str:

@@ -71,8 +71,8 @@ Codex 0.169.0 lists `web_search` in every request, and the other for models that
 """
 
 _READ = {
-    FUNCTION: ("type", "name", "description", "parameters", "strict", "defer_loading"),
-    CUSTOM: ("type", "name", "description", "format", "defer_loading"),
+    FUNCTION: ("type", "name", "description", "parameters", "strict", "defer_loading", "async"),
+    CUSTOM: ("type", "name", "description", "format", "defer_loading", "async"),
     NAMESPACE: ("type", "name", "description", "tools"),
     TOOL_SEARCH: ("type", "execution", "description", "parameters"),
 }
@@ -108,6 +108,11 @@ class Tool(Struct, frozen=True):
     function: Function
     definition: Mapping[str, Any] = {}
     group: Mapping[str, Any] = {}
+
+    @property
+    def unawaited(self) -> bool | UnsetType:
+        """Whether the conversation goes on before the client has run a call of it; unset if not."""
+        return True if self.definition.get("async") is True else UNSET
 
 
 class Toolbox:
@@ -457,6 +462,7 @@ def _tool(tool: RequestObject, namespace: RequestObject | None) -> Tool:
         function = Function(flat, about, schema, strict, tool.place("parameters"), more=more)
     else:
         raise tool.wrong("type", f"A namespace has no tools of type '{type_}'. Use 'function' or 'custom'.")
+    tool.flag_or_none("async")  # see `Tool.unawaited`
     placement = _placement(tool)
     if placement is not function.placement:
         function = replace(function, placement=placement)

@@ -30,7 +30,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.events import Event, Finished, TextEnded, Usage
 from antiphon.core.turn import Turn
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver, Output, Source
+from antiphon.run.drive import Driver, Output
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.store.records import LogEntry
@@ -91,7 +91,8 @@ class CompactedSource:
         self._seal = seal
         self._context = context
         self._recorded = recorded
-        self._source: Source | None = None
+        self._source: AnswerSource | None = None
+        self._steered = False
 
     async def run(self, output: Output) -> None:
         turn, summary = self._accepted.turn, self._recorded
@@ -103,11 +104,18 @@ class CompactedSource:
             turn = turn_after(turn, summary.text)
         if not self._accepted.compacts:
             self._source = AnswerSource([turn], self._model, self._context)
+            if self._steered:
+                self._source.steer()
             await self._source.run(output)
 
     async def _is_due(self) -> bool:
         limit = self._accepted.compact_from
         return limit is not None and (await self._model.count(self._accepted.turn)).tokens >= limit
+
+    def steer(self) -> None:
+        self._steered = True
+        if self._source is not None:
+            self._source.steer()
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         return () if self._source is None else self._source.abandon()

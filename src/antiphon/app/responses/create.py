@@ -29,6 +29,7 @@ from antiphon.app.moderation import checked, moderated
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
+from antiphon.app.responses.successors import check_predecessor
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationPolicy
@@ -181,6 +182,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
 
     Raises AntiphonError if it cannot be answered any more.
     """
+    await check_predecessor(app.storage.store, record)
     wire = msgspec.json.decode(record.request, type=CreateResponse)
     wire.tools = unsealed_tools(wire.tools, partial(app.sealer.unseal, record.owner))
     entries = await log_of(app.storage.store, record)

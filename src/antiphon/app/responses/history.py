@@ -23,6 +23,7 @@ from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
 from antiphon.app.ids import random_id
+from antiphon.app.responses.successors import with_steers
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.hosts import Listing
 from antiphon.run.model import Model, PromptSize
@@ -96,7 +97,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
 ) -> ResponseContext:
     """The context of a request: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
-    history = await _history(app, request, owner, earlier) if _has_earlier_items(request) else ()
+    history, continued = await _history(app, request, owner, earlier)
     asking = ToolRequester(
         owner,
         ALWAYS_SENT,
@@ -109,6 +110,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         id=response_id,
         owner=owner,
         history=history,
+        continued=continued,
         referenced_items=await referenced_items(app, owner, request.input, "input"),
         unseal=partial(app.sealer.unseal, owner),
         signer=app.signer(owner),
@@ -146,38 +148,39 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     return await model.count(await app.attached(model, turn))
 
 
-def _has_earlier_items(request: PromptParams) -> bool:
-    return request.previous_response_id is not None or request.conversation is not None
-
-
-async def _history(app: App, request: PromptParams, owner: str, earlier: Earlier) -> Sequence[bytes]:
-    """The payloads of the items before those of the request."""
+async def _history(
+    app: App, request: PromptParams, owner: str, earlier: Earlier
+) -> tuple[Sequence[bytes], str | None]:
+    """The payloads of the items before those of the request, and the response that they belong to."""
     store, limits = app.storage.store, app.limits
     previous, conversation = request.previous_response_id, request.conversation_id
+    if previous is None and conversation is None:
+        return (), None
     if previous is not None and previous in earlier:
         if (size := sum(map(len, earlier[previous]))) > limits.history_bytes:
             limits.refuse("history_bytes", "previous_response_id", f"This history has {size} bytes")
-        return earlier[previous]
+        return earlier[previous], previous
     if previous is not None:
         return await _of_response(store, owner, previous)
     assert conversation is not None
     try:
-        return _payloads(await store.conversations.history(owner, conversation))
+        return _payloads(await store.conversations.history(owner, conversation)), None
     except NotFoundError as error:
         message = f"Conversation with id '{conversation}' not found."
         raise NotFoundError(message, param="conversation", code="conversation_not_found") from error
 
 
-async def _of_response(store: Store, owner: str, response_id: str) -> Sequence[bytes]:
+async def _of_response(store: Store, owner: str, response_id: str) -> tuple[Sequence[bytes], str]:
     param, code = "previous_response_id", "previous_response_not_found"
     record = await store.responses.get(owner, response_id)
     if record is None:
         message = f"Previous response with id '{response_id}' not found."
         raise NotFoundError(message, param=param, code=code)
+    record = await with_steers(store, record)
     if not record.status.terminal:
         message = f"Previous response with id '{response_id}' is {record.status}. Wait until it has ended."
         raise RequestError(message, param=param, code="previous_response_not_ended")
-    return _payloads(await store.responses.history(owner, response_id))
+    return _payloads(await store.responses.history(owner, record.id)), record.id
 
 
 def _payloads(items: Sequence[ItemRecord]) -> Sequence[bytes]:

@@ -12,6 +12,7 @@ from antiphon.apis.responses.errors import response_error_code
 from antiphon.apis.responses.input import listing_of
 from antiphon.apis.responses.progress import output_so_far
 from antiphon.apis.responses.resource import CANCELLED_DETAILS, ResponseUsage, usage_of
+from antiphon.apis.responses.steering import WAITS
 from antiphon.apis.responses.stored import unpack
 from antiphon.app.event_log import logged_events
 from antiphon.app.log_writer import LogWriter
@@ -27,6 +28,17 @@ from antiphon.store.store import Store
 
 EndFromRecord = Callable[[Store, ResponseRecord, BaseException, str | None], Awaitable[ResponseEnd]]
 """Makes the end of a job that was cancelled, or failed, from its row and its log, for its worker."""
+
+
+class RequiredInputError(Exception):
+    """The response before this one, which follows by itself, has ended with calls that have no outputs."""
+
+    expected = True  # see `log_failure`
+
+    def __init__(self, required: list[dict[str, Any]]) -> None:
+        self.required = required
+        super().__init__()
+
 
 ITEM_DONE = b"response.output_item.done"
 """The type of the event with which an item ends."""
@@ -86,6 +98,13 @@ async def end_from_record(
             "usage": _usage(record, entries),
         }
         events: list[tuple[str, dict[str, Any]]] = [("response.incomplete", {"response": response})]
+    elif isinstance(reason, RequiredInputError):
+        response = so_far | {
+            "status": ResponseStatus.INCOMPLETE,
+            "incomplete_details": {"reason": WAITS},
+            "required_input": reason.required,
+        }
+        events = [("response.incomplete", {"response": response})]
     else:
         error = public_error(reason)
         fields = {"code": error.code, "message": error.message, "param": error.param}

@@ -22,7 +22,9 @@ class OpenFunctionCall(OpenItem):
     def item(self, status: str) -> FunctionCallItem:
         """The call."""
         tool = self._tool
-        return FunctionCallItem(self.position.id, status, self._call_id, tool.name, self.text, tool.namespace)
+        return FunctionCallItem(
+            self.position.id, status, self._call_id, tool.name, self.text, tool.namespace, tool.unawaited
+        )
 
     def end(self, item: Item) -> list[bytes]:
         """All arguments."""
@@ -44,7 +46,9 @@ class OpenCustomCall(OpenItem):
     def item(self, status: str) -> CustomCallItem:
         """The call."""
         tool = self._tool
-        return CustomCallItem(self.position.id, status, self._call_id, tool.name, self.text, tool.namespace)
+        return CustomCallItem(
+            self.position.id, status, self._call_id, tool.name, self.text, tool.namespace, tool.unawaited
+        )
 
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append the event for the new input in these arguments, if there is any."""
