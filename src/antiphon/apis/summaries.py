@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from antiphon.core.items import Item, Message, Role, TextPart
+from antiphon.core.call_results import is_answer
+from antiphon.core.items import FunctionOutput, Item, Message, Role, TextPart
 from antiphon.core.positions import PlaceMessage, begun_anew
 from antiphon.core.turn import PromptEnding, Sampling, ToolChoice, Turn
 
@@ -55,8 +56,22 @@ def summarized(items: Sequence[Item], summary: str) -> list[Item]:
 
 
 def replaced(items: Sequence[Item], summary: str) -> list[Item]:
-    """A conversation that a summary replaces, but for messages at its end, which still need an answer."""
-    return [_message(summary), *items[_place(items) :]]
+    """A conversation that a summary replaces, but for instructions, and messages that still need an answer.
+
+    What counted from a place on is left out anywhere: the new prompt says it at its head.
+    """
+    said = [item for item in items if not isinstance(item, PlaceMessage)]
+    place = next((index for index in range(len(said), 0, -1) if _is_answered(said[index - 1])), 0)
+    instructions = [item for item in said[:place] if isinstance(item, Message) and item.role in _INSTRUCTIONS]
+    return [*instructions, _message(summary), *said[place:]]
+
+
+_INSTRUCTIONS = frozenset({Role.SYSTEM, Role.DEVELOPER})
+
+
+def _is_answered(item: Item) -> bool:
+    """Whether it is an answer, or something that one has followed already."""
+    return is_answer(item) or isinstance(item, FunctionOutput | SummaryMessage)
 
 
 def _message(summary: str) -> SummaryMessage:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.core.call_results import is_answer
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, Reasoning, Role, TextPart
 
-REMOVED_RESULT = "[This result is old, and was left out. Call the function again if you need it.]"
+REMOVED_RESULT = "[Old result, left out. Call again if you need it.]"
 """What the model is shown in the place of a result."""
 NO_ARGUMENTS = "{}"
 

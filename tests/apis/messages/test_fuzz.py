@@ -124,7 +124,7 @@ def understood(given: Any) -> RequestError | None:
         wire = decode(json.dumps(given).encode(), CreateMessage)
         requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"), built_in().message_views)
         files = {file.param: FileText(("A.",), paged=True) for file in cited_files(wire.messages)}
-        accept(wire, MessageContext("", HOSTS, unseal, files, built_in().message_views))
+        accept(wire, MessageContext("", HOSTS, unseal, files=files, views=built_in().message_views))
     except RequestError as error:
         return error
     return None

@@ -73,6 +73,7 @@ class CountTokens(SamplingParams, kw_only=True):
     output_format: OutputFormat | None = None
     chat_template_kwargs: Object | None = None
     context_management: Object | None = None
+    compaction: Object | None = None
     media_fallback: MediaFallback | None = None
     mcp_servers: list[Any] | None = None
 
@@ -93,7 +94,6 @@ class CountTokens(SamplingParams, kw_only=True):
     inference_geo: Any = None
 
     # Refused: see `accept.REFUSED`
-    compaction: Any = None
     container: Any = None
     thread: Any = None
 

@@ -16,6 +16,7 @@ from antiphon.apis.responses.notes import item_notes, parameter_notes
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.previous import PARAMETER, previous_items
+from antiphon.apis.responses.reasoning_context import context_notes, keeping_variables, shown_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
@@ -23,7 +24,7 @@ from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
-from antiphon.apis.sealing import Signer
+from antiphon.apis.sealing import NO_SIGNER, Signer
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import Item, Message, Role, Status, TextPart
@@ -52,10 +53,6 @@ def _sealed_elsewhere(_: str) -> None:
     """For a server without keys: it has sealed nothing."""
 
 
-NO_SIGNER = Signer(str, lambda _text, _signature: False)
-"""For a server without keys: nothing is signed."""
-
-
 ReadMessages = Callable[[str], list[Mapping[str, Any]]]
 """A text of a model → its messages."""
 
@@ -72,7 +69,8 @@ class ResponseContext(Struct, frozen=True):
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
     The operator has `forced` some of it. `context` is the number of tokens of the model's context,
-    0 if that is not known. `read_messages` finds the messages of a text of the model, if it has
+    0 if that is not known. With the template variables of `kept_reasoning` it is shown the reasoning of
+    earlier turns, None if it never is. `read_messages` finds the messages of a text of the model, if it has
     messages.
     """
 
@@ -89,6 +87,7 @@ class ResponseContext(Struct, frozen=True):
     read_messages: ReadMessages | None = None
     forced: frozenset[str] = frozenset()
     context: int = 0
+    kept_reasoning: Mapping[str, Any] | None = None
 
 
 PARAMETERS = {
@@ -172,7 +171,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         id=context.id,
         turn=turn,
         items=to_stored(conversation.items),
-        settings=response_settings(request, context.defaults, context.forced),
+        settings=response_settings(request, context.defaults, context.forced, context.kept_reasoning),
         tools=tools,
         presenters=context.presenters,
         include=include,
@@ -187,6 +186,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         notes=(
             *tools.notes,
             *parameter_notes(request),
+            *context_notes(request.reasoning, context.kept_reasoning),
             *item_notes(conversation.items, context.presenters),
         ),
     )
@@ -239,10 +239,11 @@ def _turn(
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
     format_source, form = answer_format(request, *updates.last.format)
-    first, last = (_variables(request, settings.effort) for settings in (updates.first, updates.last))
+    kept = keeping_variables(request.reasoning, context.kept_reasoning)
+    first, last = (_variables(request, settings.effort, kept) for settings in (updates.first, updates.last))
     return Turn(
         model=request.model,
-        items=shown,
+        items=shown_items(request.reasoning, shown),
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
         format=form,
@@ -274,10 +275,10 @@ def _ending(items: Sequence[Item]) -> PromptEnding:
     return PromptEnding.ANSWER
 
 
-def _variables(request: PromptParams, effort: str | None) -> dict[str, Any]:
+def _variables(request: PromptParams, effort: str | None, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the template for this effort. The client's own win."""
     verbosity = request.text.verbosity if request.text else None
-    values = variables(effort, verbosity)
+    values = {**kept, **variables(effort, verbosity)}
     if request.documents is not None:
         values["documents"] = request.documents
     return values | (request.chat_template_kwargs or {})

@@ -201,11 +201,15 @@ A union of both would have no schema.
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """The reasoning settings of the request. `mode` is the one there is, if the request has named one."""
+    """The reasoning settings of the request.
+
+    `mode` is the one there is, and `context` the one in effect, if the request has named one.
+    """
 
     effort: str | None = None
     summary: str | None = None
     mode: str | UnsetType = UNSET
+    context: str | UnsetType = UNSET
 
 
 class TextSettings(Struct, frozen=True):

@@ -121,6 +121,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         read_messages=model.read_messages,
         forced=model.card.forced,
         context=model.card.context,
+        kept_reasoning=model.traits.kept_reasoning,
     )
 
 
