@@ -10,6 +10,7 @@ from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.accept import AcceptedMessage, MessageContext, accept, accept_prompt
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.citations import FileText
+from antiphon.apis.messages.diagnostics import compares_with, request_parts
 from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.mcp import rename
 from antiphon.apis.messages.resource import CompactionBlock, OriginalSize, TokenCount
@@ -20,6 +21,7 @@ from antiphon.apis.messages.tools import requested_tools
 from antiphon.apis.summaries import summary_turn
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.cache_traces import Diagnosis, earlier_trace
 from antiphon.app.ids import answer_id
 from antiphon.app.journal import CallJournal
 from antiphon.app.message_context import ManagedSource, Summarising, as_sent
@@ -58,6 +60,9 @@ async def create(
     envelope = Envelope(answer, request.model, int(time()))
     kind: type[MessageStream | MessageBuilder] = MessageStream if request.stream else MessageBuilder
     projection = kind(envelope, accepted.presentation, app.seal(owner))
+    earlier = await earlier_trace(app.traces, owner, compares_with(request))
+    parts = partial(request_parts, request)
+    projection.blocks.diagnose = Diagnosis(app.traces, owner, answer, parts, earlier)
     context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
     turn = await app.attached(model, accepted.turn, contents)
     source: Source = AnswerSource([turn], model, context)

@@ -86,6 +86,7 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
         tools,
         plan,
         tuple(history.citable),
+        request.diagnostics is not None,
         warms=turn.warms,
     )
     if shown.context.summarises is not None:

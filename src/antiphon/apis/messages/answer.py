@@ -1,6 +1,6 @@
 """The events of an answer → the body of the message. Streams and messages share the blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,10 +11,12 @@ from antiphon.apis.cut_objects import object_so_far
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.citations import CitationFinder
+from antiphon.apis.messages.diagnostics import diagnostics_of
 from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.resource import (
     Block,
+    CacheDiagnostics,
     CallBlock,
     CompactionBlock,
     ContextManagement,
@@ -32,6 +34,7 @@ from antiphon.apis.messages.resource import (
 )
 from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import BodyProjection
+from antiphon.core.cache_trace import CacheResult
 from antiphon.core.chunks import FinishReason
 from antiphon.core.edits import AppliedEdit
 from antiphon.core.events import (
@@ -69,6 +72,19 @@ class Blocks:
         """The summary that the answer begins with."""
         self._compacting: GenerationUsage | None = None  # what it has cost
         self._pauses = False
+        self.diagnose: Callable[[Sequence[Any]], CacheResult | None] | None = None
+        """Compares the prompt with that of an earlier answer."""
+        self._diagnosis: CacheResult | None = None
+
+    def prompts_known(self, prompts: Sequence[Any]) -> None:
+        """The prompt is compared with an earlier one."""
+        if self.diagnose is not None:
+            self._diagnosis = self.diagnose(prompts)
+
+    @property
+    def diagnostics(self) -> CacheDiagnostics | msgspec.UnsetType | None:
+        """Why the cache missed, for clients that want to know."""
+        return diagnostics_of(self._diagnosis) if self.presentation.diagnoses else UNSET
 
     def edited(self, applied: Sequence[AppliedEdit]) -> None:
         """The prompt was edited."""
@@ -180,6 +196,11 @@ class MessageBuilder(BodyProjection):
         self._content: list[Block] = []
         self._end: Finished | None = None
 
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
+        prompts = [*prompts]
+        super().set_prompts(prompts)
+        self.blocks.prompts_known(prompts)
+
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         """Process the next events. A message has one choice."""
         for event in events:
@@ -207,6 +228,7 @@ class MessageBuilder(BodyProjection):
             content=(*([] if compaction is None else [compaction]), *self._content),
             **self.blocks.stop(end),
             context_management=self.blocks.context_management,
+            diagnostics=self.blocks.diagnostics,
             usage=MessageUsage(**self.blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,
             generations=end.generations or UNSET,

@@ -9,7 +9,6 @@ from antiphon.apis.messages.schema import CountTokens
 from antiphon.core.hosts import Note
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "diagnostics": "It is not known why a prompt was not in the cache. 'usage' has the cached tokens.",
     "fallback_credit_token": "Nothing is charged for.",
     "fallbacks": "No other model answers in the place of one that declines.",
     "inference_geo": "Answers are computed where this server and its engines run.",

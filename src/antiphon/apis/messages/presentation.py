@@ -22,7 +22,7 @@ class Presentation(Struct, frozen=True):
     """`max_tokens` distinguishes an answer that the client's limit has cut from one that filled the context.
 
     `context` is what is left out of the conversation. `citable` are the parts of the request that may be
-    cited. If it `warms` the prompt, there is no answer.
+    cited. If it `diagnoses`, the answer says why the cache missed. If it `warms` the prompt, there is none.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL
@@ -30,4 +30,5 @@ class Presentation(Struct, frozen=True):
     tools: Tools = Tools()
     context: ContextPlan = NO_PLAN
     citable: tuple[Citable, ...] = ()
+    diagnoses: bool = False
     warms: bool = False

@@ -270,6 +270,23 @@ def applied_edits(edits: Iterable[AppliedEdit]) -> ContextManagement:
     )
 
 
+class CacheMissReason(Struct, frozen=True):
+    """Why the prompt does not begin with that of another message, and how many tokens of that are lost.
+
+    `part` is the part of the request that makes the difference.
+    """
+
+    type: str
+    cache_missed_input_tokens: int | UnsetType = UNSET
+    part: str | UnsetType = UNSET
+
+
+class CacheDiagnostics(Struct, frozen=True):
+    """What has kept the engine from using its cache."""
+
+    cache_miss_reason: CacheMissReason
+
+
 class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
     """An answer was filtered. The filter gives no reason."""
 
@@ -292,6 +309,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     stop_details: RefusalDetails | None = None
     container: None = None
     context_management: ContextManagement | UnsetType = UNSET
+    diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     usage: MessageUsage
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET

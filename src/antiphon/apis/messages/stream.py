@@ -7,7 +7,7 @@ more for each token, with a frame that is made once per block. Clients parse the
 arrives, and fail on anything but JSON, so other text is not sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,11 @@ class MessageStream(StreamProjection):
         self._frame: TextFrame | None = None  # of visible deltas
         self._end: Finished | None = None
 
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
+        prompts = [*prompts]
+        super().set_prompts(prompts)
+        self.blocks.prompts_known(prompts)
+
     def begin(self) -> list[bytes]:
         """The message without its content."""
         usage = MessageUsage(input_tokens=self._envelope.prompt_tokens)
@@ -87,6 +92,7 @@ class MessageStream(StreamProjection):
             id=self._envelope.id,
             model=self._envelope.model,
             context_management=self.blocks.context_management,
+            diagnostics=self.blocks.diagnostics,
             usage=usage,
             notes=self.blocks.presentation.tools.notes or UNSET,
         )

@@ -1,6 +1,7 @@
 """A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +11,7 @@ from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
+from antiphon.apis.responses.diagnostics import request_parts
 from antiphon.apis.responses.history import Unseal, check_outputs, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.notes import item_notes, parameter_notes
@@ -25,6 +27,7 @@ from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
 from antiphon.apis.sealing import NO_SIGNER, Signer
+from antiphon.core.cache_trace import RequestParts
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import Item, Message, Role, Status, TextPart
@@ -118,7 +121,8 @@ class AcceptedResponse(Struct, frozen=True):
     an answer. `compact_from`: the number of tokens of the prompt from which on there is a compaction before
     the answer, and `carried` are the items with the tools that it keeps. `include` lists further fields to
     return, `reasoning` is the form of reasoning, None to hide it. With `messages` the response has the texts
-    that the model read and wrote: their messages, if there is `read_messages`.
+    that the model read and wrote: their messages, if there is `read_messages`. `parts` are those of its
+    prompt.
     """
 
     id: str
@@ -137,6 +141,7 @@ class AcceptedResponse(Struct, frozen=True):
     compact_from: int | None = None
     notes: tuple[Note, ...] = ()
     carried: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    parts: Callable[[], RequestParts] = RequestParts
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
@@ -183,6 +188,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         answered=asked.answered,
         compact_from=None if request.warms else _compact_from(request),
         carried=tuple(carried_tools(given)),
+        parts=partial(request_parts, request, conversation.history, conversation.items),
         notes=(
             *tools.notes,
             *parameter_notes(request),

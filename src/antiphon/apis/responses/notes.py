@@ -19,7 +19,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Parameter → what happens instead."""
 _MODE = "There is one mode, in which the model answers as it does."
-_COMPARISON = "It is not known why a prompt was not in the cache. 'usage' has the number of cached tokens."
 _NO_RESULTS = "It has no results: the model does not see it."
 _SEARCHES = ("file_search_call", "web_search_call")
 """Items that are shown to the model with their results only."""
@@ -30,11 +29,9 @@ def parameter_notes(request: CreateResponse) -> Iterator[Note]:
     for name, instead in WITHOUT_EFFECT.items():
         if getattr(request, name):
             yield Note(name, f"'{name}' has no effect on this server. {instead}")
-    reasoning, caching = request.reasoning, request.prompt_cache_options
+    reasoning = request.reasoning
     if reasoning is not None and reasoning.mode not in (None, "standard"):
         yield Note("reasoning.mode", f"'reasoning.mode' has no effect on this server. {_MODE}")
-    if caching is not None and caching.comparison_response_id:
-        yield Note("prompt_cache_options.comparison_response_id", _COMPARISON)
 
 
 def item_notes(items: Iterable[RequestObject], presenters: Presenters) -> Iterator[Note]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from antiphon.apis.citations import Citations
 from antiphon.apis.ending import notes_at_end
@@ -24,6 +24,7 @@ from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
 from antiphon.apis.responses.client_tools import CLIENT_TOOLS, OpenClientCall
+from antiphon.apis.responses.diagnostics import compares_with, diagnostics_of
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
@@ -40,6 +41,7 @@ from antiphon.apis.responses.presenters.presenter import PresentedCall, Presente
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
     INCOMPLETE_REASONS,
+    CacheDiagnostics,
     IncompleteDetails,
     ListedToolEntry,
     ListToolsItem,
@@ -52,6 +54,7 @@ from antiphon.apis.responses.resource import (
 from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM, Tool
 from antiphon.core.accumulator import DELTAS
+from antiphon.core.cache_trace import CacheResult
 from antiphon.core.chunks import FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
@@ -104,6 +107,9 @@ class ResponseProjection:
         self._clock = clock
         self._seal = seal if SEALED_REASONING in accepted.include else None
         self._queued = queued
+        self.diagnose: Callable[[Sequence[Any]], CacheResult | None] | None = None
+        """Compares the prompt with that of another response."""
+        self._diagnosis: CacheResult | None = None
         self._numbers = SequenceNumbers()
         self._compaction: Mapping[str, str] | None = None
         self._prompt_tokens = 0
@@ -149,6 +155,8 @@ class ResponseProjection:
         """These are the prompts that the answer begins with, each with its `text` and `ids`."""
         self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
         self._prompts = prompts
+        if self.diagnose is not None:
+            self._diagnosis = self.diagnose(prompts)
 
     def compacted(self, fields: Mapping[str, str], prompt_tokens: int, usage: Usage) -> None:
         """The conversation was compacted before the answer: the fields of the item, and its usage."""
@@ -456,10 +464,18 @@ class ResponseProjection:
             incomplete_details=self._incomplete_details(),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
+            prompt_cache_diagnostics=self._diagnostics(),
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,
             notes=(*self._accepted.notes, *notes_at_end(self._end, "max_output_tokens")) or UNSET,
+        )
+
+    def _diagnostics(self) -> CacheDiagnostics | UnsetType:
+        """Whether the cache missed, for clients that have named a response to compare with."""
+        result = self._diagnosis
+        return (
+            UNSET if result is None or not compares_with(self._accepted.settings) else diagnostics_of(result)
         )
 
     def _incomplete_details(self) -> IncompleteDetails | None:
