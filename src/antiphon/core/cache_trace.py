@@ -114,24 +114,23 @@ def _packed(ids: Sequence[int]) -> bytes:
 
 def common_tokens(one: PromptTrace, other: PromptTrace) -> int:
     """How many tokens two prompts begin with alike."""
-    for number, (mine, theirs) in enumerate(zip(one.hashes, other.hashes, strict=False)):
-        if mine != theirs:
-            return number * BLOCK + _common_ids(one, other, number)
-    return min(one.tokens, other.tokens)
-
-
-def _common_ids(one: PromptTrace, other: PromptTrace, number: int) -> int:
-    """How many tokens of this block are the same."""
-    first, second = (_ids(trace, number) for trace in (one, other))
     same = 0
-    for mine, theirs in zip(first, second, strict=False):
+    for mine, theirs in zip(one.hashes, other.hashes, strict=False):
         if mine != theirs:
             break
         same += 1
-    return same
+    tokens = min(same * BLOCK, one.tokens, other.tokens)
+    # One of them may need more bytes for its ids: then no block is the same, whatever is in it.
+    for number in range(same, min(len(one.blocks), len(other.blocks))):
+        for my_id, their_id in zip(_ids(one, number), _ids(other, number), strict=False):
+            if my_id != their_id:
+                return tokens
+            tokens += 1
+    return tokens
 
 
 def _ids(trace: PromptTrace, number: int) -> Sequence[int]:
+    """The ids of a block."""
     block = trace.blocks[number]
     count = min(BLOCK, trace.tokens - number * BLOCK)
     return array("i" if len(block) == 4 * count else "q", block)
@@ -146,7 +145,7 @@ def compared(earlier: PromptTrace, now: PromptTrace) -> CacheResult:
     if part in _ELSEWHERE:
         reusable = 0  # another model has another cache, and so has another salt
     elif reusable < earlier.tokens:
-        if not part and earlier.tokens - reusable <= OPENING:
+        if (not part or part in _AT_END) and earlier.tokens - reusable <= OPENING:
             return CacheHit()
         part = part or now.parts.leaves_out or TEMPLATE
     elif now.media[: len(earlier.media)] != earlier.media:
@@ -179,5 +178,17 @@ def _changed_items(earlier: RequestParts, now: RequestParts) -> Iterator[str]:
         yield now.item(next(differing, len(now.items)))
 
 
+_AT_END = frozenset(
+    {
+        "compaction",  # which the earlier answer has made itself
+        "output_config",
+        "reasoning.effort",
+        "text.format",
+        "text.verbosity",
+        "thinking",
+        "tool_choice",
+    }
+)
+"""Parts that may change only how an answer begins."""
 _AFTER = frozenset({"tool_choice", "thinking", "chat_template_kwargs", "context_management", "truncation"})
 """Settings that seldom change what comes before the conversation: it is the reason first, if it differs."""

@@ -29,6 +29,7 @@ _REASONS = {
     "reasoning.effort": "reasoning_effort_changed",
     "text.verbosity": "verbosity_changed",
     "compaction": "context_compacted",
+    "context_management": "context_compacted",
     "truncation": "context_compacted",
 }
 """Part → the reason; others are `input_changed`."""
@@ -81,8 +82,15 @@ def request_parts(
         "input",
         len(history),
         sum(item.value["type"] == "compaction" for item in given),
-        "truncation" if request.truncation == "auto" else "",
+        _leaves_out(request),
     )
+
+
+def _leaves_out(request: CreateResponse) -> str:
+    """The parameter by which some of the conversation may have been left out."""
+    if request.context_management:
+        return "context_management"
+    return "truncation" if request.truncation == "auto" else ""
 
 
 def _shown(value: Any) -> Any:
