@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from anthropic.types import Message
+from openai.types.responses import Response
 from structlog.testing import capture_logs
 
 from antiphon.core.limits import Limits
@@ -103,6 +105,10 @@ async def test_a_message_says_what_the_cache_missed(messages: MessagesApi, case:
         assert body["diagnostics"] is None
     else:
         lost = earlier if case == "salt" else earlier - alike
+        parsed = Message.model_validate(body).diagnostics
+        assert parsed is not None
+        assert parsed.cache_miss_reason is not None
+        assert parsed.cache_miss_reason.type == type_
         reason = {"type": type_, "cache_missed_input_tokens": lost, "part": part}
         assert body["diagnostics"] == {"cache_miss_reason": reason}
         assert lost > 0
@@ -193,6 +199,9 @@ async def test_a_response_says_what_the_cache_missed(api: Api, server: Running, 
         }
         assert earlier > alike
     found = body["prompt_cache_diagnostics"]
+    parsed = Response.model_validate(body).prompt_cache_diagnostics
+    assert parsed is not None
+    assert parsed.type == found["type"]
     streamed = await api.streamed(given, **fields, **compared(first["id"]))
     assert streamed["prompt_cache_diagnostics"] == found
     assert (await api.get(f"/responses/{body['id']}"))["prompt_cache_diagnostics"] == found
@@ -250,9 +259,14 @@ async def test_other_responses_are_not_found_or_not_compared(api: Api, server: R
     body = await api.create("Hi", **compared("resp_nobody"))
     assert body["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
     first = await api.create("Hi")
-    server.app.traces._forget((first_owner(server, first["id"]), first["id"]))
+    server.app.traces.forget(
+        first_owner(server, first["id"]), first["id"]
+    )  # as a server that was started again
     body = await api.create("Hi", **compared(first["id"]))
     assert body["prompt_cache_diagnostics"] == {"type": "unavailable"}
+    await api.http.delete(f"/responses/{body['id']}")
+    after = await api.create("Hi", **compared(body["id"]))
+    assert after["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
 
 
 def first_owner(server: Running, answer: str) -> str:

@@ -5,6 +5,7 @@ counted, once.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from threading import Lock
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,12 +29,13 @@ PART_BYTES = 64
 
 
 class CacheTraces:
-    """The traces of the last answers, by owner and id."""
+    """The traces of the last answers, by owner and id. Threads may share it."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._traces: dict[tuple[str, str], PromptTrace] = {}
         self._blocks: dict[bytes, list[Any]] = {}  # hash → the block, and how many traces have it
+        self._lock = Lock()
         self.size = 0
         """The bytes of all of them, about."""
 
@@ -46,6 +48,15 @@ class CacheTraces:
 
     def put(self, owner: str, answer: str, trace: PromptTrace) -> None:
         """Keep the trace of an answer."""
+        with self._lock:
+            self._put(owner, answer, trace)
+
+    def forget(self, owner: str, answer: str) -> None:
+        """Keep the trace of an answer no longer: it was deleted."""
+        with self._lock:
+            self._forget((owner, answer))
+
+    def _put(self, owner: str, answer: str, trace: PromptTrace) -> None:
         self._forget((owner, answer))
         blocks = []
         for key, block in zip(trace.hashes, trace.blocks, strict=True):

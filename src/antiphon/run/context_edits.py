@@ -12,6 +12,7 @@ conversation before it alone, the cut does.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -87,6 +88,9 @@ class _Cut:
         self._uses = tool_uses(turn.items)
         self._sizes: Sequence[int] = ()  # of the texts of items, in tokens
         self._removed_size = 0  # of the text in the place of a result
+        self._most_freed = [0]  # by the first uses, at most, for each number of them
+        self._least_freed = [0]
+        self._there = 0  # uses so far
         self._cut = 0
         self._counts = 0
         self._is_above = False  # the prompt with this cut was over the limit, and has not become shorter
@@ -99,21 +103,25 @@ class _Cut:
         if self._edit.tokens is not None or self._edit.at_least:
             texts = [*map(_text, self._items), REMOVED_RESULT]
             *self._sizes, self._removed_size = await self._model.tokens_in(texts)
+            gains = [*map(self._gain, self._uses)]
+            self._most_freed = [*accumulate(map(_most, gains), initial=0)]
+            self._least_freed = [*accumulate(map(_least, gains), initial=0)]
         before = 0
         for end in requests_in(self._items):
             self._grow(before, end)
             before = end
-            cut = sum(use.result < end for use in self._uses) - self._edit.keep
+            while self._there < len(self._uses) and self._uses[self._there].result < end:
+                self._there += 1
+            cut = self._there - self._edit.keep
             if cut > self._cut and await self._is_due(end) and await self._frees_enough(end, cut):
-                self._shrink(self._uses[self._cut : cut])
-                self._cut = cut
+                self._shrink(cut)
         return self._cut
 
     async def _is_due(self, end: int) -> bool:
         """Whether the conversation of this length is over the limit, with the cut so far."""
         edit = self._edit
         if edit.uses is not None:
-            return sum(use.result < end for use in self._uses) - self._cut > edit.uses
+            return self._there - self._cut > edit.uses
         limit = edit.tokens or 0
         if self._is_above or self._least > limit:
             return True
@@ -121,24 +129,20 @@ class _Cut:
             return False
         if self._counts >= MAX_COUNTS:
             return True
-        size = await self._count(end, self._cut)
-        self._most = size
-        self._least = size - sum(
-            size
-            for size, item in zip(self._sizes[:end], self._items, strict=False)
-            if isinstance(item, Reasoning)
-        )
-        self._is_above = size > limit
+        self._most = tokens = await self._count(end, self._cut)
+        so_far = zip(self._sizes[:end], self._items, strict=False)
+        self._least = tokens - sum(size for size, item in so_far if isinstance(item, Reasoning))
+        self._is_above = tokens > limit
         return self._is_above
 
     async def _frees_enough(self, end: int, cut: int) -> bool:
         """Whether this cut removes enough tokens."""
         if not self._edit.at_least:
             return True
-        gains = [*map(self._gain, self._uses[self._cut : cut])]
-        if sum(map(_most, gains)) < self._edit.at_least:
+        most, least = self._freed(cut)
+        if most < self._edit.at_least:
             return False
-        if sum(map(_least, gains)) >= self._edit.at_least or self._counts >= MAX_COUNTS:
+        if least >= self._edit.at_least or self._counts >= MAX_COUNTS:
             return True
         freed = await self._count(end, self._cut) - await self._count(end, cut)
         return freed >= self._edit.at_least
@@ -159,14 +163,22 @@ class _Cut:
             if self._most is not None:
                 self._most += _most(size)
 
-    def _shrink(self, uses: Sequence[ToolUse]) -> None:
-        """Results are removed."""
+    def _shrink(self, cut: int) -> None:
+        """More results are removed."""
         self._is_above = False
         if self._sizes:
-            gains = [*map(self._gain, uses)]
-            self._least = max(0, self._least - sum(map(_most, gains)))
+            most, least = self._freed(cut)
+            self._least = max(0, self._least - most)
             if self._most is not None:
-                self._most -= sum(map(_least, gains))
+                self._most -= least
+        self._cut = cut
+
+    def _freed(self, cut: int) -> tuple[int, int]:
+        """How many tokens this cut removes in addition, at most and at least."""
+        return (
+            self._most_freed[cut] - self._most_freed[self._cut],
+            self._least_freed[cut] - self._least_freed[self._cut],
+        )
 
     def _gain(self, use: ToolUse) -> int:
         """About so many tokens fewer a prompt has without this use."""

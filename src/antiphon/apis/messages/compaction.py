@@ -17,6 +17,10 @@ from antiphon.core.errors import RequestError
 
 COMPACTION = "compaction"
 TOOL_CHANGES = "tool_changes"
+ADDITION = "tool_addition"
+REMOVAL = "tool_removal"
+CHANGES = (ADDITION, REMOVAL)
+"""The blocks that change tools."""
 _OWN = "a1."
 """The beginning of signatures of servers of this kind: a version."""
 
@@ -43,6 +47,9 @@ def read_compaction(
 ) -> Compaction | None:
     """The summary of a block, None if it has none. Raises RequestError, with Anthropic's codes."""
     content, changes = block.text_or_none("content"), block.objects(TOOL_CHANGES)
+    for change in changes:
+        if change.text("type") not in CHANGES:
+            raise change.wrong("type", f"Use one of: {', '.join(CHANGES)}.")
     if content == "":
         raise block.wrong("content", "It may not be empty. Send the block back as it came.")
     sealed = block.text_or_none("encrypted_content")

@@ -22,11 +22,11 @@ from antiphon.apis.messages.citations import (
     numbered_text,
     text_document,
 )
-from antiphon.apis.messages.compaction import COMPACTION, read_compaction
+from antiphon.apis.messages.compaction import ADDITION, COMPACTION, REMOVAL, read_compaction
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import read_search
-from antiphon.apis.messages.tool_changes import ADDITION, REFERENCE, REMOVAL, ToolChanges
+from antiphon.apis.messages.tool_changes import REFERENCE, ToolChanges
 from antiphon.apis.messages.tools import SEARCHES, Tools
 from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.apis.sealing import NO_SIGNER, Signer, is_sealed

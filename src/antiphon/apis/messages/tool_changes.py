@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.apis.messages.compaction import COMPACTION, TOOL_CHANGES
+from antiphon.apis.messages.compaction import ADDITION, COMPACTION, REMOVAL, TOOL_CHANGES
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.tools import Tools
 from antiphon.apis.request_object import RequestObject, object_at
@@ -18,8 +18,6 @@ from antiphon.core.errors import RequestError
 from antiphon.core.positions import FunctionsByPlace, describe, found_text, removed_text
 from antiphon.core.turn import Function
 
-ADDITION = "tool_addition"
-REMOVAL = "tool_removal"
 REFERENCE = "tool_reference"
 DEFINITION = "tool_definition"
 

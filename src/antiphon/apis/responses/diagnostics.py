@@ -39,8 +39,10 @@ _NOT_SHOWN = frozenset({"id", "status", "annotations", "logprobs", "phase"})
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 
-def diagnostics_of(result: CacheResult) -> CacheDiagnostics:
-    """The report of a result."""
+def diagnostics_of(result: CacheResult | None, settings: ResponseSettings) -> CacheDiagnostics | UnsetType:
+    """The report of a result, for requests that have named a response to compare with."""
+    if result is None or not compares_with(settings):
+        return UNSET
     match result:
         case CacheHit():
             return CacheDiagnostics("cache_hit")

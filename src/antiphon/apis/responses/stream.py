@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from antiphon.apis.citations import Citations
 from antiphon.apis.ending import notes_at_end
@@ -24,7 +24,7 @@ from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
 from antiphon.apis.responses.client_tools import CLIENT_TOOLS, OpenClientCall
-from antiphon.apis.responses.diagnostics import compares_with, diagnostics_of
+from antiphon.apis.responses.diagnostics import diagnostics_of
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
@@ -41,7 +41,6 @@ from antiphon.apis.responses.presenters.presenter import PresentedCall, Presente
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
     INCOMPLETE_REASONS,
-    CacheDiagnostics,
     IncompleteDetails,
     ListedToolEntry,
     ListToolsItem,
@@ -464,18 +463,11 @@ class ResponseProjection:
             incomplete_details=self._incomplete_details(),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
-            prompt_cache_diagnostics=self._diagnostics(),
+            prompt_cache_diagnostics=diagnostics_of(self._diagnosis, self._accepted.settings),
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,
             notes=(*self._accepted.notes, *notes_at_end(self._end, "max_output_tokens")) or UNSET,
-        )
-
-    def _diagnostics(self) -> CacheDiagnostics | UnsetType:
-        """Whether the cache missed, for clients that have named a response to compare with."""
-        result = self._diagnosis
-        return (
-            UNSET if result is None or not compares_with(self._accepted.settings) else diagnostics_of(result)
         )
 
     def _incomplete_details(self) -> IncompleteDetails | None:
