@@ -414,6 +414,8 @@ async def test_a_block_that_was_changed_is_refused(api: MessagesApi) -> None:
         "compaction_block_ambiguous": [said("assistant", block, block), said("user", "More?")],
         "compaction_block_misplaced": [first, said("assistant", "Hi"), said("user", block)],
     }
+    error = await api.refused([first, said("system", block)], tools=TOOLS)
+    assert error["details"]["error_code"] == "compaction_block_misplaced"
     for code, messages in cases.items():
         error = await api.refused(messages, tools=TOOLS)
         assert error["details"]["error_code"] == code
@@ -446,7 +448,7 @@ async def test_a_block_may_come_without_some_of_its_fields(api: MessagesApi) -> 
 @pytest.mark.parametrize(
     ("messages", "code"),
     [
-        ([said("user", "Hi")], "compaction_nothing_to_summarize"),
+        ([said("system", "Be kind.")], "compaction_nothing_to_summarize"),
         (talk(2)[:-1], "compaction_incomplete_turn"),
     ],
 )

@@ -162,8 +162,8 @@ def _changed(earlier: RequestParts, now: RequestParts) -> str:
     """The first part that differs, other than by items at the end; empty if none does."""
     names = dict.fromkeys((*now.settings, *earlier.settings))
     changed = [name for name in names if now.settings.get(name) != earlier.settings.get(name)]
-    before = [name for name in changed if name not in _AFTER]
-    after = [name for name in changed if name in _AFTER]
+    before = [name for name in changed if name in _HEAD]
+    after = [name for name in changed if name not in _HEAD]
     return next(iter((*before, *_changed_items(earlier, now), *after)), "")
 
 
@@ -190,5 +190,7 @@ _AT_END = frozenset(
     }
 )
 """Parts that may change only how an answer begins."""
-_AFTER = frozenset({"tool_choice", "thinking", "chat_template_kwargs", "context_management", "truncation"})
-"""Settings that seldom change what comes before the conversation: it is the reason first, if it differs."""
+_HEAD = frozenset({"model", "cache_salt", "tools", "system", "instructions"})
+"""Parts that come before the conversation. Of others, most templates write nothing there: if an item differs,
+too, that is the reason.
+"""

@@ -22,7 +22,7 @@ from antiphon.apis.sampling import check, shared_sampling, stops
 from antiphon.apis.sealing import NO_SIGNER, Signer
 from antiphon.core.call_results import is_answer
 from antiphon.core.constraint import JsonSchema
-from antiphon.core.edits import ClearReasoning, has_answers
+from antiphon.core.edits import ClearReasoning
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import FunctionCall, Item, Message, Role
@@ -115,8 +115,8 @@ def _note_on_thinking(plan: ContextPlan, context: MessageContext) -> Iterator[No
 
 def _check_summarised(items: Sequence[Item]) -> None:
     """Refuse a conversation that has nothing to be summarised, or is in the middle of something."""
-    if not has_answers(items):
-        message = "There is nothing to summarise: the model has not said anything yet."
+    if all(isinstance(item, Message) and item.role is Role.SYSTEM for item in items):
+        message = "There is nothing to summarise: neither the user nor the model has said anything."
         raise RequestError(message, param="messages", code="compaction_nothing_to_summarize")
     if any(isinstance(item, FunctionCall) for item in takewhile(is_answer, reversed(items))):
         message = "Its last calls have no results yet. Send these first, or leave out the calls."

@@ -151,7 +151,9 @@ class History:
             if read is None:
                 known = ", ".join(_READERS[role])
                 message = f"There are no such blocks in messages of the role '{role}'. Use one of: {known}."
-                raise block.wrong("type", message)
+                error = block.wrong("type", message)
+                error.code = "compaction_block_misplaced" if type_ == COMPACTION else None
+                raise error
             for piece in read(self, block):
                 if isinstance(piece, TextPart | Attachment):
                     self._add_part(role, piece, begin=not said)
