@@ -98,7 +98,8 @@ def _leaves_out(request: CreateResponse) -> str:
 def _shown(value: Any) -> Any:
     """What the model may be shown of an item, in one form for what was stored and what a client sends."""
     if isinstance(value, Mapping):
-        if value.get("type") in _TEXTS:
+        type_ = value.get("type")
+        if isinstance(type_, str) and type_ in _TEXTS:
             return value.get("text")
         return {
             name: _shown(member)
