@@ -461,17 +461,29 @@ async def test_what_cannot_be_summarised(api: MessagesApi, messages: Any, code: 
     ("fields", "named"),
     [
         ({"compaction": {"type": "forget"}}, "compaction.type"),
-        ({"compaction": {}}, None),
+        ({"compaction": {}}, "compaction.type"),
+        ({"compaction": "summarize"}, "compaction"),
         ({"compaction": {"type": "summarize", "instructions": 3}}, "compaction.instructions"),
         (SUMMARIZE | edits({"type": CLEAR}), "context_management"),
         (SUMMARIZE | {"max_tokens": 0}, "compaction"),
     ],
 )
-async def test_a_summary_that_is_wanted_wrongly(api: MessagesApi, fields: Any, named: str | None) -> None:
-    if named is None:
-        await api.full(talk(1), tools=TOOLS, **fields)  # as good as absent
-    else:
-        assert named in (await api.refused(talk(1), tools=TOOLS, **fields))["message"]
+async def test_a_summary_that_is_wanted_wrongly(api: MessagesApi, fields: Any, named: str) -> None:
+    assert named in (await api.refused(talk(1), tools=TOOLS, **fields))["message"]
+
+
+async def test_what_follows_a_summary_is_a_message_of_its_own(api: MessagesApi) -> None:
+    block = {"type": "compaction", "content": SUMMARY}
+    shown = []
+    for messages in (
+        [said("user", block, {"type": "text", "text": "More?"})],
+        [said("user", block), said("user", "More?")],
+        [said("assistant", block), said("user", "More?")],
+    ):
+        await api.full(messages)
+        shown.append(api.prompt)
+    assert {*shown} == {shown[0]}
+    assert f"{SUMMARY}<|im_end|>\n<|im_start|>user\nMore?" in shown[0]
 
 
 async def test_a_summary_without_words_changes_nothing(api: MessagesApi) -> None:

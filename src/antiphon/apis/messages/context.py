@@ -55,7 +55,7 @@ NO_PLAN = ContextPlan()
 
 def context_plan(request: CountTokens, names: Mapping[str, frozenset[str]], context: int = 0) -> ContextPlan:
     """What a request wants left out. `names` are the model's of the client's tools. Raises RequestError."""
-    if request.compaction:
+    if request.compaction is not None:
         return ContextPlan(summarises=_summary_request(request))
     if request.context_management is None:
         return NO_PLAN

@@ -30,7 +30,7 @@ from antiphon.apis.messages.tool_changes import REFERENCE, ToolChanges
 from antiphon.apis.messages.tools import SEARCHES, Tools
 from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.apis.sealing import NO_SIGNER, Signer, is_sealed
-from antiphon.apis.summaries import replaced
+from antiphon.apis.summaries import SummaryMessage, replaced
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -167,10 +167,11 @@ class History:
     def _add_part(self, role: Role, part: Part, *, begin: bool) -> None:
         """Add a part, to the last message if that is of the same role.
 
-        Messages of the system are not joined.
+        Messages of the system are not joined, and nothing is joined with a summary.
         """
         last = self.items[-1] if self.items else None
-        if isinstance(last, Message) and last.role is role and not (begin and role is Role.SYSTEM):
+        joins = isinstance(last, Message) and last.role is role and not isinstance(last, SummaryMessage)
+        if isinstance(last, Message) and joins and not (begin and role is Role.SYSTEM):
             self.items[-1] = Message(role, (*last.parts, part))
         else:
             self.items.append(Message(role, (part,)))
