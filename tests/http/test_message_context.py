@@ -399,6 +399,18 @@ async def test_tools_and_settings_are_carried_over_a_summary(api: MessagesApi) -
     assert "any more: g" in alone
 
 
+async def test_the_effort_before_a_summary_counts_from_the_beginning(tmp_path: Path) -> None:
+    (path := tmp_path / "template.jinja").write_text("Effort: {{ reasoning_effort }}." + KEEPS)
+    low = {"role": "system", "output_config": {"effort": "low"}}
+    block = {"type": "compaction", "content": SUMMARY}
+    fields = {"output_config": {"effort": "high"}}
+    async with asking(SCRIPT, chat_template=path) as api:
+        await api.full([said("user", "Hi"), low, said("assistant", "Yes?"), said("user", "More?")], **fields)
+        assert api.prompt.startswith("Effort: high.")
+        await api.full([said("user", "Hi"), low, said("assistant", block), said("user", "More?")], **fields)
+        assert api.prompt.startswith("Effort: low.")
+
+
 def tampered(block: Any, **fields: Any) -> list[Any]:
     return [said("assistant", {**block, **fields}), said("user", "More?")]
 
