@@ -17,7 +17,7 @@ import http.client
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -194,7 +194,8 @@ class ResponsesClient:
         first, event = self._send(body, _is_responses_text)
         response = event["response"]
         id_ = response["id"]
-        self._previous = {"previous_response_id": id_}
+        options = {"comparison_response_id": id_}
+        self._previous = {"previous_response_id": id_, "prompt_cache_options": options}
         return first, response["usage"]["input_tokens"]
 
 
@@ -215,24 +216,26 @@ def _is_responses_text(event: Json) -> bool:
 
 
 class _Poster:
-    """Posts requests on one connection, and reads the events of the answers."""
+    """Posts requests, and reads the events of the answers.
+
+    Each has a connection of its own: vLLM's server closes those on which nothing comes for five seconds.
+    """
 
     def __init__(self, port: int, path: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        self._port = port
         self._path = path
 
     def __call__(self, body: Json, is_text: Test) -> tuple[float, Json]:
         """The seconds to the first text, and the last event. Raises RuntimeError."""
         sent = msgspec.json.encode(body)
         begun = perf_counter()
-        self._connection.request("POST", self._path, sent, {"content-type": "application/json"})
-        response = self._connection.getresponse()
-        if response.status != 200:
-            raise RuntimeError(f"{response.status}: {response.read()[:500]!r}")
-        lines = (line[6:] for line in response if line.startswith(b"data: {"))
-        first, last = _read(map(msgspec.json.decode, lines), begun, is_text)
-        response.read()
-        return first, last
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=SECONDS)) as connection:
+            connection.request("POST", self._path, sent, {"content-type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RuntimeError(f"{response.status}: {response.read()[:500]!r}")
+            lines = (line[6:] for line in response if line.startswith(b"data: {"))
+            return _read(map(msgspec.json.decode, lines), begun, is_text)
 
 
 class _Socket:

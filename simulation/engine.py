@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from antiphon.apis.responses.compact import SUMMARY_REQUEST
+from antiphon.apis.summaries import SUMMARY_REQUEST
 from antiphon.core.chunks import Chunk, Token
 from antiphon.core.errors import EngineDiedError, EngineNotReadyError
 from antiphon.engines.engine import Engine, GenerationRequest, Receiver, Work

@@ -196,9 +196,9 @@ FAULTS = {
         wanted=("background", "kill"),
     ),
     "the model is not shown a summary": Fault(
-        "apis/responses/history.py",
-        "*(item for item in items[:place] if _is_kept_verbatim(item)), summarizing, *items[place:]",
-        "*(item for item in items[:place] if _is_kept_verbatim(item)), *items[place:]",
+        "apis/summaries.py",
+        "*filter(_is_kept_verbatim, items[:place]), _message(summary), *items[place:]",
+        "*filter(_is_kept_verbatim, items[:place]), *items[place:]",
         "forgot",
     ),
     "what is sealed is anyone's": Fault(

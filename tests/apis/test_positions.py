@@ -40,6 +40,7 @@ STEPS = st.lists(
         st.tuples(st.just("find"), names),
         st.tuples(st.just("effort"), st.sampled_from(["low", "high", "max"])),
         st.tuples(st.just("format"), st.sampled_from(SCHEMAS)),
+        st.tuples(st.just("compact"), st.text("xyz", min_size=1, max_size=5)),
     ),
     min_size=1,
     max_size=8,
@@ -114,6 +115,9 @@ def message(steps: list[Step]) -> Turn:
                 call = {"type": "server_tool_use", "id": id_, "name": "tool_search_tool_bm25", "input": {}}
                 result = {"type": "tool_search_tool_result", "tool_use_id": id_, "content": found}
                 sent.append({"role": "assistant", "content": [call, result]})
+            case "compact", summary:
+                block = {"type": "compaction", "content": summary}
+                sent.append({"role": "assistant", "content": [block]})
             case "effort", effort:
                 sent.append({"role": "system", "output_config": {"effort": effort}})
     tools = [{"name": name, "input_schema": SCHEMAS[1], "defer_loading": True} for name in NAMES]
@@ -147,6 +151,8 @@ def test_a_prompt_is_only_appended_to(dialect: str, api: str, steps: list[Step])
         before = [name for name, _ in steps[:number] if name in ("user", "assistant", "find")]
         if steps[number][0] == "find" and before[-1:] == ["assistant"]:
             continue  # text before a call of the same answer, which is no turn: harmony has it elsewhere
+        if steps[number][0] == "compact":
+            continue  # the prompt begins anew
         assert later.startswith(_open(earlier)), (steps[number], earlier, later)
 
 
@@ -169,7 +175,7 @@ ENDS = (
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "find", "restore", "remove"]), names), max_size=12))
+@given(st.lists(st.tuples(st.sampled_from(["add", "find", "restore", "remove", "anew"]), names), max_size=12))
 def test_what_can_be_called_was_described(changes: list[Step]) -> None:
     """Whatever happens to functions: those that may be called are listed, or were described since."""
     places = FunctionsByPlace([Function("own"), Function("d", placement=Placement.SEARCH)])
@@ -184,6 +190,10 @@ def test_what_can_be_called_was_described(changes: list[Step]) -> None:
                 told |= {function.name for function in places.restore([name])}
             case "remove":
                 told -= {*places.remove([name])}
+            case "anew":
+                places.begin_anew()
+                kinds = {function.placement for function in places.functions}
+                assert kinds <= {Placement.PROMPT, Placement.SEARCH}
     turn = Turn("m", tools=places.functions)
     callable_ = {function.name for function in turn.known_tools} - places.removed
     assert callable_ == told

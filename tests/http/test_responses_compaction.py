@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.apis.responses.history import SUMMARY_INTRODUCTION
+from antiphon.apis.summaries import SUMMARY_INTRODUCTION
 from antiphon.engines.scripted import ScriptedEngine
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of, user
 from tests.server import Running, running

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from antiphon.core.items import Message, Role, TextPart
@@ -22,7 +24,7 @@ EXPECTED = {
         developer=False, tools=False, text_with_calls=False, arguments=ArgumentFormat.TEXT, null_content=True,
         reasoning=False,
     ),
-    "xml": TemplateCapabilities(tools=False, reasoning_required=True, arguments=ArgumentFormat.OBJECT),
+    "xml": TemplateCapabilities(kept_reasoning={}, tools=False, reasoning_required=True, arguments=ArgumentFormat.OBJECT),
     "parts": TemplateCapabilities(content_parts=True, developer=False, tools=False, calls=False, results=False, reasoning=False),
     "strict": TemplateCapabilities(developer=False, reasoning=False),
 }  # fmt: skip
@@ -31,6 +33,23 @@ EXPECTED = {
 @pytest.mark.parametrize("name", templates.ALL)
 def test_traits_are_found(name: str) -> None:
     assert renderer(templates.ALL[name]).capabilities == EXPECTED[name]
+
+
+KEEPING = """{%- for m in messages %}{{ m.role }}: {% if m.reasoning_content and (loop.last or KEPT) %}{{ m.reasoning_content }}{% endif %}{{ m.content }}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "variables"),
+    [
+        ("true", {}),
+        ("false", None),
+        ("preserve_thinking", {"preserve_thinking": True}),
+        ("clear_thinking is defined and not clear_thinking", {"clear_thinking": False}),
+    ],
+)
+def test_which_variables_keep_reasoning(condition: str, variables: Any) -> None:
+    assert renderer(KEEPING.replace("KEPT", condition)).capabilities.kept_reasoning == variables
 
 
 def test_a_template_that_shows_nothing_is_taken_as_it_is() -> None:

@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from antiphon.apis.envelope import REASONING_FIELDS, PresentationOptions, UsageReports
 from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
+from antiphon.app.cache_traces import CacheTraces
 from antiphon.app.keys import KeyTable
 from antiphon.app.metrics import Metrics
 from antiphon.app.moderation import Moderator
@@ -97,6 +98,11 @@ class App(Struct, frozen=True, dict=True):
     def limits(self) -> Limits:
         """The limits of the server."""
         return self.settings.limit
+
+    @cached_property
+    def traces(self) -> CacheTraces:
+        """Traces of prompts."""
+        return CacheTraces(self.limits)
 
     @property
     def searcher(self) -> FileSearcher:

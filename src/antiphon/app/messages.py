@@ -7,25 +7,31 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.apis.envelope import Envelope
-from antiphon.apis.messages.accept import MessageContext, accept, prompt_turn
+from antiphon.apis.messages.accept import AcceptedMessage, MessageContext, accept, accept_prompt
 from antiphon.apis.messages.answer import MessageBuilder
 from antiphon.apis.messages.citations import FileText
+from antiphon.apis.messages.diagnostics import compares_with, request_parts
 from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.mcp import rename
-from antiphon.apis.messages.resource import OriginalSize, TokenCount
-from antiphon.apis.messages.schema import CountTokens, CreateMessage
+from antiphon.apis.messages.resource import CompactionBlock, OriginalSize, TokenCount
+from antiphon.apis.messages.schema import CountTokens, CreateMessage, RequestMessage
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tool_changes import definitions_in
 from antiphon.apis.messages.tools import requested_tools
+from antiphon.apis.summaries import summary_turn
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.cache_traces import Diagnosis, earlier_trace
 from antiphon.app.ids import answer_id
 from antiphon.app.journal import CallJournal
+from antiphon.app.message_context import ManagedSource, Summarising, as_sent
 from antiphon.core.errors import RequestError
 from antiphon.core.observation import observed
+from antiphon.core.turn import Turn
 from antiphon.run.answer_source import AnswerSource
+from antiphon.run.context_edits import edited
 from antiphon.run.documents import PDF
-from antiphon.run.drive import Driver, Projection
+from antiphon.run.drive import Driver, Source
 from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.tools.discovery import ToolRequester, client_names
@@ -52,11 +58,29 @@ async def create(
     app.log_notes(accepted.presentation.tools.notes)
     observed().answer = answer = answer_id(PREFIX, request.request_id, header_id)
     envelope = Envelope(answer, request.model, int(time()))
-    kind = MessageStream if request.stream else MessageBuilder
-    projection: Projection = kind(envelope, accepted.presentation, app.seal(owner))
+    kind: type[MessageStream | MessageBuilder] = MessageStream if request.stream else MessageBuilder
+    projection = kind(envelope, accepted.presentation, app.seal(owner))
+    earlier = await earlier_trace(app.traces, owner, compares_with(request))
+    parts = partial(request_parts, request)
+    projection.blocks.diagnose = Diagnosis(app.traces, owner, answer, parts, earlier)
     context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
-    source = AnswerSource([await app.attached(model, accepted.turn, contents)], model, context)
+    turn = await app.attached(model, accepted.turn, contents)
+    source: Source = AnswerSource([turn], model, context)
+    if (plan := accepted.presentation.context).acts:
+
+        async def read_after(block: CompactionBlock) -> Turn:
+            after = await app.large.run_on_items(request.messages, lambda: _after(request, reading, block))
+            return await app.attached(model, after.turn, contents)
+
+        summarising = Summarising(app.seal(owner), app.signer(owner), accepted.changes, read_after)
+        source = ManagedSource(turn, plan, model, projection, context, summarising)
     return app.driver(source, projection, journal, seconds=request.deadline_seconds)
+
+
+def _after(request: CreateMessage, reading: MessageContext, block: CompactionBlock) -> AcceptedMessage:
+    """The request with a summary of its conversation, as the client will send it."""
+    said = RequestMessage(role="assistant", content=[as_sent(block)])
+    return accept(replace(request, messages=[*request.messages, said]), reading)
 
 
 async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount:
@@ -64,10 +88,16 @@ async def count_tokens(app: App, request: CountTokens, owner: str) -> TokenCount
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await context_of(app, model, request, owner, contents)
-    turn = await app.large.run_on_items(request.messages, lambda: prompt_turn(request, reading))
-    size = await model.count(await app.attached(model, turn, contents))
-    edited = UNSET if request.context_management is None else OriginalSize(size.tokens)
-    return TokenCount(size.tokens, size.estimated or UNSET, edited)
+    turn, plan = await app.large.run_on_items(request.messages, lambda: accept_prompt(request, reading))
+    turn = await app.attached(model, turn, contents)
+    if plan.summarises is not None:
+        turn = summary_turn(turn, plan.summarises)
+    size = await model.count(turn)
+    if request.context_management is None:
+        return TokenCount(size.tokens, size.estimated or UNSET)
+    applied = (await edited(turn, plan.edits, model)).applied
+    left = size.tokens - sum(edit.tokens for edit in applied)
+    return TokenCount(left, size.estimated or UNSET, OriginalSize(size.tokens))
 
 
 async def context_of(
@@ -88,5 +118,13 @@ async def context_of(
         file.param: FileText(document.pages, document.media_type == PDF)
         for file, document in zip(cited, documents, strict=True)
     }
-    unseal = partial(app.sealer.unseal, owner)
-    return MessageContext(owner, hosts, unseal, files, app.toolkits.message_views, model.card.context)
+    return MessageContext(
+        owner,
+        hosts,
+        partial(app.sealer.unseal, owner),
+        app.signer(owner),
+        files,
+        app.toolkits.message_views,
+        model.card.context,
+        model.traits.kept_reasoning,
+    )

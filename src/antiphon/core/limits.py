@@ -83,6 +83,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     stored_bytes: int = 16 * 1024 * MIB
     all_stored_bytes: int = 64 * 1024 * MIB
     file_bytes: int = 128 * MIB
+    traced_answers: int = 10_000
+    trace_bytes: int = 64 * MIB
     conversations: int = 100_000
     files: int = 10_000
     vector_stores: int = 1_000

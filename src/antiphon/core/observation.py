@@ -134,6 +134,10 @@ class Observation(Struct):
     """Replicas of a model that failed, and were replaced by another in the middle."""
     closed: int = 0
     """Generations that were cut, and whose form was closed."""
+    missed: str | None = None
+    """The part of the request for which the engine's cache has less of the prompt than of the one before."""
+    missed_tokens: int = 0
+    """So many tokens of that."""
     unmet: list[str] = []
     """Demands of the request that the answer does not meet."""
     failure: str | None = None
@@ -185,6 +189,8 @@ class Observation(Struct):
             "failovers": self.failovers,
             "malformed": malformed,
             "closed": self.closed,
+            "cache_missed": self.missed,
+            "cache_missed_tokens": self.missed_tokens,
             "unmet": len(self.unmet),
             "moderation_tokens": sum(one.tokens for one in self.moderations),
             "flagged": sum(one.outcome == "flagged" for one in self.moderations),

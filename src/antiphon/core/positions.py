@@ -121,6 +121,16 @@ class FunctionsByPlace:
         self._removed.update(gone)
         return gone
 
+    def begin_anew(self) -> None:
+        """The prompt begins anew: it lists what was described so far, as it is now."""
+        for function in self.functions:
+            if function.placement is Placement.CONVERSATION:
+                self._put(_placed(function, announces=False))
+        self._ordered = [
+            function for function in self._ordered if function.placement is not Placement.REPLACED
+        ]
+        self._places = {function.name: place for place, function in enumerate(self._ordered)}
+
     def _add(self, function: Function, announces: bool) -> Function | None:
         """Add a function; returns it if it has to be described now."""
         known, again = self.get(function.name), function.name in self._removed

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -57,6 +58,8 @@ class TemplateCapabilities(Struct, frozen=True):
     """Ids of calls must be nine letters or digits."""
     reasoning: bool = True
     """The model's reasoning is rendered, at least in the newest turn."""
+    kept_reasoning: Mapping[str, Any] | None = None
+    """The variables with which the reasoning of earlier turns is rendered; None if it never is."""
     efforts: Mapping[str, str] = {}
     """The reasoning efforts that it does not take → the nearest that it takes."""
     media: Mapping[MediaKind, str] = {}

@@ -89,6 +89,7 @@ class HarmonyRenderer:
 
     native_tools: Mapping[str, tuple[Function, ...]] = NATIVE
     read_messages: MessageReader | None = staticmethod(read_messages)
+    kept_reasoning: Mapping[str, Any] | None = None
 
     def __init__(
         self, date: str | None = None, built_in: Iterable[Namespace] = (BROWSER, CONTAINER, PYTHON)

@@ -108,6 +108,13 @@ class _Probe:
         except RequestError:
             return ""
 
+    def shows_with(self, variables: Mapping[str, Any], messages: Messages, mark: str) -> bool:
+        """Whether the mark is rendered with these template variables."""
+        try:
+            return mark in self._render(messages, (), self.form, {"add_generation_prompt": True, **variables})
+        except RequestError:
+            return False
+
     def with_variables(self, variables: Mapping[str, Any]) -> str:
         """The output for one message with these template variables. Raises `RequestError`."""
         return self._render([_user], (), self.form, {"add_generation_prompt": True, **variables})
@@ -226,7 +233,21 @@ def _needs_answer_after_results(probe: _Probe) -> bool:
 
 def _reasoning(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:
     talks = [[_user, _answer | _with_reasoning], [_user, _with_call | _with_reasoning, _result_1]]
-    return replace(capabilities, reasoning=any(probe.shows(talk, REASONING) for talk in talks))
+    earlier = [_user, _answer | _with_reasoning, _user_2]
+    kept = next((keep for keep in _KEEPING if probe.shows_with(keep, earlier, REASONING)), None)
+    shown = any(probe.shows(talk, REASONING) for talk in talks)
+    return replace(capabilities, reasoning=shown, kept_reasoning=kept)
+
+
+_KEEPING: Sequence[Mapping[str, Any]] = (
+    {},
+    {"preserve_thinking": True},
+    {"clear_thinking": False},
+    {"truncate_history_thinking": False},
+    {"keep_all_reasoning": True},
+    {"drop_thinking": False},
+)
+"""The variables by which templates keep the reasoning of earlier turns."""
 
 
 def _efforts(probe: _Probe, capabilities: TemplateCapabilities) -> TemplateCapabilities:

@@ -62,6 +62,11 @@ class Renderer(Protocol):
         """Finds the messages of a prompt or an answer; None if it is shown as one text."""
         ...
 
+    @property
+    def kept_reasoning(self) -> Mapping[str, Any] | None:
+        """The variables with which it shows the reasoning of earlier turns; None if it never does."""
+        ...
+
     def render(self, turn: Turn) -> str:
         """The prompt, with special tokens, the ending that the turn asks for, and separators.
 
@@ -107,6 +112,7 @@ class ChatTemplateRenderer:
         turns = turn_markers(self._render_messages, self.capabilities)
         own = (special_tokens | turns) - tags
         self._escaper = SpecialTokenEscaper(bos, eos, *own, *self.capabilities.media.values())
+        self.kept_reasoning = self.capabilities.kept_reasoning
         self._knows_role = lru_cache(ROLES)(self._knows_role_now)
         self._writer = ToolPromptRenderer(tool_prompt or PLAIN_HISTORY, self._escaper)
 

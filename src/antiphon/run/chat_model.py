@@ -168,6 +168,10 @@ class ChatModel(EngineModel):
             self._check(turn)
         return PromptSize(tokens_of(repaired(turn)), estimated=True)
 
+    async def tokens_in(self, texts: Sequence[str]) -> list[int]:
+        """Estimates."""
+        return [-(-len(text) // BYTES_PER_TOKEN) for text in texts]
+
     async def compose(self, turn: Turn) -> Prompt:
         """Raises RequestError, always."""
         with naming(turn.parameters):

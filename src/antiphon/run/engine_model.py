@@ -7,6 +7,7 @@ one that only embeds, the score is the cosine of the angle between two vectors.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from hashlib import blake2b
 from operator import mul
 from types import MappingProxyType
 from weakref import WeakSet
@@ -35,8 +36,10 @@ from antiphon.run.model import ModelTraits, NextTokens, PlainAnswer, Prepared, P
 from antiphon.run.server_decisions import request_to_server
 from antiphon.tools.tool import ServerTool
 
+SIZES = 65_536
+"""The number of texts whose size is remembered: about 8 MB."""
 PAUSE = 64
-"""The number of pairs of vectors that are compared before the event loop may do other work."""
+"""The number of pairs of vectors that are compared, or of texts that are measured, before other work."""
 
 
 class EngineModel:
@@ -62,6 +65,7 @@ class EngineModel:
         self.tools = tools
         self.stopping = asyncio.Event()
         self.writing: WeakSet[GenerationRun] = WeakSet()
+        self._sizes: dict[bytes, int] = {}  # of texts, by their hashes
 
     @property
     def card(self) -> ModelCard:
@@ -87,6 +91,21 @@ class EngineModel:
     async def count(self, turn: Turn) -> PromptSize:
         """The number of tokens of a text. Raises RequestError for a conversation."""
         return PromptSize(len((await self.compose(turn)).ids))
+
+    async def tokens_in(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text. It is remembered: conversations come again, and longer."""
+        sizes = []
+        for text in texts:
+            key = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+            size = self._sizes.get(key)
+            if size is None:
+                if len(self._sizes) % PAUSE == 0:
+                    await asyncio.sleep(0)
+                size = self._sizes[key] = len(await self.engine.tokenize([text]))
+                if len(self._sizes) > SIZES:
+                    del self._sizes[next(iter(self._sizes))]
+            sizes.append(size)
+        return sizes
 
     async def compose(self, turn: Turn) -> Prompt:
         """The tokens of a text. Raises RequestError for a conversation."""

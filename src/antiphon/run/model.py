@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import msgspec
@@ -86,12 +86,14 @@ class PlainAnswer(Struct, frozen=True):
 class ModelTraits(Struct, frozen=True):
     """What is known of a model beyond its card: its `family`, and whether it calls tools and reasons.
 
-    The family is the name of its dialect, empty if there is none.
+    The family is the name of its dialect, empty if there is none. With the template variables of
+    `kept_reasoning` it is shown the reasoning of earlier turns; None if it never is.
     """
 
     family: str = ""
     calls: bool = False
     reasons: bool = False
+    kept_reasoning: Mapping[str, Any] | None = None
 
 
 class Model(Protocol):
@@ -160,6 +162,10 @@ class Model(Protocol):
 
     async def count(self, turn: Turn) -> PromptSize:
         """The number of tokens of the turn's prompt, without a limit. Raises RequestError."""
+        ...
+
+    async def tokens_in(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each of these texts has: estimated where the tokenizer is on another server."""
         ...
 
     async def compose(self, turn: Turn) -> Prompt:

@@ -533,6 +533,10 @@ class NamedModel:
         async with self.in_use():
             return await self._model.count(self._completed(turn))
 
+    async def tokens_in(self, texts: Sequence[str]) -> list[int]:
+        async with self.in_use():
+            return await self._model.tokens_in(texts)
+
     async def compose(self, turn: Turn) -> Prompt:
         async with self.in_use():
             return await self._model.compose(self._completed(turn))

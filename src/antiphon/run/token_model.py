@@ -118,7 +118,7 @@ class TokenModel(EngineModel):
         self._table_without_tools = self._table if grammar.has_message_headers else self._table_without_calls
         self._answer_header = _answer_header(renderer, dialect.grammar)
         self._reasons = reasons
-        self.traits = _traits(dialect, reasons=reasons)
+        self.traits = _traits(dialect, renderer, reasons=reasons)
         self._exclude_tools = exclude_tools_when_tool_choice_none
         self._calls_elsewhere = ForeignCalls(dialect.names[0])
         self._fill_in: FillIn | None = None
@@ -535,11 +535,12 @@ def _answer_header(renderer: Renderer, grammar: Grammar) -> str:
     return header if header != follows else ""
 
 
-def _traits(dialect: Dialect, *, reasons: bool) -> ModelTraits:
-    """What a dialect says of a model that may reason, or not."""
+def _traits(dialect: Dialect, renderer: Renderer, *, reasons: bool) -> ModelTraits:
+    """What a dialect and a template say of a model that may reason, or not."""
     grammar = dialect.grammar
     return ModelTraits(
         dialect.names[0],
         calls=grammar.states.keys() != grammar.without_calls().states.keys(),
         reasons=reasons and (dialect.reasoning is not None or dialect.has_own_reasoning),
+        kept_reasoning=renderer.kept_reasoning,
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.apis.messages.accept import MessageContext, accept
 from antiphon.apis.messages.citations import FileText
+from antiphon.apis.messages.diagnostics import request_parts
 from antiphon.apis.messages.errors import encode_error
 from antiphon.apis.messages.history import cited_files
 from antiphon.apis.messages.schema import CreateMessage
@@ -37,6 +38,9 @@ WHOLE = request(
             {"type": "search_result", "source": "u:1", "title": "T", "content": [{"type": "text", "text": "A."}], "citations": {"enabled": True}},
         ]},
         {"role": "assistant", "content": [
+            {"type": "compaction", "content": "A.", "encrypted_content": "sealed:A.", "signature": "s", "tool_changes": [
+                {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}},
+                {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "bash"}}]},
             {"type": "thinking", "thinking": "Hm.", "signature": "sealed:Hm."},
             {"type": "redacted_thinking", "data": "sealed:Hm."},
             {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": [1]}},
@@ -69,6 +73,13 @@ WHOLE = request(
     tool_choice={"type": "tool", "name": "f", "disable_parallel_tool_use": True},
     thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
     output_config={"effort": "low", "format": {"type": "json_schema", "schema": {}}},
+    context_management={"edits": [
+        {"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 2}},
+        {"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 9}, "keep": {"type": "tool_uses", "value": 1},
+         "clear_at_least": {"type": "input_tokens", "value": 9}, "exclude_tools": ["f"], "clear_tool_inputs": ["f"]},
+        {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 9}, "instructions": "I.", "pause_after_compaction": True},
+    ]},
+    diagnostics={"previous_message_id": "msg_1"},
     stop_sequences=["END"],
     temperature=1,
     stream=True,
@@ -124,7 +135,8 @@ def understood(given: Any) -> RequestError | None:
         wire = decode(json.dumps(given).encode(), CreateMessage)
         requested_tools(wire.tools, wire.mcp_servers, ("web_search", "shell"), built_in().message_views)
         files = {file.param: FileText(("A.",), paged=True) for file in cited_files(wire.messages)}
-        accept(wire, MessageContext("", HOSTS, unseal, files, built_in().message_views))
+        request_parts(wire)
+        accept(wire, MessageContext("", HOSTS, unseal, files=files, views=built_in().message_views))
     except RequestError as error:
         return error
     return None

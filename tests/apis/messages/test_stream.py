@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from antiphon.apis.chat.stream import ChatCompletionStream
 from antiphon.apis.cut_objects import object_so_far
 from antiphon.apis.envelope import PresentationOptions
+from antiphon.apis.messages.context import ContextPlan
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.stream import MessageStream
 from antiphon.apis.messages.tools import Tools
@@ -219,7 +220,7 @@ def test_an_answer_of_nothing_has_no_content() -> None:
 
 
 def test_who_wants_to_know_is_told_that_no_edits_were_made() -> None:
-    body = check(said(["Hi"]), Presentation(max_tokens=9, edits_context=True))
+    body = check(said(["Hi"]), Presentation(max_tokens=9, context=ContextPlan(reports=True)))
 
     assert body["context_management"] == {"applied_edits": []}
     assert "context_management" not in answered(said(["Hi"]))

@@ -7,15 +7,13 @@ import pytest
 from antiphon.apis import wire
 from antiphon.apis.responses.accept import ResponseContext
 from antiphon.apis.responses.compact import (
-    SUMMARY_REQUEST,
     AcceptedCompaction,
     accept_compact,
     compaction_body,
     compaction_fields,
-    summary_turn,
 )
-from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, SummaryMessage
 from antiphon.apis.responses.schema import CompactRequest
+from antiphon.apis.summaries import SUMMARY_INTRODUCTION, SUMMARY_REQUEST, SummaryMessage, summary_turn
 from antiphon.core.errors import RequestError
 from antiphon.core.events import Usage
 from antiphon.core.items import Message, Role, TextPart

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from antiphon.apis.responses.history import SUMMARY_INTRODUCTION, SummaryMessage
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.kinds import KINDS
+from antiphon.apis.summaries import SUMMARY_INTRODUCTION, SummaryMessage
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.items import (
     Attachment,

@@ -1,6 +1,6 @@
 """The events of an answer → the body of the message. Streams and messages share the blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +11,14 @@ from antiphon.apis.cut_objects import object_so_far
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.citations import CitationFinder
+from antiphon.apis.messages.diagnostics import diagnostics_of
 from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.resource import (
     Block,
+    CacheDiagnostics,
     CallBlock,
+    CompactionBlock,
     ContextManagement,
     Message,
     MessageUsage,
@@ -25,12 +28,25 @@ from antiphon.apis.messages.resource import (
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
+    applied_edits,
+    iteration,
     usage_fields,
 )
 from antiphon.apis.messages.server_tools import Seal
 from antiphon.apis.projection import BodyProjection
+from antiphon.core.cache_trace import CacheResult
 from antiphon.core.chunks import FinishReason
-from antiphon.core.events import CallEnded, Event, Finished, ReasoningEnded, TextEnded, ToolResultReceived
+from antiphon.core.edits import AppliedEdit
+from antiphon.core.events import (
+    CallEnded,
+    Event,
+    Finished,
+    GenerationUsage,
+    ReasoningEnded,
+    TextEnded,
+    ToolResultReceived,
+    Usage,
+)
 from antiphon.core.tool_result import FoundFunctions
 from antiphon.core.turn import Function, unknown_function
 
@@ -51,6 +67,40 @@ class Blocks:
         self._found = set[str]()  # functions that searches of this answer have found
         self._web = ServerToolUsage()
         self._cites = CitationFinder(presentation.citable, seal)
+        self._edits = ContextManagement()
+        self.compaction: CompactionBlock | None = None
+        """The summary that the answer begins with."""
+        self._compacting: GenerationUsage | None = None  # what it has cost
+        self._pauses = False
+        self.diagnose: Callable[[Sequence[Any]], CacheResult | None] | None = None
+        """Compares the prompt with that of an earlier answer."""
+        self._diagnosis: CacheResult | None = None
+
+    def prompts_known(self, prompts: Sequence[Any]) -> None:
+        """The prompt is compared with an earlier one."""
+        if self.diagnose is not None:
+            self._diagnosis = self.diagnose(prompts)
+
+    @property
+    def diagnostics(self) -> CacheDiagnostics | msgspec.UnsetType | None:
+        """Why the cache missed, for clients that want to know."""
+        return diagnostics_of(self._diagnosis) if self.presentation.diagnoses else UNSET
+
+    def edited(self, applied: Sequence[AppliedEdit]) -> None:
+        """The prompt was edited."""
+        self._edits = applied_edits(applied)
+
+    def compacted(self, block: CompactionBlock, usage: GenerationUsage, *, pauses: bool) -> None:
+        """The conversation was summarised; if it `pauses`, that is all of the answer."""
+        self.compaction, self._compacting, self._pauses = block, usage, pauses
+
+    def end_of(self, end: Finished | None) -> Finished:
+        """The end of the answer. Raises RuntimeError before `Finished`."""
+        if end is None and self._pauses:
+            return Finished(FinishReason.STOP, Usage())
+        if end is None:
+            raise RuntimeError("a message has no body before it is finished")
+        return end
 
     def text(self, text: str) -> TextBlock:
         """The block of a complete text, with its citations."""
@@ -95,7 +145,7 @@ class Blocks:
 
     def stop(self, end: Finished) -> dict[str, Any]:
         """The fields with the reason for the end of the answer."""
-        reason, sequence = self._reason(end)
+        reason, sequence = ("compaction", None) if self._pauses else self._reason(end)
         details = RefusalDetails() if reason == REFUSAL else None
         return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
 
@@ -118,12 +168,19 @@ class Blocks:
 
     def usage(self, prompt_tokens: int, end: Finished) -> dict[str, Any]:
         """The fields of the usage of the whole answer."""
-        return usage_fields(prompt_tokens, end.usage, self._web if self._web != ServerToolUsage() else None)
+        fields = usage_fields(prompt_tokens, end.usage, self._web if self._web != ServerToolUsage() else None)
+        if self._compacting is not None:
+            generations = end.generations or (GenerationUsage.of(end.usage, prompt_tokens),)
+            fields["iterations"] = (
+                iteration("compaction", self._compacting),
+                *(iteration("message", usage) for usage in generations if not self._pauses),
+            )
+        return fields
 
     @property
     def context_management(self) -> ContextManagement | msgspec.UnsetType:
         """The edits of the conversation, for clients that have requested them."""
-        return ContextManagement() if self.presentation.edits_context else UNSET
+        return self._edits if self.presentation.context.reports else UNSET
 
     def _server_id(self, function: Function, call_id: str) -> str:
         return wire_id(SERVER_TOOL_USE if self._views.know(function) else MCP_TOOL_USE, call_id)
@@ -134,41 +191,47 @@ class MessageBuilder(BodyProjection):
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
         self._envelope = envelope
-        self._blocks = Blocks(presentation, seal)
+        self.blocks = Blocks(presentation, seal)
+        """Makes the blocks."""
         self._content: list[Block] = []
         self._end: Finished | None = None
+
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
+        prompts = [*prompts]
+        super().set_prompts(prompts)
+        self.blocks.prompts_known(prompts)
 
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         """Process the next events. A message has one choice."""
         for event in events:
             match event:
                 case TextEnded(item=item) if item is not None:
-                    self._content.append(self._blocks.text(item.text))
+                    self._content.append(self.blocks.text(item.text))
                 case ReasoningEnded(item=item) if item is not None:
-                    block = self._blocks.thinking(item.text)
+                    block = self.blocks.thinking(item.text)
                     self._content += [] if block is None else [block]
                 case CallEnded():
-                    self._content.append(self._blocks.call(event))
+                    self._content.append(self.blocks.call(event))
                 case ToolResultReceived():
-                    self._content.append(self._blocks.result(event))
+                    self._content.append(self.blocks.result(event))
                 case Finished():
                     self._end = event
         return []
 
     def body(self) -> bytes:
         """The JSON body. Raises RuntimeError before `Finished`."""
-        end, envelope = self._end, self._envelope
-        if end is None:
-            raise RuntimeError("a message has no body before it is finished")
+        envelope, compaction = self._envelope, self.blocks.compaction
+        end = self.blocks.end_of(self._end)
         message = Message(
             id=envelope.id,
             model=envelope.model,
-            content=tuple(self._content),
-            **self._blocks.stop(end),
-            context_management=self._blocks.context_management,
-            usage=MessageUsage(**self._blocks.usage(envelope.prompt_tokens, end)),
+            content=(*([] if compaction is None else [compaction]), *self._content),
+            **self.blocks.stop(end),
+            context_management=self.blocks.context_management,
+            diagnostics=self.blocks.diagnostics,
+            usage=MessageUsage(**self.blocks.usage(envelope.prompt_tokens, end)),
             unmet=end.unmet or UNSET,
             generations=end.generations or UNSET,
-            notes=(*self._blocks.presentation.tools.notes, *notes_at_end(end, "max_tokens")) or UNSET,
+            notes=(*self.blocks.presentation.tools.notes, *notes_at_end(end, "max_tokens")) or UNSET,
         )
         return msgspec.json.encode(message)

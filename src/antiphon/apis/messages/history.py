@@ -22,13 +22,15 @@ from antiphon.apis.messages.citations import (
     numbered_text,
     text_document,
 )
+from antiphon.apis.messages.compaction import ADDITION, COMPACTION, REMOVAL, read_compaction
 from antiphon.apis.messages.ids import core_id
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import read_search
-from antiphon.apis.messages.tool_changes import ADDITION, REFERENCE, REMOVAL, ToolChanges
+from antiphon.apis.messages.tool_changes import REFERENCE, ToolChanges
 from antiphon.apis.messages.tools import SEARCHES, Tools
 from antiphon.apis.request_object import RequestObject, json_text, object_at
-from antiphon.apis.sealing import is_sealed
+from antiphon.apis.sealing import NO_SIGNER, Signer, is_sealed
+from antiphon.apis.summaries import SummaryMessage, replaced
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -43,7 +45,7 @@ from antiphon.core.items import (
     TextPart,
     text_in,
 )
-from antiphon.core.positions import effort_text, place_message
+from antiphon.core.positions import effort_text, place_message, removed_text
 
 BILLING = "x-anthropic-billing-header:"
 """A line that Claude Code writes before its instructions. Parts of it change with each request."""
@@ -64,10 +66,12 @@ def _invalid(block: RequestObject, field: str) -> RequestError:
 class HistoryOptions(Struct, frozen=True):
     """The settings for reading messages: `unseal` decrypts what this server has sealed for this client.
 
-    `files` are the texts of `cited_files`, by the places of their documents. `effort` is that of the request.
+    `signer` proves that it has made a summary. `files` are the texts of `cited_files`, by the places of their
+    documents. `effort` is that of the request.
     """
 
     unseal: Unseal = sealed_elsewhere
+    signer: Signer = NO_SIGNER
     tools: Tools = Tools()
     files: Mapping[str, FileText] = {}
     effort: str | None = None
@@ -76,8 +80,8 @@ class HistoryOptions(Struct, frozen=True):
 class History:
     """Reads the instructions and messages of a request.
 
-    `items` are the result, `citable` are the parts that may be cited. `changes` are those of the tools, and
-    `effort` is the one that counts in the end.
+    `items` are the result, `citable` are the parts that may be cited. `changes` are those of the tools.
+    `effort` is the one that counts in the end, and `first_effort` the one that the prompt begins with.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class History:
         self.tools = reading.tools
         self.citable: list[Citable] = []
         self.changes = ToolChanges(reading.tools)
-        self.effort = reading.effort
+        self.effort = self.first_effort = reading.effort
         self._reading = reading
         self._called: dict[str, str] = {}  # id of a call → the name of its function
         self._documents = self._search_results = 0  # how many there are so far
@@ -95,6 +99,7 @@ class History:
             self._read(Role.SYSTEM, system, "system", "system")
         if reading.tools.catalogue:
             self.items.append(Message(Role.SYSTEM, (TextPart(reading.tools.catalogue),)))
+        self._head = len(self.items)  # what stays, whatever is replaced
         asked = max((i for i, message in enumerate(messages) if message.role == Role.USER), default=-1)
         leading = True
         for index, message in enumerate(messages):
@@ -134,6 +139,10 @@ class History:
         else:
             blocks = [object_at(block, f"{where}[{index}]") for index, block in enumerate(content)]
         said = False
+        if sum(block.value.get("type") == COMPACTION for block in blocks) > 1:
+            error = blocks[0].wrong("type", "A message has one compaction at most. Leave out the others.")
+            error.code = "compaction_block_ambiguous"
+            raise error
         for block in sorted(blocks, key=lambda block: block.value.get("type") != "tool_result"):
             type_ = block.text("type")
             read = _READERS[role].get(type_)
@@ -142,7 +151,9 @@ class History:
             if read is None:
                 known = ", ".join(_READERS[role])
                 message = f"There are no such blocks in messages of the role '{role}'. Use one of: {known}."
-                raise block.wrong("type", message)
+                error = block.wrong("type", message)
+                error.code = "compaction_block_misplaced" if type_ == COMPACTION else None
+                raise error
             for piece in read(self, block):
                 if isinstance(piece, TextPart | Attachment):
                     self._add_part(role, piece, begin=not said)
@@ -156,15 +167,37 @@ class History:
     def _add_part(self, role: Role, part: Part, *, begin: bool) -> None:
         """Add a part, to the last message if that is of the same role.
 
-        Messages of the system are not joined.
+        Messages of the system are not joined, and nothing is joined with a summary.
         """
         last = self.items[-1] if self.items else None
-        if isinstance(last, Message) and last.role is role and not (begin and role is Role.SYSTEM):
+        joins = isinstance(last, Message) and last.role is role and not isinstance(last, SummaryMessage)
+        if isinstance(last, Message) and joins and not (begin and role is Role.SYSTEM):
             self.items[-1] = Message(role, (*last.parts, part))
         else:
             self.items.append(Message(role, (part,)))
 
     # Blocks
+
+    def _compaction(self, block: RequestObject) -> Iterator[Item]:
+        """A summary replaces the conversation before it, and the prompt begins anew."""
+        compaction = read_compaction(block, self._reading.unseal, self._reading.signer)
+        if compaction is None:
+            return
+        self.items[self._head :] = replaced(self.items[self._head :], compaction.text)
+        self.changes.begin_anew()
+        self.first_effort = self.effort
+        for _ in self.changes.change(compaction.changes, leading=True):
+            pass  # what is added is listed at the head, and what is removed said below
+        if removed := self.changes.removed:
+            yield place_message(removed_text(sorted(removed)), Role.SYSTEM)
+
+    def _first_compaction(self, block: RequestObject) -> Iterator[Item]:
+        """The same, in a message of the user: it has to be the first."""
+        if len(self.items) > self._head:
+            error = block.wrong("type", "In messages of the user it has to be the first block of the first.")
+            error.code = "compaction_block_misplaced"
+            raise error
+        return self._compaction(block)
 
     def _text(self, block: RequestObject) -> Iterator[TextPart]:
         text = block.text("text")
@@ -418,9 +451,10 @@ _RESULTS = (
 """The types of Anthropic's blocks with results, also in conversations that began at Anthropic."""
 _READERS: Mapping[str, Mapping[str, Reader]] = {
     "system": {"text": History._instruction, ADDITION: History._change, REMOVAL: History._change},
-    "user": {**_CONTEXT, "tool_result": History._result},
+    "user": {**_CONTEXT, "tool_result": History._result, COMPACTION: History._first_compaction},
     "assistant": {
         **_CONTEXT,
+        COMPACTION: History._compaction,
         "thinking": History._thinking,
         "redacted_thinking": History._redacted,
         "tool_use": History._call,

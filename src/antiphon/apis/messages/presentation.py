@@ -5,6 +5,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from antiphon.apis.messages.citations import Citable
+from antiphon.apis.messages.context import NO_PLAN, ContextPlan
 from antiphon.apis.messages.tools import Tools
 
 
@@ -20,13 +21,14 @@ class ThinkingShown(Enum):
 class Presentation(Struct, frozen=True):
     """`max_tokens` distinguishes an answer that the client's limit has cut from one that filled the context.
 
-    `edits_context`: the client wants a report of changes of the conversation. `citable` are the parts of the
-    request that may be cited. If it `warms` the prompt, there is no answer.
+    `context` is what is left out of the conversation. `citable` are the parts of the request that may be
+    cited. If it `diagnoses`, the answer says why the cache missed. If it `warms` the prompt, there is none.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL
     max_tokens: int = 0
     tools: Tools = Tools()
-    edits_context: bool = False
+    context: ContextPlan = NO_PLAN
     citable: tuple[Citable, ...] = ()
+    diagnoses: bool = False
     warms: bool = False

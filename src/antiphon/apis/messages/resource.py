@@ -1,9 +1,11 @@
 """The wire types of the answers of the Messages API: messages, their content, and the events of a stream."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.core.edits import AppliedEdit, ClearReasoning
 from antiphon.core.events import GenerationUsage, Usage
 from antiphon.core.hosts import Note
 
@@ -128,6 +130,18 @@ class ServerToolResultBlock(Struct):
     caller: Caller | UnsetType = UNSET
 
 
+class CompactionBlock(Struct, tag_field="type", tag="compaction"):
+    """A summary, in the place of the conversation before it; without content if there could be none.
+
+    `encrypted_content` is the same, sealed. `tool_changes` are those of the conversation.
+    """
+
+    content: str | None
+    encrypted_content: str | None = None
+    signature: str | None = None
+    tool_changes: tuple[Mapping[str, Any], ...] | None = None
+
+
 Block = (
     TextBlock
     | ThinkingBlock
@@ -136,6 +150,7 @@ Block = (
     | McpToolUseBlock
     | McpToolResultBlock
     | ServerToolResultBlock
+    | CompactionBlock
 )
 CallBlock = ToolUseBlock | ServerToolUseBlock | McpToolUseBlock
 
@@ -162,8 +177,33 @@ class OutputTokensDetails(Struct, frozen=True):
     thinking_tokens: int = 0
 
 
+class Iteration(Struct, frozen=True, kw_only=True):
+    """Tokens of one generation: a `message`, or a `compaction`, which other counts leave out."""
+
+    type: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_creation: CacheCreation = CacheCreation()
+
+
+def iteration(type_: str, usage: GenerationUsage) -> Iteration:
+    """The entry of a generation."""
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    return Iteration(
+        type=type_,
+        input_tokens=usage.input_tokens - cached,
+        output_tokens=usage.output_tokens,
+        cache_read_input_tokens=cached,
+    )
+
+
 class DeltaUsage(Struct, kw_only=True):
-    """Tokens of the answer so far. `input_tokens` are those that the engine had to compute."""
+    """Tokens of the answer so far. `input_tokens` are those that the engine had to compute.
+
+    `iterations` are all generations, if one of them was a compaction.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -171,6 +211,7 @@ class DeltaUsage(Struct, kw_only=True):
     output_tokens: int = 0
     server_tool_use: ServerToolUsage | None = None
     output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    iterations: tuple[Iteration, ...] | UnsetType = UNSET
 
 
 class MessageUsage(DeltaUsage, kw_only=True):
@@ -197,10 +238,53 @@ def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) 
 # Messages
 
 
-class ContextManagement(Struct, frozen=True):
-    """The changes of a conversation that grew: none."""
+class ClearedToolUses(Struct, frozen=True, tag_field="type", tag="clear_tool_uses_20250919"):
+    """So many results of tools were left out of the prompt, which has so many tokens fewer."""
 
-    applied_edits: tuple[()] = ()
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class ClearedThinking(Struct, frozen=True, tag_field="type", tag="clear_thinking_20251015"):
+    """The reasoning of so many turns was left out of the prompt, which has so many tokens fewer."""
+
+    cleared_thinking_turns: int
+    cleared_input_tokens: int
+
+
+class ContextManagement(Struct, frozen=True):
+    """The edits that have changed the prompt."""
+
+    applied_edits: tuple[ClearedToolUses | ClearedThinking, ...] = ()
+
+
+def applied_edits(edits: Iterable[AppliedEdit]) -> ContextManagement:
+    """The report of these edits."""
+    return ContextManagement(
+        tuple(
+            ClearedThinking(edit.count, edit.tokens)
+            if isinstance(edit.edit, ClearReasoning)
+            else ClearedToolUses(edit.count, edit.tokens)
+            for edit in edits
+        )
+    )
+
+
+class CacheMissReason(Struct, frozen=True):
+    """Why the prompt does not begin with that of another message, and how many tokens of that are lost.
+
+    `part` is the part of the request that makes the difference.
+    """
+
+    type: str
+    cache_missed_input_tokens: int | UnsetType = UNSET
+    part: str | UnsetType = UNSET
+
+
+class CacheDiagnostics(Struct, frozen=True):
+    """What has kept the engine from using its cache."""
+
+    cache_miss_reason: CacheMissReason
 
 
 class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
@@ -225,6 +309,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     stop_details: RefusalDetails | None = None
     container: None = None
     context_management: ContextManagement | UnsetType = UNSET
+    diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     usage: MessageUsage
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
@@ -232,7 +317,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
 
 
 class OriginalSize(Struct, frozen=True):
-    """How many tokens a prompt had before its conversation was edited: as many, because it is not."""
+    """How many tokens a prompt had before its conversation was edited."""
 
     original_input_tokens: int
 
@@ -285,6 +370,13 @@ class InputJsonDelta(Struct, tag_field="type", tag="input_json_delta"):
     partial_json: str
 
 
+class CompactionDelta(Struct, tag_field="type", tag="compaction_delta"):
+    """The summary of a block, whole."""
+
+    content: str | None
+    encrypted_content: str | None
+
+
 class CitationsDelta(Struct, tag_field="type", tag="citations_delta"):
     """A citation of the text of a block."""
 
@@ -295,7 +387,7 @@ class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
     """More of a block."""
 
     index: int
-    delta: TextDelta | CitationsDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+    delta: TextDelta | CitationsDelta | ThinkingDelta | SignatureDelta | InputJsonDelta | CompactionDelta
 
 
 class BlockStop(Struct, tag_field="type", tag="content_block_stop"):

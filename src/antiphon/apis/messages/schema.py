@@ -60,6 +60,12 @@ class ToolChoiceObject(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
+class Diagnostics(Struct):
+    """Whether to say why the cache missed, compared with the prompt of this message."""
+
+    previous_message_id: str | None = None
+
+
 class CountTokens(SamplingParams, kw_only=True):
     """POST /v1/messages/count_tokens, and the common fields of this and of requests for an answer."""
 
@@ -73,6 +79,7 @@ class CountTokens(SamplingParams, kw_only=True):
     output_format: OutputFormat | None = None
     chat_template_kwargs: Object | None = None
     context_management: Object | None = None
+    compaction: Object | None = None
     media_fallback: MediaFallback | None = None
     mcp_servers: list[Any] | None = None
 
@@ -87,13 +94,11 @@ class CountTokens(SamplingParams, kw_only=True):
     workspace_id: Any = None
 
     # Without effect: see `notes`
-    diagnostics: Any = None
     fallback_credit_token: Any = None
     fallbacks: Any = None
     inference_geo: Any = None
 
     # Refused: see `accept.REFUSED`
-    compaction: Any = None
     container: Any = None
     thread: Any = None
 
@@ -102,5 +107,6 @@ class CreateMessage(CountTokens, kw_only=True):
     """POST /v1/messages."""
 
     max_tokens: Count
+    diagnostics: Diagnostics | None = None
     stop_sequences: StopStrings | None = None
     stream: bool | None = None

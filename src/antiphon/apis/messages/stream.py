@@ -7,11 +7,12 @@ more for each token, with a frame that is made once per block. Clients parse the
 arrives, and fail on anything but JSON, so other text is not sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
@@ -26,6 +27,7 @@ from antiphon.apis.messages.resource import (
     BlockStart,
     BlockStop,
     CitationsDelta,
+    CompactionDelta,
     DeltaUsage,
     InputJsonDelta,
     Message,
@@ -71,11 +73,17 @@ class MessageStream(StreamProjection):
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
         self._envelope = envelope
-        self._blocks = Blocks(presentation, seal)
+        self.blocks = Blocks(presentation, seal)
+        """Makes the blocks."""
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the open one
         self._frame: TextFrame | None = None  # of visible deltas
         self._end: Finished | None = None
+
+    def set_prompts(self, prompts: Iterable[Any]) -> None:
+        prompts = [*prompts]
+        super().set_prompts(prompts)
+        self.blocks.prompts_known(prompts)
 
     def begin(self) -> list[bytes]:
         """The message without its content."""
@@ -83,11 +91,18 @@ class MessageStream(StreamProjection):
         message = Message(
             id=self._envelope.id,
             model=self._envelope.model,
-            context_management=self._blocks.context_management,
+            context_management=self.blocks.context_management,
+            diagnostics=self.blocks.diagnostics,
             usage=usage,
-            notes=self._blocks.presentation.tools.notes or UNSET,
+            notes=self.blocks.presentation.tools.notes or UNSET,
         )
-        return [_event(MessageStart(message))]
+        out = [_event(MessageStart(message))]
+        if (block := self.blocks.compaction) is not None:
+            self._open(replace(block, content=None, encrypted_content=None), None, out)
+            delta = CompactionDelta(block.content, block.encrypted_content)
+            out.append(_event(BlockDelta(self._index, delta)))
+            self._close(out)
+        return out
 
     def push(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         """The next events of the stream. A message has one choice."""
@@ -109,12 +124,12 @@ class MessageStream(StreamProjection):
             case TextStarted() | ReasoningStarted() | CallStarted():
                 self._start(event, out)
             case ReasoningEnded(item=item) if item is not None:
-                block = self._blocks.thinking(item.text)
+                block = self.blocks.thinking(item.text)
                 if block is not None:
                     out.append(_event(BlockDelta(self._index, SignatureDelta(block.signature))))
                     self._close(out)
             case TextEnded(item=item) if item is not None:
-                cited = map(CitationsDelta, self._blocks.text(item.text).citations)
+                cited = map(CitationsDelta, self.blocks.text(item.text).citations)
                 out += [_event(BlockDelta(self._index, delta)) for delta in cited]
                 self._close(out)
             case CallEnded():
@@ -122,7 +137,7 @@ class MessageStream(StreamProjection):
             case Malformed(arguments=True):
                 self._frame = None
             case ToolResultReceived():
-                self._open(self._blocks.result(event), None, out)
+                self._open(self.blocks.result(event), None, out)
                 self._close(out)
             case Finished():
                 self._end = event
@@ -141,9 +156,9 @@ class MessageStream(StreamProjection):
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:
         """A call has ended. That of a server tool is shown now, in the same form as any."""
-        block = self._blocks.call(event)
+        block = self.blocks.call(event)
         if not isinstance(block, ToolUseBlock):
-            self._open(msgspec.structs.replace(block, input={}), None, out)
+            self._open(replace(block, input={}), None, out)
             input_ = InputJsonDelta(_encode(block.input).decode())
             out.append(_event(BlockDelta(self._index, input_)))
         self._close(out)
@@ -160,18 +175,16 @@ class MessageStream(StreamProjection):
 
     def finish(self) -> list[bytes]:
         """The events with the stop reason and the usage."""
-        end = self._end
-        if end is None:
-            raise RuntimeError("a message has no end before it is finished")
+        end = self.blocks.end_of(self._end)
         delta = MessageDelta(
             delta=Stop(
-                **self._blocks.stop(end),
+                **self.blocks.stop(end),
                 unmet=end.unmet or UNSET,
                 generations=end.generations or UNSET,
                 notes=notes_at_end(end, "max_tokens") or UNSET,
             ),
-            usage=DeltaUsage(**self._blocks.usage(self._envelope.prompt_tokens, end)),
-            context_management=self._blocks.context_management,
+            usage=DeltaUsage(**self.blocks.usage(self._envelope.prompt_tokens, end)),
+            context_management=self.blocks.context_management,
         )
         return [_event(delta), _event(MessageStop())]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.apis.messages.compaction import ADDITION, COMPACTION, REMOVAL, TOOL_CHANGES
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.tools import Tools
 from antiphon.apis.request_object import RequestObject, object_at
@@ -17,8 +18,6 @@ from antiphon.core.errors import RequestError
 from antiphon.core.positions import FunctionsByPlace, describe, found_text, removed_text
 from antiphon.core.turn import Function
 
-ADDITION = "tool_addition"
-REMOVAL = "tool_removal"
 REFERENCE = "tool_reference"
 DEFINITION = "tool_definition"
 
@@ -36,13 +35,21 @@ def definitions_in(messages: Sequence[RequestMessage]) -> Iterator[Definition]:
         blocks = message.content if isinstance(message.content, list) else ()
         for number, value in enumerate(blocks):
             block = object_at(value, f"messages[{index}].content[{number}]")
-            if block.value.get("type") == ADDITION:
-                tool = block.object_or_none("tool")
-                if tool is not None and tool.value.get("type") == DEFINITION:
-                    definition = tool.object_or_none("definition")
-                    if definition is None:
-                        raise tool.missing("definition")
-                    yield Definition(definition.where, definition.value)
+            if block.value.get("type") == COMPACTION:
+                for change in block.objects(TOOL_CHANGES):
+                    yield from _definition(change)
+            else:
+                yield from _definition(block)
+
+
+def _definition(block: RequestObject) -> Iterator[Definition]:
+    """The tool that a block brings, if it does."""
+    tool = block.object_or_none("tool") if block.value.get("type") == ADDITION else None
+    if tool is not None and tool.value.get("type") == DEFINITION:
+        definition = tool.object_or_none("definition")
+        if definition is None:
+            raise tool.missing("definition")
+        yield Definition(definition.where, definition.value)
 
 
 class ToolChanges:
@@ -51,6 +58,7 @@ class ToolChanges:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._places = FunctionsByPlace(tools.functions)
+        self._made: dict[tuple[str, ...], Mapping[str, Any]] = {}  # the last change of each tool
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -62,12 +70,22 @@ class ToolChanges:
         """The names of functions that may not be called any more."""
         return self._places.removed
 
+    @property
+    def made(self) -> tuple[Mapping[str, Any], ...]:
+        """The blocks that change the tools of the request to those that count in the end."""
+        return tuple(self._made.values())
+
+    def begin_anew(self) -> None:
+        """The conversation so far is replaced: what it has changed counts from the beginning."""
+        self._places.begin_anew()
+
     def change(self, blocks: Iterable[RequestObject], *, leading: bool) -> Iterator[str]:
         """The changes of one message: what it adds, and what it removes, in its order."""
         for block in blocks:
             tool = block.object_or_none("tool")
             if tool is None:
                 raise block.missing("tool")
+            self._note(block.value["type"], tool)
             if block.value["type"] == REMOVAL:
                 gone = self._places.remove(self._referred(tool))
                 yield from [removed_text(gone)] if gone else []
@@ -81,7 +99,26 @@ class ToolChanges:
     def found(self, references: Sequence[str]) -> str:
         """The result of a search that has found the tools of these names."""
         names = [name for reference in references for name in self._named(reference)]
+        for name in names:
+            if self._places.get(name) is not None:
+                self._note(ADDITION, RequestObject({"type": REFERENCE, "name": name}, ""))
         return found_text(self._places.find(names))
+
+    def _note(self, type_: str, tool: RequestObject) -> None:
+        """Note a change, in the place of an earlier one of the same tool."""
+        value = {name: member for name, member in tool.value.items() if name != "cache_control"}
+        match value:
+            case {"type": "tool_definition", "definition": {"name": str(name)}}:
+                key: tuple[str, ...] = (REFERENCE, name)
+            case {"type": str(kind), **of}:
+                key = (kind, *map(str, (of.get("server_name", ""), of.get("name", ""))))
+                key = key if kind != REFERENCE else (REFERENCE, str(of.get("name", "")))
+            case _:
+                return  # it is refused
+        earlier = self._made.pop(key, {})
+        if type_ == REMOVAL and earlier.get("tool", {}).get("type") == DEFINITION:
+            return  # without both, there is no such tool
+        self._made[key] = {"type": type_, "tool": value}
 
     def _named(self, name: str) -> Iterable[str]:
         """The names of the functions of a tool."""

@@ -1,6 +1,7 @@
 """A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,12 +11,14 @@ from antiphon.apis.formats import answer_format
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.approvals import AnsweredApproval, ConversationApprovals, approvals
+from antiphon.apis.responses.diagnostics import request_parts
 from antiphon.apis.responses.history import Unseal, check_outputs, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
 from antiphon.apis.responses.notes import item_notes, parameter_notes
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.previous import PARAMETER, previous_items
+from antiphon.apis.responses.reasoning_context import context_notes, keeping_variables, shown_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
@@ -23,7 +26,8 @@ from antiphon.apis.responses.stored import StoredItem
 from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
 from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
-from antiphon.apis.sealing import Signer
+from antiphon.apis.sealing import NO_SIGNER, Signer
+from antiphon.core.cache_trace import RequestParts
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note
 from antiphon.core.items import Item, Message, Role, Status, TextPart
@@ -52,10 +56,6 @@ def _sealed_elsewhere(_: str) -> None:
     """For a server without keys: it has sealed nothing."""
 
 
-NO_SIGNER = Signer(str, lambda _text, _signature: False)
-"""For a server without keys: nothing is signed."""
-
-
 ReadMessages = Callable[[str], list[Mapping[str, Any]]]
 """A text of a model → its messages."""
 
@@ -72,7 +72,8 @@ class ResponseContext(Struct, frozen=True):
     the form of reasoning if no summary is requested. `hosts` has the server tools, `presenters` show their
     calls. `defaults` is the sampling of the model for parameters that the request does not set.
     The operator has `forced` some of it. `context` is the number of tokens of the model's context,
-    0 if that is not known. `read_messages` finds the messages of a text of the model, if it has
+    0 if that is not known. With the template variables of `kept_reasoning` it is shown the reasoning of
+    earlier turns, None if it never is. `read_messages` finds the messages of a text of the model, if it has
     messages. `continued` is the response that `history` is of: the one that the request names, or one that
     follows it by itself.
     """
@@ -91,6 +92,7 @@ class ResponseContext(Struct, frozen=True):
     read_messages: ReadMessages | None = None
     forced: frozenset[str] = frozenset()
     context: int = 0
+    kept_reasoning: Mapping[str, Any] | None = None
 
 
 PARAMETERS = {
@@ -121,7 +123,8 @@ class AcceptedResponse(Struct, frozen=True):
     an answer. `compact_from`: the number of tokens of the prompt from which on there is a compaction before
     the answer, and `carried` are the items with the tools that it keeps. `include` lists further fields to
     return, `reasoning` is the form of reasoning, None to hide it. With `messages` the response has the texts
-    that the model read and wrote: their messages, if there is `read_messages`.
+    that the model read and wrote: their messages, if there is `read_messages`. `parts` are those of its
+    prompt.
     """
 
     id: str
@@ -140,6 +143,7 @@ class AcceptedResponse(Struct, frozen=True):
     compact_from: int | None = None
     notes: tuple[Note, ...] = ()
     carried: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    parts: Callable[[], RequestParts] = RequestParts
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
@@ -186,9 +190,11 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         answered=asked.answered,
         compact_from=None if request.warms else _compact_from(request),
         carried=tuple(carried_tools(given)),
+        parts=partial(request_parts, request, conversation.history, conversation.items),
         notes=(
             *tools.notes,
             *parameter_notes(request),
+            *context_notes(request.reasoning, context.kept_reasoning),
             *item_notes(conversation.items, context.presenters),
             *_notes_on_steers(request, context),
         ),
@@ -196,7 +202,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
 
 
 def _settings(request: CreateResponse, context: ResponseContext) -> ResponseSettings:
-    settings = response_settings(request, context.defaults, context.forced)
+    settings = response_settings(request, context.defaults, context.forced, context.kept_reasoning)
     if context.continued is None:
         return settings
     return msgspec.structs.replace(settings, previous_response_id=context.continued)
@@ -258,10 +264,11 @@ def _turn(
         message = "There is nothing to answer. Send 'input' with at least one message."
         raise RequestError(message, param="input")
     format_source, form = answer_format(request, *updates.last.format)
-    first, last = (_variables(request, settings.effort) for settings in (updates.first, updates.last))
+    kept = keeping_variables(request.reasoning, context.kept_reasoning)
+    first, last = (_variables(request, settings.effort, kept) for settings in (updates.first, updates.last))
     return Turn(
         model=request.model,
-        items=shown,
+        items=shown_items(request.reasoning, shown),
         tools=tools.functions,
         tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
         format=form,
@@ -293,10 +300,10 @@ def _ending(items: Sequence[Item]) -> PromptEnding:
     return PromptEnding.ANSWER
 
 
-def _variables(request: PromptParams, effort: str | None) -> dict[str, Any]:
+def _variables(request: PromptParams, effort: str | None, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the template for this effort. The client's own win."""
     verbosity = request.text.verbosity if request.text else None
-    values = variables(effort, verbosity)
+    values = {**kept, **variables(effort, verbosity)}
     if request.documents is not None:
         values["documents"] = request.documents
     return values | (request.chat_template_kwargs or {})

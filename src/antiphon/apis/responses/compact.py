@@ -12,21 +12,14 @@ from msgspec import Raw, Struct
 
 from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompt_turn
 from antiphon.apis.responses.added_tools import carried_tools
-from antiphon.apis.responses.history import summarized
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.reasoning import Seal
 from antiphon.apis.responses.resource import Compaction, usage_of
 from antiphon.apis.responses.schema import CompactRequest
+from antiphon.apis.summaries import summary_turn
 from antiphon.core.events import Usage
-from antiphon.core.items import Message, Role, TextPart
-from antiphon.core.positions import begun_anew
-from antiphon.core.turn import PromptEnding, Sampling, ToolChoice, Turn
-
-SUMMARY_REQUEST = """\
-Our conversation is getting long, and will be continued without what was said so far. Write down what is \
-needed to go on: what was asked for, what has been done and found out, with the names, paths, numbers and \
-decisions that matter, and what is left to do. Write nothing else."""
-"""The last message of the turn that makes the summary."""
+from antiphon.core.items import Role
+from antiphon.core.turn import Turn
 
 
 class AcceptedCompaction(Struct, frozen=True):
@@ -50,26 +43,6 @@ def accept_compact(request: CompactRequest, context: ResponseContext) -> Accepte
     for type_, fields in carried_tools(given):
         kept.append({"type": type_, "id": item_id(type_, context.id, f"output.{len(kept)}"), **fields})
     return AcceptedCompaction(context.id, turn, tuple(map(msgspec.json.encode, kept)))
-
-
-def summary_turn(turn: Turn) -> Turn:
-    """The turn that makes the model summarise the conversation of this one."""
-    request = Message(Role.USER, (TextPart(SUMMARY_REQUEST),))
-    return msgspec.structs.replace(
-        turn,
-        items=(*turn.items, request),
-        tools=(),
-        tool_choice=ToolChoice(),
-        format=None,
-        sampling=Sampling(lora=turn.sampling.lora),  # the model that summarises is the one that answers
-        stop=(),
-        ending=PromptEnding.ANSWER,
-    )
-
-
-def turn_after(turn: Turn, summary: str) -> Turn:
-    """The turn of a conversation that was summarised."""
-    return begun_anew(msgspec.structs.replace(turn, items=tuple(summarized(turn.items, summary))))
 
 
 def compaction_fields(summary: str, seal: Seal) -> Mapping[str, str]:

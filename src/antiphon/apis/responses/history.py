@@ -5,7 +5,7 @@ under the model's name of the tool, if it is offered. Items without content for 
 results) are not shown, and items before a compaction only if they are messages to the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from antiphon.apis.custom_tools import to_arguments
@@ -17,6 +17,7 @@ from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.apis.sealing import is_sealed
+from antiphon.apis.summaries import summarized
 from antiphon.core.errors import RequestError
 from antiphon.core.items import (
     Attachment,
@@ -31,11 +32,8 @@ from antiphon.core.items import (
     Status,
     TextPart,
 )
-from antiphon.core.positions import PlaceMessage, place_message
+from antiphon.core.positions import place_message
 from antiphon.core.surrogates import with_whole_characters_in
-
-SUMMARY_INTRODUCTION = "This is a summary of our conversation so far:\n\n"
-"""The text before the summary of a compaction."""
 
 INVALID_SEALED = "invalid_encrypted_content"
 """OpenAI's code, by which clients know that they have to send a conversation without its sealed parts."""
@@ -51,10 +49,6 @@ _OTHERS = ("input_image", "input_file")
 
 
 Reader = Callable[[RequestObject, Unseal], Iterator[Item]]
-
-
-class SummaryMessage(Message, frozen=True):
-    """The summary that replaces the conversation before a compaction."""
 
 
 def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
@@ -89,29 +83,6 @@ def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
         elif type_ in _READERS:
             shown += _READERS[type_](item, unseal)
     return tuple(shown)
-
-
-def summarized(items: Sequence[Item], summary: str) -> list[Item]:
-    """A conversation in which a summary replaces all but the messages to the model.
-
-    It has the place of the last item that it replaces: the following items may still need an answer.
-    """
-    stays = [_is_kept_verbatim(item) for item in items]
-    place = len(items) if all(stays) else len(items) - stays[::-1].index(False)
-    summarizing = SummaryMessage(Role.USER, (TextPart(SUMMARY_INTRODUCTION + summary),))
-    return [*(item for item in items[:place] if _is_kept_verbatim(item)), summarizing, *items[place:]]
-
-
-def _is_kept_verbatim(item: Item) -> bool:
-    """Whether a compaction keeps it word for word.
-
-    An earlier summary becomes part of the new one. What counted from a place on is said by the new prompt.
-    """
-    return (
-        isinstance(item, Message)
-        and item.role is not Role.ASSISTANT
-        and not isinstance(item, SummaryMessage | PlaceMessage)
-    )
 
 
 def check_outputs(history: Iterable[RequestObject], items: Iterable[RequestObject]) -> None:

@@ -19,11 +19,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Parameter → what happens instead."""
 _MODE = "There is one mode, in which the model answers as it does."
-_CONTEXT = (
-    "Whether the model is shown its earlier reasoning is up to its chat template. Some have a variable for "
-    "it, which 'chat_template_kwargs' may set: 'preserve_thinking', 'clear_thinking'."
-)
-_COMPARISON = "It is not known why a prompt was not in the cache. 'usage' has the number of cached tokens."
 _NO_RESULTS = "It has no results: the model does not see it."
 _OF_PROGRAM = "The model is shown programs as text: it sees this call as one of its own."
 _SEARCHES = ("file_search_call", "web_search_call")
@@ -35,13 +30,9 @@ def parameter_notes(request: CreateResponse) -> Iterator[Note]:
     for name, instead in WITHOUT_EFFECT.items():
         if getattr(request, name):
             yield Note(name, f"'{name}' has no effect on this server. {instead}")
-    reasoning, caching = request.reasoning, request.prompt_cache_options
+    reasoning = request.reasoning
     if reasoning is not None and reasoning.mode not in (None, "standard"):
         yield Note("reasoning.mode", f"'reasoning.mode' has no effect on this server. {_MODE}")
-    if reasoning is not None and reasoning.context not in (None, "auto"):
-        yield Note("reasoning.context", f"'reasoning.context' has no effect on this server. {_CONTEXT}")
-    if caching is not None and caching.comparison_response_id:
-        yield Note("prompt_cache_options.comparison_response_id", _COMPARISON)
 
 
 def item_notes(items: Iterable[RequestObject], presenters: Presenters) -> Iterator[Note]:

@@ -205,11 +205,15 @@ A union of both would have no schema.
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """The reasoning settings of the request. `mode` is the one there is, if the request has named one."""
+    """The reasoning settings of the request.
+
+    `mode` is the one there is, and `context` the one in effect, if the request has named one.
+    """
 
     effort: str | None = None
     summary: str | None = None
     mode: str | UnsetType = UNSET
+    context: str | UnsetType = UNSET
 
 
 class TextSettings(Struct, frozen=True):
@@ -225,6 +229,20 @@ class CacheSettings(Struct, frozen=True):
     mode: str = "implicit"
     ttl: str = "30m"
     comparison_response_id: str | UnsetType = UNSET
+
+
+class CacheDiagnostics(Struct, frozen=True, omit_defaults=True):
+    """Whether the prompt begins with that of the other response, and else why not.
+
+    After the first difference it has `cache_missed_tokens`; before it there are `comparison_reusable_tokens`.
+    `part` is the part of the request that makes the difference.
+    """
+
+    type: str
+    reason: str | None = None
+    cache_missed_tokens: int | None = None
+    comparison_reusable_tokens: int | None = None
+    part: str | None = None
 
 
 class ConversationSettings(Struct, frozen=True):
@@ -280,6 +298,7 @@ class Response(ResponseSettings, kw_only=True, tag_field="object", tag="response
     incomplete_details: IncompleteDetails | None = None
     output: list[Raw]
     usage: ResponseUsage | None = None
+    prompt_cache_diagnostics: CacheDiagnostics | UnsetType = UNSET
     input_messages: RawMessages | UnsetType = UNSET
     output_messages: RawMessages | UnsetType = UNSET
     unmet: tuple[str, ...] | UnsetType = UNSET

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from antiphon.apis.formats import Named
 from antiphon.apis.request import PromptCacheOptions
 from antiphon.apis.request_object import Object, RequestObject
+from antiphon.apis.responses.reasoning_context import context_in_effect
 from antiphon.apis.responses.resource import (
     CacheSettings,
     ConversationSettings,
@@ -35,11 +36,14 @@ _SHOWN = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penal
 
 
 def response_settings(
-    request: CreateResponse, defaults: Mapping[str, float], forced: frozenset[str] = frozenset()
+    request: CreateResponse,
+    defaults: Mapping[str, float],
+    forced: frozenset[str] = frozenset(),
+    kept_reasoning: Mapping[str, Any] | None = None,
 ) -> ResponseSettings:
     """The settings of the request's response. `defaults` are the model's own, and `forced` hold in any case.
 
-    See `ModelCard`.
+    See `ModelCard`, and `ModelTraits` for `kept_reasoning`.
     """
     if forced:
         names = dict.fromkeys(forced & _SHOWN)
@@ -65,7 +69,10 @@ def response_settings(
         top_logprobs=_given(request.top_logprobs, 0),
         text=TextSettings(echo_format(text), (text and text.verbosity) or UNSET),
         reasoning=ReasoningSettings(
-            reasoning.effort, summary_of(request), "standard" if reasoning.mode else UNSET
+            reasoning.effort,
+            summary_of(request),
+            "standard" if reasoning.mode else UNSET,
+            context_in_effect(reasoning, kept_reasoning) or UNSET,
         ),
         truncation=request.truncation or "disabled",
         store=request.store is not False,

@@ -25,6 +25,7 @@ from antiphon.apis.responses import events as wire
 from antiphon.apis.responses.accept import LOGPROBS, SEALED_REASONING, AcceptedResponse
 from antiphon.apis.responses.approvals import REQUEST, OpenApproval, is_approved
 from antiphon.apis.responses.client_tools import CLIENT_TOOLS, OpenClientCall
+from antiphon.apis.responses.diagnostics import diagnostics_of
 from antiphon.apis.responses.errors import ErrorEvent, error_fields, response_error_code
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.calls import OpenCustomCall, OpenFunctionCall
@@ -53,6 +54,7 @@ from antiphon.apis.responses.resource import (
 from antiphon.apis.responses.stored import StoredItem, pack
 from antiphon.apis.responses.tools import CUSTOM, Tool
 from antiphon.core.accumulator import DELTAS
+from antiphon.core.cache_trace import CacheResult
 from antiphon.core.chunks import FinishReason, Token
 from antiphon.core.errors import AntiphonError
 from antiphon.core.events import (
@@ -106,6 +108,9 @@ class ResponseProjection:
         self._clock = clock
         self._seal = seal if SEALED_REASONING in accepted.include else None
         self._queued = queued
+        self.diagnose: Callable[[Sequence[Any]], CacheResult | None] | None = None
+        """Compares the prompt with that of another response."""
+        self._diagnosis: CacheResult | None = None
         self._numbers = SequenceNumbers()
         self._compaction: Mapping[str, str] | None = None
         self._prompt_tokens = 0
@@ -152,6 +157,8 @@ class ResponseProjection:
         """These are the prompts that the answer begins with, each with its `text` and `ids`."""
         self._prompt_tokens += sum(len(prompt.ids) for prompt in prompts)
         self._prompts = prompts
+        if self.diagnose is not None:
+            self._diagnosis = self.diagnose(prompts)
 
     def moderated(self, result: ModerationResult) -> None:
         """What a guard says of the request and the answer."""
@@ -468,6 +475,7 @@ class ResponseProjection:
             incomplete_details=self._incomplete_details(),
             output=[Raw(item.payload) for item in self._output if item is not None],
             usage=None if self._usage is None else usage_of(self._prompt_tokens, self._usage),
+            prompt_cache_diagnostics=diagnostics_of(self._diagnosis, self._accepted.settings),
             **raw,
             unmet=(self._end and self._end.unmet) or UNSET,
             generations=(self._end and self._end.generations) or UNSET,

@@ -5,70 +5,29 @@ from time import time
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.framing import event_type
-from antiphon.apis.projection import SilentProjection
 from antiphon.apis.responses.compact import (
     accept_compact,
     compaction_body,
     compaction_fields,
-    summary_turn,
-    turn_after,
 )
 from antiphon.apis.responses.schema import CompactRequest
 from antiphon.apis.responses.stream import ResponseProjection
+from antiphon.apis.summaries import summary_turn, turn_after
 from antiphon.app.app import App
 from antiphon.app.attachments import with_media
 from antiphon.app.event_log import logged_events
 from antiphon.app.ids import random_id
 from antiphon.app.responses.history import ResponseRequest, read_context
 from antiphon.app.responses.record import ITEM_DONE
-from antiphon.core.accumulator import output_of
+from antiphon.app.summaries import ConversationSummary, SummaryProjection, summarise
 from antiphon.core.errors import RequestError
-from antiphon.core.events import Event, Finished, TextEnded, Usage
-from antiphon.core.turn import Turn
 from antiphon.run.answer_source import AnswerSource
 from antiphon.run.drive import Driver, Output
-from antiphon.run.model import Model
 from antiphon.run.replay import ReplayContext
 from antiphon.store.records import LogEntry
-
-
-class ConversationSummary(Struct, frozen=True):
-    """The summary of a conversation, and its usage."""
-
-    text: str
-    prompt_tokens: int = 0
-    usage: Usage = Usage()
-
-
-class SummaryProjection(SilentProjection):
-    """Keeps the answer to a turn that requests a summary. See `run.drive.Projection`."""
-
-    def __init__(self) -> None:
-        self.summary = ConversationSummary("")
-        self._prompt_tokens = 0
-        self._texts: list[Any] = []
-
-    def set_prompts(self, prompts: Iterable[Any]) -> None:
-        """The prompt is known."""
-        self._prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
-
-    def push(self, choice: int, events: list[Event]) -> list[bytes]:
-        """Process the next events."""
-        for event in events:
-            if isinstance(event, TextEnded):
-                self._texts.append(event.item)
-            elif isinstance(event, Finished):
-                answer = output_of(self._texts, event)
-                self.summary = ConversationSummary(answer.text, self._prompt_tokens, event.usage)
-        return []
-
-    def body(self) -> bytes:
-        """The text alone."""
-        return self.summary.text.encode()
 
 
 class CompactedSource:
@@ -119,13 +78,6 @@ class CompactedSource:
 
     def abandon(self) -> Iterable[tuple[int, Any]]:
         return () if self._source is None else self._source.abandon()
-
-
-async def summarise(turn: Turn, model: Model) -> ConversationSummary:
-    """The summary that the model writes."""
-    projection = SummaryProjection()
-    await Driver(AnswerSource([turn], model), projection).run()
-    return projection.summary
 
 
 def recorded_summary(

@@ -116,6 +116,7 @@ class Creation:
         self.projection = ResponseProjection(
             accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
         )
+        self.projection.diagnose = request.diagnose
 
     def driver(self, *, streamed: bool) -> Driver:
         """The driver for a client that waits, for a stream or the full answer."""
@@ -195,6 +196,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     rng = Random(record.id)  # noqa: S311
     context = ReplayContext(log, rng, unpacked(record.prompt_ids), record.calls_begun)
     projection = ResponseProjection(accepted, int(record.created_at), time.time, seal, queued=True)
+    projection.diagnose = request.diagnose
     summary = None
     if accepted.compact_from is not None:
         summary = recorded_summary(entries, lambda text: app.sealer.unseal(record.owner, text))

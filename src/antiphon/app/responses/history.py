@@ -16,12 +16,14 @@ from antiphon.apis.responses.accept import (
     prompt_turn,
 )
 from antiphon.apis.responses.added_tools import raw_added_tools
+from antiphon.apis.responses.diagnostics import compares_with
 from antiphon.apis.responses.input import known_listings, last_container, references
 from antiphon.apis.responses.output.reasoning import REASONING_FORMS
 from antiphon.apis.responses.schema import CountTokens, CreateResponse, PromptParams
 from antiphon.apis.responses.tools import ALWAYS_SENT, requested_tools
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.cache_traces import Diagnosis, earlier_trace
 from antiphon.app.ids import random_id
 from antiphon.app.responses.successors import with_steers
 from antiphon.core.errors import NotFoundError, RequestError
@@ -43,12 +45,13 @@ NO_LISTINGS: Mapping[str, Listing] = MappingProxyType({})
 class ResponseRequest(Struct, frozen=True):
     """A valid request, and the model for its answer.
 
-    `history` holds the payloads of the items before its input.
+    `history` holds the payloads of the items before its input. `diagnose` says why the cache missed.
     """
 
     accepted: AcceptedResponse
     model: Model
     history: Sequence[bytes]
+    diagnose: Diagnosis
 
 
 async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
@@ -83,7 +86,22 @@ async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
         if not await app.storage.store.approvals.claim(owner, answer.id, response_id, answer.until):
             message = "This request was answered before. An approval is good for one call."
             raise RequestError(message, param=answer.where)
-    return ResponseRequest(attached, model, reading.history)
+    return ResponseRequest(attached, model, reading.history, await _diagnosis(app, accepted, owner))
+
+
+async def _diagnosis(app: App, accepted: AcceptedResponse, owner: str) -> Diagnosis:
+    """Compares the prompt with that of the response that the request names, or continues."""
+    wanted, store = compares_with(accepted.settings), app.storage.store
+
+    async def exists(response_id: str) -> bool:
+        return app.settings.stores and await store.responses.get(owner, response_id) is not None
+
+    if wanted is None:  # for the log
+        previous = accepted.settings.previous_response_id
+        earlier = await earlier_trace(app.traces, owner, previous)
+    else:
+        earlier = await earlier_trace(app.traces, owner, wanted, exists)
+    return Diagnosis(app.traces, owner, accepted.id, accepted.parts, earlier)
 
 
 async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
@@ -123,6 +141,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         read_messages=model.read_messages,
         forced=model.card.forced,
         context=model.card.context,
+        kept_reasoning=model.traits.kept_reasoning,
     )
 
 

@@ -57,6 +57,7 @@ async def delete(app: App, owner: str, response_id: str) -> bytes:
     """Delete a response, with its items and events. If it is running, it stops."""
     if not await app.storage.store.responses.delete(owner, response_id):
         raise _not_found(response_id)
+    app.traces.forget(owner, response_id)
     return msgspec.json.encode(DeletedResponse(response_id))
 
 

@@ -1,8 +1,9 @@
 // The three APIs: a conversation as the page keeps it → a request, and the events of its stream → an answer.
 //
 // A conversation is a list of turns: {role: "user", text, images}, {role: "assistant", …answer},
-// {role: "tool", results: [{id, name, text}]}. An answer is {id, text, reasoning, calls, finish, usage, error};
-// a call is {id, name, arguments}, whose arguments are JSON text.
+// {role: "tool", results: [{id, name, text}]}. An answer is {id, text, reasoning, calls, finish, usage, error,
+// missed}; a call is {id, name, arguments}, whose arguments are JSON text; `missed` says which part of the request kept
+// so many tokens from being in the engine's cache: {tokens, part}.
 
 export const newAnswer = () => ({ role: "assistant", id: "", text: "", reasoning: "", calls: [], finish: null, usage: null, error: null });
 
@@ -75,6 +76,9 @@ const chat = {
   },
 };
 
+// The id of the last answer: the server compares the prompt of the next one with its prompt.
+const before = (turns) => turns.findLast((turn) => turn.role === "assistant" && turn.id)?.id;
+
 const responses = {
   name: "Responses",
   path: "v1/responses",
@@ -93,6 +97,7 @@ const responses = {
       reasoning: settings.effort && { effort: settings.effort },
       tools: plural(tools.map((tool) => ({ type: "function", ...tool }))),
       text: schema && { format: { type: "json_schema", name: "answer", strict: true, schema } },
+      prompt_cache_options: before(turns) && { comparison_response_id: before(turns) },
     });
   },
   items(turn) {
@@ -111,6 +116,8 @@ const responses = {
       if (response.usage) answer.usage = { input: response.usage.input_tokens, output: response.usage.output_tokens };
       if (response.status !== "in_progress" && response.status !== "queued") answer.finish = response.incomplete_details?.reason ?? response.status;
       if (response.error) answer.error = response.error.message;
+      const found = response.prompt_cache_diagnostics;
+      if (found?.type === "cache_miss") answer.missed = { tokens: found.cache_missed_tokens, part: found.part };
     }
     if (type === "error") answer.error = event.message ?? event.error?.message;
     if (type === "response.output_text.delta") answer.text += event.delta;
@@ -140,6 +147,7 @@ const messages = {
       thinking: reasons ? { type: "adaptive" } : undefined,
       output_config: Object.keys(output).length ? output : undefined,
       tools: plural(tools.map(({ parameters, ...tool }) => ({ ...tool, input_schema: parameters }))),
+      diagnostics: before(turns) && { previous_message_id: before(turns) },
     });
   },
   message(turn) {
@@ -162,6 +170,8 @@ const messages = {
       answer.id = event.message.id;
       answer.usage = { input: event.message.usage.input_tokens, output: 0 };
       answer.blocks = {};
+      const reason = event.message.diagnostics?.cache_miss_reason;
+      if (reason?.part) answer.missed = { tokens: reason.cache_missed_input_tokens, part: reason.part };
     }
     if (type === "content_block_start" && event.content_block.type === "tool_use") {
       const call = { id: event.content_block.id, name: event.content_block.name, arguments: "" };

@@ -320,6 +320,7 @@ function Turn({ turn, running, openRecord }) {
   const rate = turn.usage?.output > 1 && seconds > 0.05 && !running ? `${((turn.usage.output - 1) / seconds).toFixed(1)} tokens/s` : null;
   const facts = [
     running && "answering …", turn.finish, turn.usage && !running && `${turn.usage.input} → ${turn.usage.output} tokens`,
+    turn.missed && `${turn.missed.tokens} tokens are not in the cache because of ${turn.missed.part}`,
     turn.first && `first token after ${Math.round(turn.first - turn.started)} ms`, rate,
   ].filter(Boolean);
   return html`<article class="turn assistant" aria-label="Model"><div class="who">Model</div>
