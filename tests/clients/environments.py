@@ -127,6 +127,18 @@ class Node(Environment):
         return ["node", shutil.copy(PROGRAMS / f"{program}.mjs", self.folder)]
 
 
+class Java(Environment):
+    """Nothing but a JDK, which runs a program from its source."""
+
+    def steps(self) -> list[list[str]]:
+        if shutil.which("javac") is None:
+            pytest.skip("there is no JDK here: apt-get install default-jdk-headless")
+        return [["javac", "--version"]]
+
+    def command(self, program: str) -> list[str]:
+        return ["java", str(PROGRAMS / f"{program}.java")]
+
+
 def _check(*command: str, lock: int) -> None:
     """Run a step of an installation. It holds the lock of that file descriptor while it runs."""
     done = subprocess.run(  # noqa: S603
@@ -151,6 +163,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Python("typesafe-sdk", "typesafe-sdk[zstd]==0.7.5"),
         Python("jevcompat", "jevcompat==0.1.1", "typesafe-sdk==0.7.5"),
+        Java("java-http", "17"),
         Node("openai-js", "openai@7.55.0"),
         Node("ollama-js", "ollama@0.6.4"),
         Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),

@@ -106,6 +106,9 @@ OTHERS = {
     "left": [],
 }
 
+# Of each way one that offers HTTP/2, and one that does not.
+JAVA = {"whole": FULL, "whole_1_1": FULL, "stream": STREAMED, "stream_1_1": STREAMED}
+
 MANAGED = {"models": ["scripted"], "tools": True, "pulled": "success"}
 
 # client, API or provider → the ways to ask, and what comes of each
@@ -188,6 +191,8 @@ WAYS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
         "structured": PARSED,
         "vectors": {"vectors": 2, "same": True},
     },
+    ("java-http", "chat"): JAVA,
+    ("java-http", "responses"): JAVA,
     ("ai-sdk", "anthropic"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
     ("ai-sdk", "openai.chat"): {"generate": FULL, "stream": STREAMED, "object": PARSED, "image": LOOKED},
     ("ai-sdk", "openai-compatible"): {
