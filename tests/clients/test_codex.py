@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.acting import TakingTurns
@@ -31,7 +33,13 @@ PATCH = "*** Begin Patch\n*** Add File: made.txt\n+one\n*** End Patch\n"
 
 
 async def codex(
-    way: str, more: str, *questions: str, home: Path, engine: ScriptedEngine, recorder: Recorder
+    way: str,
+    more: str,
+    *questions: str,
+    home: Path,
+    engine: ScriptedEngine,
+    recorder: Recorder,
+    **options: Any,
 ) -> Any:
     """What Codex does at each question, with this engine's model, whose template begins no thought."""
     model = served_model(engine, dialect="hermes", template=CHATML)
@@ -42,6 +50,7 @@ async def codex(
         model=engine.card.name,
         models=Models([model]),
         before=recorder.before,
+        **options,
     )
 
 
@@ -161,3 +170,32 @@ async def test_codex_summarises_by_itself(tmp_path: Path) -> None:
     assert answer["said"][-1] == "It ran."
     assert not any("compaction" in kind for request in recorder.asked(PATH) for kind in kinds(request))
     assert "SUMMARY: it ran." in json.dumps(recorder.asked(PATH)[-1]["input"][-1])
+
+
+@pytest.mark.parametrize(("context", "summaries"), [(16_000, 1), (LARGE, 0)])
+async def test_codex_reads_the_catalogue_of_the_server(context: int, summaries: int, tmp_path: Path) -> None:
+    """It is told the context there: it summarises before that is full, and no earlier."""
+    told, recorder = tmp_path / "instructions.md", Recorder()
+    told.write_text("You write programs.")
+    script = [
+        {"when": "SUMMARY: it ran.", "output": "It ran."},
+        {"when": "Process exited with code 0", "last": 4000, "output": "SUMMARY: it ran."},
+        {"when": "Run it.", "output": called("exec_command", {"cmd": "echo tool-ran-42"})},
+    ]
+    engine = ScriptedEngine(script, name="own", context=context)
+    long = f"Run it. {'lorem ipsum ' * 5500}"
+
+    [answer] = await codex(
+        *("command", "", long),
+        home=tmp_path,
+        engine=engine,
+        recorder=recorder,
+        codex_instructions=told,
+    )
+
+    assert (answer["ran"], answer["warned"]) == ([[0, "tool-ran-42\n"]], [])
+    [listed, *_] = recorder.of("/v1/models")
+    assert listed.query == "client_version=0.169.0"
+    requests = recorder.asked(PATH)
+    assert requests[0]["input"][0]["content"][0]["text"] == "You write programs."
+    assert len(requests) == 2 + summaries, [kinds(request) for request in requests]

@@ -1,7 +1,8 @@
 // Codex CLI: one question after the other in the same session, with what it did.
 //
-// `way` is how it is told of the server: "custom" as a provider of its own, "openai" in the place of OpenAI, to which
-// it speaks by WebSocket. `more` is further configuration.
+// `way` is how it is told of the server: "custom" as a provider of its own; "command" as one whose key a command
+// prints, whose catalogue it reads; "openai" in the place of OpenAI, to which it speaks by WebSocket. `more` is further
+// configuration.
 
 import { spawnSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -18,6 +19,17 @@ env_key = "OPENAI_API_KEY"
 wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0`,
+  ],
+  command: [
+    `model_provider = "antiphon"`,
+    `[model_providers.antiphon]
+name = "Antiphon"
+base_url = "${url}"
+wire_api = "responses"
+
+[model_providers.antiphon.auth]
+command = "printenv"
+args = ["OPENAI_API_KEY"]`,
   ],
   openai: [`openai_base_url = "${url}"`, ""],
 };
