@@ -4,7 +4,7 @@ Codex knows the models of OpenAI. Of any other it supposes a context that is not
 It takes an entry only with `base_instructions`, the text with which it begins each conversation. No server
 knows that of itself: the operator says it (`--codex-instructions`), or `antiphon launch codex` asks Codex.
 
-Source: `codex debug models`, and the entries that Codex 0.169 takes as `model_catalog_json`. Fields that only
+Source: what "codex debug models" prints, and which entries Codex 0.169 takes in a file. Fields that only
 older releases need are here, too.
 """
 
