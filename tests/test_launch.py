@@ -195,6 +195,18 @@ async def test_what_would_be_set_can_be_read(home: Home, name: str) -> None:
     assert not home.told.exists()
 
 
+@pytest.mark.parametrize("wanted", [None, "false"])
+async def test_claude_code_looks_for_tools_unless_the_user_says_otherwise(
+    home: Home, wanted: str | None
+) -> None:
+    home.install("claude")
+    if wanted is not None:
+        home.environment["ENABLE_TOOL_SEARCH"] = wanted
+    async with running(engine()) as server:
+        await home.launch("claude", "--url", f"{server.url}/v1")
+    assert json.loads(home.told.read_text())["environment"]["ENABLE_TOOL_SEARCH"] == (wanted or "true")
+
+
 async def test_what_an_agent_keeps_is_not_written_again(home: Home) -> None:
     home.install("claude")
     async with running(engine()) as server:
@@ -222,7 +234,7 @@ async def test_a_small_context_is_said(home: Home) -> None:
     async with running(engine(8192)) as server:
         code, _, error = await home.launch("claude", "--url", f"{server.url}/v1")
     assert code == 7
-    assert "claude takes about 25000 tokens for itself" in error
+    assert "claude takes about 15000 tokens for itself" in error
     assert "has 8192 in all" in error
 
 

@@ -33,6 +33,8 @@ from antiphon.launch_codex import codex_instructions, codex_models
 NO_KEY = "none"
 """What an agent that insists on a key sends to a server without keys."""
 PROVIDER = "antiphon"
+TOOL_SEARCH = "ENABLE_TOOL_SEARCH"
+"""The variable by which Claude Code keeps rarely used tools away from the model until it looks for them."""
 CATALOGUE = "models.json"
 """The file in which Codex reads of the models."""
 KEY = "ANTIPHON_API_KEY"
@@ -61,7 +63,7 @@ class Server(Struct, frozen=True):
     context: int
     key: str = NO_KEY
     catalogue: Sequence[Mapping[str, Any]] = ()
-    """Its models as Codex reads them; none if it is another server than Antiphon."""
+    """Its models as Codex reads them; empty if it is another server than Antiphon."""
     instructions: str | None = "…"
     """What the agent said when it was asked (`Agent.ask`)."""
 
@@ -122,6 +124,8 @@ wire_api = "responses"
 
 def _claude(server: Server, folder: Path) -> Setup:
     models = ("ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
+    # Else it sends all tools to servers that it does not know: whether they read tool references is its doubt.
+    searches = {TOOL_SEARCH: os.environ.get(TOOL_SEARCH, "true")} if server.catalogue else {}
     sizes = tuple(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))
     return Setup(
         environment={
@@ -132,6 +136,7 @@ def _claude(server: Server, folder: Path) -> Setup:
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(server.context),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.answer),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            **searches,
         },
         hidden=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
         once={".claude.json": _json({"hasCompletedOnboarding": True})},
@@ -179,7 +184,7 @@ AGENTS = {
     agent.name: agent
     for agent in (
         Agent("codex", "codex", "npm install -g @openai/codex", 10_000, _codex, codex_instructions),
-        Agent("claude", "claude", "npm install -g @anthropic-ai/claude-code", 25_000, _claude),
+        Agent("claude", "claude", "npm install -g @anthropic-ai/claude-code", 15_000, _claude),
         Agent("opencode", "opencode", "npm install -g opencode-ai", 10_000, _opencode),
         Agent("pi", "pi", "npm install -g @mariozechner/pi-coding-agent", 2_000, _pi),
         Agent("qwen", "qwen", "npm install -g @qwen-code/qwen-code", 20_000, _qwen),

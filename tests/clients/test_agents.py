@@ -26,6 +26,7 @@ from tests.clients.environments import ENVIRONMENTS, RUN_SECONDS
 from tests.clients.recorder import Recorder
 from tests.render.templates import CHATML
 from tests.server import running, served_model
+from tests.tools.mcp_servers import serving
 
 pytestmark = real_clients
 
@@ -185,6 +186,35 @@ async def test_an_agent_that_is_launched_does_a_task(name: str, tmp_path: Path) 
     # The result is told as one: the command itself has no such word.
     assert "tool-ran-42" in json.dumps(asked[-1])
     assert {seen.status for seen in recorder.of(agent.path)} == {200}
+
+
+async def test_claude_code_finds_a_tool(tmp_path: Path) -> None:
+    recorder = Recorder()
+    engine = TakingTurns(
+        called("ToolSearch", {"query": "select:mcp__sums__add", "max_results": 1}),
+        called("mcp__sums__add", {"a": 2, "b": 3}),
+        "It is 5.",
+        name="m",
+        context=LARGE,
+    )
+    ENVIRONMENTS["claude-code"].ready()
+    model = served_model(engine, dialect="hermes", template=CHATML)
+    async with (
+        serving() as sums,
+        running([], models=Models([model]), api_key=[KEY], before=recorder.before) as server,
+    ):
+        config = json.dumps({"mcpServers": {"sums": {"type": "http", "url": sums.url}}})
+        asked = ["--mcp-config", config, "--allowedTools=mcp__sums__add", "-p", "2 + 3?"]
+        code, out, error = await launched("claude", server.url, asked, tmp_path)
+
+    assert (code, out.strip()) == (0, "It is 5."), error
+    assert sums.told.calls == ["add"]
+    first, second, _ = recorder.asked("/v1/messages")
+    assert not any(tool["name"].startswith("mcp__") for tool in first["tools"])
+    [result, *_] = second["messages"][-1]["content"]
+    assert result["content"] == [{"type": "tool_reference", "tool_name": "mcp__sums__add"}]
+    assert "Adds two numbers." not in engine.seen[0].prompt.text
+    assert "Adds two numbers." in engine.seen[1].prompt.text
 
 
 async def launched(name: str, url: str, arguments: list[str], home: Path) -> tuple[int | None, str, str]:
