@@ -124,7 +124,7 @@ wire_api = "responses"
 
 def _claude(server: Server, folder: Path) -> Setup:
     models = ("ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
-    # Else it sends all tools to servers that it does not know: whether they read tool references is its doubt.
+    # Else it sends all tools to a server that it does not know, which might not read tool references.
     searches = {TOOL_SEARCH: os.environ.get(TOOL_SEARCH, "true")} if server.catalogue else {}
     sizes = tuple(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))
     return Setup(

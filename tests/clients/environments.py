@@ -104,6 +104,19 @@ class Python(Environment):
         return self.folder / "bin" / "python"
 
 
+class Pinned(Python):
+    """A virtual environment with what a file of requirements lists, and nothing that this asks for besides."""
+
+    def __init__(self, name: str, requirements: Path) -> None:
+        super().__init__(name, *requirements.read_text().splitlines())
+        self.requirements = requirements
+
+    def steps(self) -> list[list[str]]:
+        make, install = super().steps()
+        listed = ["--no-deps", "--requirement", str(self.requirements)]
+        return [make, [*install[: -len(self.packages)], *listed]]
+
+
 class Node(Environment):
     """A folder with `node_modules`; `binary` is the program of a package that brings one for each platform.
 
@@ -163,6 +176,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Python("typesafe-sdk", "typesafe-sdk[zstd]==0.7.5"),
         Python("jevcompat", "jevcompat==0.1.1", "typesafe-sdk==0.7.5"),
+        Pinned("open-webui", Path(__file__).with_name("open-webui-requirements.txt")),
         Java("java-http", "17"),
         Node("openai-js", "openai@7.55.0"),
         Node("ollama-js", "ollama@0.6.4"),
