@@ -44,8 +44,11 @@ test-all: $(VENV)/.test  ## Run every test, also those that download chat templa
 test-matrix: $(VENV)/.test  ## Combine every dialect, API and demand, in about five minutes (ARGS="-k glm45")
 	ANTIPHON_TEST_MATRIX=1 $(PYTEST) tests/matrix $(ARGS)
 
+CLIENTS := $(addprefix tests/clients/test_,programs.py decision_programs.py codex.py agents.py open_webui.py)
+
+# Debian's JDK is needed for one of them, and npm for many: each says so where it is missing.
 test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and npm (ARGS="-k codex")
-	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients/test_programs.py tests/clients/test_decision_programs.py -rs $(ARGS)
+	ANTIPHON_TEST_CLIENTS=1 $(BIN)/python -m pytest $(CLIENTS) -rs $(ARGS)
 
 # The browser is Debian's: apt-get install chromium.
 test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core

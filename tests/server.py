@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache
@@ -131,9 +131,12 @@ async def running(
     http: Any = None,
     parallel: int = 256,
     routes: Sequence[BaseRoute] = ROUTES,
+    before: Callable[[Any], Any] | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
     """Serve while the block runs; `http` is uvicorn's protocol, for whom our own is not.
+
+    `before` puts something before the application, such as what records its requests.
 
     `given` are options of `antiphon serve`, and parts (`compose.Parts`) in the place of the server's own.
     """
@@ -143,7 +146,10 @@ async def running(
     listener.setsockopt(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # asyncio forgets it, and clients wait 40 ms
-    server = PromptServer(config_of(app, routes=routes, **({"http": http} if http else {})))
+    config = config_of(app, routes=routes, **({"http": http} if http else {}))
+    if before is not None:
+        config.app = before(config.app)
+    server = PromptServer(config)
     await server.start(listener)
     await runtime.start()
     try:

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+import antiphon
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.launch import AGENTS, NO_KEY
 from tests.server import running
 
 ANTIPHON = Path(sys.executable).with_name("antiphon")
+SOURCE = Path(antiphon.__file__).parents[1]
 MODEL = 'org/a "model" of it'
 CONTEXT = 100_000
 KEY = "the-key"
@@ -101,6 +103,7 @@ class Home:
         self.environment = {
             "PATH": f"{self.programs}:/usr/bin:/bin",
             "HOME": str(folder / "home"),
+            "PYTHONPATH": str(SOURCE),  # also where another one is installed
             "TOLD": str(self.told),
             "ANTHROPIC_API_KEY": "of another server",
         }
@@ -192,6 +195,18 @@ async def test_what_would_be_set_can_be_read(home: Home, name: str) -> None:
     assert not home.told.exists()
 
 
+@pytest.mark.parametrize("wanted", [None, "false"])
+async def test_claude_code_looks_for_tools_unless_the_user_says_otherwise(
+    home: Home, wanted: str | None
+) -> None:
+    home.install("claude")
+    if wanted is not None:
+        home.environment["ENABLE_TOOL_SEARCH"] = wanted
+    async with running(engine()) as server:
+        await home.launch("claude", "--url", f"{server.url}/v1")
+    assert json.loads(home.told.read_text())["environment"]["ENABLE_TOOL_SEARCH"] == (wanted or "true")
+
+
 async def test_what_an_agent_keeps_is_not_written_again(home: Home) -> None:
     home.install("claude")
     async with running(engine()) as server:
@@ -219,7 +234,7 @@ async def test_a_small_context_is_said(home: Home) -> None:
     async with running(engine(8192)) as server:
         code, _, error = await home.launch("claude", "--url", f"{server.url}/v1")
     assert code == 7
-    assert "claude takes about 25000 tokens for itself" in error
+    assert "claude takes about 15000 tokens for itself" in error
     assert "has 8192 in all" in error
 
 
@@ -229,6 +244,57 @@ async def test_what_is_not_there_is_said(home: Home) -> None:
         assert (code, "pi is not installed. Install it with `npm install" in error) == (1, True)
     code, _, error = await home.launch("pi", "--url", "http://127.0.0.1:9/v1")
     assert (code, "no server at http://127.0.0.1:9/v1" in error) == (1, True)
+
+
+# Asks the server that it is told of in its options, with a body of the test's, and is started like any agent then.
+ASKING = (
+    """
+import os, re, sys, urllib.error, urllib.request
+if "--ephemeral" in sys.argv:
+    url = re.search('base_url="([^"]*)"', " ".join(sys.argv))[1]
+    assert os.path.basename(os.environ["CODEX_HOME"]) != "codex"
+    try:
+        urllib.request.urlopen(url + "/responses", data=os.environ["ASKED"].encode())
+    except urllib.error.HTTPError as error:
+        sys.exit(error.code != 400)
+"""
+    + AGENT
+)
+DEVELOPER = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You code."}]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"instructions": "You code.", "input": [{**DEVELOPER, "content": "No."}]}, "You code."),
+        ({"instructions": None, "input": [DEVELOPER, {**DEVELOPER, "content": "No."}]}, "You code."),
+        ({"input": [{**DEVELOPER, "content": "You code."}]}, "You code."),
+        ({"input": [{**DEVELOPER, "role": "user"}]}, None),
+        ({"input": "You code."}, None),
+        ({"input": []}, None),
+        ("no request", None),
+    ],
+)
+async def test_codex_has_a_catalogue_with_its_own_instructions(
+    home: Home, asked: Any, told: str | None
+) -> None:
+    home.install("codex", ASKING)
+    home.environment["ASKED"] = json.dumps(asked)
+    async with running(engine()) as server:
+        code, _, error = await home.launch("codex", "--url", f"{server.url}/v1", "exec", "hi")
+
+    folder = Path(home.environment["HOME"]) / ".local" / "share" / "antiphon" / "launch" / "codex"
+    assert (code, error) == (7, "")
+    assert json.loads(home.told.read_text())["arguments"] == ["exec", "hi"]
+    named = tomllib.loads((folder / "config.toml").read_text()).get("model_catalog_json")
+    files = sorted(path.name for path in folder.iterdir())
+    if told is None:
+        assert (named, files) == (None, ["config.toml"])
+        return
+    assert (named, files) == (str(folder / "models.json"), ["config.toml", "models.json"])
+    [model] = json.loads((folder / "models.json").read_text())["models"]
+    assert (model["slug"], model["base_instructions"]) == (MODEL, told)
+    assert (model["context_window"], model["max_context_window"]) == (CONTEXT, CONTEXT)
 
 
 PRINTS_THE_SERVER = """

@@ -204,6 +204,12 @@ class Parts:
         return Moderator(settings.moderation, form, window, lambda: self.models, settings.limit)
 
     @cached_property
+    def told_by_codex(self) -> str | None:
+        """What Codex tells the models that it finds here, if the operator says it."""
+        path = self.settings.codex_instructions
+        return None if path is None else _text_of(path, "instructions")
+
+    @cached_property
     def render(self) -> Callable[..., Renderer]:
         """Makes the renderer of a chat template."""
         return ChatTemplateRenderer
@@ -233,6 +239,7 @@ class Parts:
             interpreters=self.interpreters,
             embedder=self.embedder,
             moderator=self.moderator,
+            codex_instructions=self.told_by_codex,
             models=self.models,  # last of the checks: files of models may have to be downloaded
         )
 
@@ -336,11 +343,15 @@ def _read(template: Path) -> str:
     """A chat template, from a file or by its name."""
     if (built_in := BUILT_IN.get(str(template))) is not None:
         return built_in
+    return _text_of(template, "chat template", f" Built in: {', '.join(BUILT_IN)}.")
+
+
+def _text_of(path: Path, kind: str, remedy: str = "") -> str:
+    """The text of a file of this kind. Raises AntiphonError."""
     try:
-        text = template.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"Cannot read the chat template {template}: {error}. Built in: {', '.join(BUILT_IN)}."
-        raise AntiphonError(message) from error
+        raise AntiphonError(f"Cannot read the {kind} {path}: {error}.{remedy}") from error
     if not text.strip():
-        raise AntiphonError(f"The chat template {template} is empty.")
+        raise AntiphonError(f"The {kind} {path} is empty.")
     return text

@@ -288,6 +288,10 @@ class Settings:
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
     """The most seconds that an answer may take. Without it, there is no limit."""
 
+    codex_instructions: Path | None = None
+    """A file with the instructions with which Codex begins each conversation, for clients that let it read
+    its catalogue here: docs/agents.md."""
+
     limit: Annotated[Limits, read_by(read_limits)] = DEFAULTS
     """A limit for requests of clients, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
     docs/limits.md lists them."""

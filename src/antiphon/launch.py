@@ -28,10 +28,15 @@ from msgspec.structs import replace
 
 from antiphon.chat import ChatClient
 from antiphon.core.errors import AntiphonError
+from antiphon.launch_codex import codex_instructions, codex_models
 
 NO_KEY = "none"
 """What an agent that insists on a key sends to a server without keys."""
 PROVIDER = "antiphon"
+TOOL_SEARCH = "ENABLE_TOOL_SEARCH"
+"""The variable by which Claude Code keeps rarely used tools away from the model until it looks for them."""
+CATALOGUE = "models.json"
+"""The file in which Codex reads of the models."""
 KEY = "ANTIPHON_API_KEY"
 """The variable with the key, for agents that read it by name."""
 ANSWER_SHARE = 4
@@ -57,6 +62,10 @@ class Server(Struct, frozen=True):
     model: str
     context: int
     key: str = NO_KEY
+    catalogue: Sequence[Mapping[str, Any]] = ()
+    """Its models as Codex reads them; empty if it is another server than Antiphon."""
+    instructions: str | None = "…"
+    """What the agent said when it was asked (`Agent.ask`)."""
 
     @property
     def answer(self) -> int:
@@ -80,13 +89,17 @@ class Setup(Struct, frozen=True):
 
 
 class Agent(Struct, frozen=True):
-    """A coding agent. `own` is about how many tokens its own instructions and tools take."""
+    """A coding agent. `own` is about how many tokens its own instructions and tools take.
+
+    `ask` finds out what only the installed program knows; it may write below this folder.
+    """
 
     name: str
     command: str
     install: str
     own: int
     setup: Callable[[Server, Path], Setup]
+    ask: Callable[[Path], str | None] | None = None
 
 
 def _codex(server: Server, folder: Path) -> Setup:
@@ -102,11 +115,17 @@ env_key = "{KEY}"
 wire_api = "responses"
 """
     environment = {"CODEX_HOME": str(folder), KEY: server.key}
-    return Setup(environment, files={"config.toml": config})
+    if server.instructions is None or not server.catalogue:
+        return Setup(environment, files={"config.toml": config})
+    models = [{**model, "base_instructions": server.instructions} for model in server.catalogue]
+    config = f"model_catalog_json = {_text(str(folder / CATALOGUE))}\n{config}"
+    return Setup(environment, files={"config.toml": config, CATALOGUE: _json({"models": models})})
 
 
 def _claude(server: Server, folder: Path) -> Setup:
     models = ("ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
+    # Else it sends all tools to a server that it does not know, which might not read tool references.
+    searches = {TOOL_SEARCH: os.environ.get(TOOL_SEARCH, "true")} if server.catalogue else {}
     sizes = tuple(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))
     return Setup(
         environment={
@@ -117,6 +136,7 @@ def _claude(server: Server, folder: Path) -> Setup:
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(server.context),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.answer),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            **searches,
         },
         hidden=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
         once={".claude.json": _json({"hasCompletedOnboarding": True})},
@@ -163,8 +183,8 @@ def _qwen(server: Server, folder: Path) -> Setup:
 AGENTS = {
     agent.name: agent
     for agent in (
-        Agent("codex", "codex", "npm install -g @openai/codex", 10_000, _codex),
-        Agent("claude", "claude", "npm install -g @anthropic-ai/claude-code", 25_000, _claude),
+        Agent("codex", "codex", "npm install -g @openai/codex", 10_000, _codex, codex_instructions),
+        Agent("claude", "claude", "npm install -g @anthropic-ai/claude-code", 15_000, _claude),
         Agent("opencode", "opencode", "npm install -g opencode-ai", 10_000, _opencode),
         Agent("pi", "pi", "npm install -g @mariozechner/pi-coding-agent", 2_000, _pi),
         Agent("qwen", "qwen", "npm install -g @qwen-code/qwen-code", 20_000, _qwen),
@@ -184,6 +204,8 @@ def launch(agent: Agent, server: Server, arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
     folder = folder_of(agent)
+    if agent.ask is not None:
+        server = replace(server, instructions=agent.ask(folder))
     setup = agent.setup(server, folder)
     _write(folder, setup)
     before = signal(SIGINT, SIG_IGN)  # Ctrl-C is the agent's
@@ -244,7 +266,8 @@ def _json(value: Any) -> str:
 
 def server_at(client: ChatClient, key: str | None) -> Server:
     """The server of this client, with its model. Raises ChatError."""
-    return Server(client.url.geturl(), client.model(), client.context() or UNKNOWN_CONTEXT, key or NO_KEY)
+    context = client.context() or UNKNOWN_CONTEXT
+    return Server(client.url.geturl(), client.model(), context, key or NO_KEY, codex_models(client))
 
 
 @contextmanager

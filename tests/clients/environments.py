@@ -104,6 +104,19 @@ class Python(Environment):
         return self.folder / "bin" / "python"
 
 
+class Pinned(Python):
+    """A virtual environment with what a file of requirements lists, and nothing that this asks for besides."""
+
+    def __init__(self, name: str, requirements: Path) -> None:
+        super().__init__(name, *requirements.read_text().splitlines())
+        self.requirements = requirements
+
+    def steps(self) -> list[list[str]]:
+        make, install = super().steps()
+        listed = ["--no-deps", "--requirement", str(self.requirements)]
+        return [make, [*install[: -len(self.packages)], *listed]]
+
+
 class Node(Environment):
     """A folder with `node_modules`; `binary` is the program of a package that brings one for each platform.
 
@@ -125,6 +138,18 @@ class Node(Environment):
     def command(self, program: str) -> list[str]:
         # A module is searched in the folder of the program that imports it.
         return ["node", shutil.copy(PROGRAMS / f"{program}.mjs", self.folder)]
+
+
+class Java(Environment):
+    """Nothing but a JDK, which runs a program from its source."""
+
+    def steps(self) -> list[list[str]]:
+        if shutil.which("javac") is None:
+            pytest.skip("there is no JDK here: apt-get install default-jdk-headless")
+        return [["javac", "--version"]]
+
+    def command(self, program: str) -> list[str]:
+        return ["java", str(PROGRAMS / f"{program}.java")]
 
 
 def _check(*command: str, lock: int) -> None:
@@ -151,6 +176,8 @@ ENVIRONMENTS: dict[str, Environment] = {
         Python("llm-comply", "llm-comply==0.5.0", "jsonschema==4.26.0"),
         Python("typesafe-sdk", "typesafe-sdk[zstd]==0.7.5"),
         Python("jevcompat", "jevcompat==0.1.1", "typesafe-sdk==0.7.5"),
+        Pinned("open-webui", Path(__file__).with_name("open-webui-requirements.txt")),
+        Java("java-http", "17"),
         Node("openai-js", "openai@7.55.0"),
         Node("ollama-js", "ollama@0.6.4"),
         Node("anthropic-js", "@anthropic-ai/sdk@1.12.0"),

@@ -71,9 +71,9 @@ class App(Struct, frozen=True, dict=True):
 
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
-    vectors of vector stores. `moderator` checks texts, if there is a guard model. `socket_bytes` are the
-    bytes that the WebSockets of each client hold. `log` is for lines of requests: structlog would make it
-    anew for each.
+    vectors of vector stores. `moderator` checks texts, if there is a guard model. `codex_instructions` are
+    those for the models that Codex finds here. `socket_bytes` are the bytes that the WebSockets of each
+    client hold. `log` is for lines of requests: structlog would make it anew for each.
     """
 
     models: Models
@@ -90,6 +90,7 @@ class App(Struct, frozen=True, dict=True):
     interpreters: Interpreters | None = None
     embedder: ChunkEmbedder | None = None
     moderator: Moderator | None = None
+    codex_instructions: str | None = None
     socket_bytes: Counter[str] = field(default_factory=Counter)
     large: LargeWork = field(default_factory=LargeWork)
     log: FilteringBoundLogger = field(default_factory=log.bind)

@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,6 +14,7 @@ from antiphon.app.app import App
 from antiphon.app.decisions import decides
 from antiphon.app.storage import StoreStatus
 from antiphon.engines.pool import ReplicaStatus
+from antiphon.http.codex import CodexModel, codex_models
 from antiphon.http.request import app_of, json_response, query_of, read_body
 from antiphon.run.loading import ModelState, ModelStatus
 from antiphon.run.models import Health, ModelEntry
@@ -48,7 +49,7 @@ class DecidingModel(Struct):
     release_date: str
 
 
-class ModelList(Struct, tag_field="object", tag="list"):
+class ModelList(Struct, kw_only=True, tag_field="object", tag="list"):
     """A list of models. If it is empty, both ids are null. `models` are those on the page that decide."""
 
     data: list[ShownModel]
@@ -58,9 +59,20 @@ class ModelList(Struct, tag_field="object", tag="list"):
     last_id: str | None
 
 
+class Catalogue(Struct, kw_only=True, tag_field="object", tag="list"):
+    """The same list for Codex, which names its version: `models` are those on the page that write answers."""
+
+    data: list[ShownModel]
+    models: list[CodexModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 async def list_models(request: Request) -> Response:
     """Every name that requests may use, or part of them, in the shapes of both OpenAI and Anthropic."""
-    models, query = app_of(request).models, query_of(request)
+    app, query = app_of(request), query_of(request)
+    models = app.models
     entries = {entry.name: entry for entry in models.entries()}
     names = [*entries]
     after, before = query.text("after_id"), query.text("before_id")
@@ -69,9 +81,15 @@ async def list_models(request: Request) -> Response:
     limit = query.number("limit", len(names) or 1, minimum=1, maximum=1000)
     page = names[max(first, last - limit) : last] if before else names[first : first + limit]
     shown = [_resource(entries[name]) for name in page]
-    ids = (page[0], page[-1]) if page else (None, None)
-    deciding = [_deciding(model) for model in shown if model.decides]
-    return json_response(msgspec.json.encode(ModelList(shown, deciding, len(page) < last - first, *ids)))
+    first_id, last_id = (page[0], page[-1]) if page else (None, None)
+    common: dict[str, Any] = {"data": shown, "first_id": first_id, "last_id": last_id}
+    common["has_more"] = len(page) < last - first
+    if query.text("client_version") is None:
+        deciding = [_deciding(model) for model in shown if model.decides]
+        return json_response(msgspec.json.encode(ModelList(models=deciding, **common)))
+    told = [(entries[model.id], model.created_at[:10]) for model in shown]
+    catalogue = [*codex_models(told, app.codex_instructions)]
+    return json_response(msgspec.json.encode(Catalogue(models=catalogue, **common)))
 
 
 async def retrieve_model(request: Request) -> Response:

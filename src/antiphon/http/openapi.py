@@ -46,6 +46,7 @@ from antiphon.apis.tokens import (
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.app import debug
 from antiphon.http.models import (
+    Catalogue,
     DrainReplica,
     LoadAdapter,
     ModelList,
@@ -264,7 +265,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /api/copy": _REFUSED,
     "DELETE /api/delete": _REFUSED,
     "POST /api/blobs/{digest}": _REFUSED,
-    "GET /v1/models": Operation(answer=ModelList, query=_BATCHES),
+    "GET /v1/models": Operation(answer=(ModelList, Catalogue), query=("client_version", *_BATCHES)),
     "GET /v1/models/{model}": Operation(answer=ShownModel),
     "POST /v1/load_lora_adapter": Operation(LoadAdapter, media_type=_TEXT),
     "POST /v1/unload_lora_adapter": Operation(UnloadAdapter, media_type=_TEXT),
