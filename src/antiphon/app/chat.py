@@ -17,13 +17,14 @@ from antiphon.apis.envelope import Envelope
 from antiphon.apis.tokens import Rendered
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, fingerprint, random_id
-from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
+from antiphon.app.journal import CallJournal, CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.core.hosts import Note
 from antiphon.core.limits import DAY
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver, Projection
+from antiphon.run.drive import Driver, Journal, Projection
 from antiphon.run.model import Model
+from antiphon.run.replay import ReplayContext
 from antiphon.store.records import CompletionRecord, ItemRecord
 from antiphon.tools.discovery import ToolRequester, client_names
 
@@ -33,8 +34,14 @@ PREFIX = "chatcmpl-"
 NOT_STORED = Note("store", "This server stores nothing: it was started with --store none.")
 
 
-async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
-    """Answer a conversation. Raises RequestError."""
+async def create(
+    app: App,
+    request: ChatRequest,
+    owner: str,
+    header_id: str | None = None,
+    calls: CallJournal | None = None,
+) -> Driver:
+    """Answer a conversation; `calls` stores the calls of its server tools. Raises RequestError."""
     model = await app.models.model(request.model)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
@@ -55,13 +62,16 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     envelope = Envelope(answer, turn.model, int(time()), system_fingerprint=fingerprint(turn.model))
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection: Projection = kind(envelope, turn.choices, presentation)
-    journal = None
+    journal: Journal | None = calls
     if contents is not None:
         input_items = stored_messages(answer, request.messages)
         await app.storage.store.usage.check(owner, sum(len(item.payload) for item in input_items), "store")
         messages = await contents.keep(input_items, answer, "messages")
         journal = _journal(app, accepted, envelope, projection, as_records(messages))
-    return app.driver(AnswerSource([turn], model), projection, journal, request.deadline_seconds)
+        journal.calls = calls
+    context = ReplayContext(calls_begun=calls.calls_begun if calls else 0)
+    source = AnswerSource([turn], model, context)
+    return app.driver(source, projection, journal, request.deadline_seconds)
 
 
 async def create_batch(app: App, request: BatchChatRequest, owner: str, header_id: str | None) -> Driver:

@@ -19,6 +19,7 @@ from antiphon.app.app import App
 from antiphon.app.ids import answer_id, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
+    CallJournal,
     FullAnswerJournal,
     StoredInput,
     StreamJournal,
@@ -111,15 +112,21 @@ class Creation:
             accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
         )
 
-    def driver(self, *, streamed: bool) -> Driver:
-        """The driver for a client that waits, for a stream or the full answer."""
+    def driver(self, *, streamed: bool, calls: CallJournal | None = None) -> Driver:
+        """The driver for a client that waits, for a stream or the full answer.
+
+        `calls` stores the calls of server tools of a full answer that is part of a batch.
+        """
         # The ids of calls are derived from the id of the response, as all others are.
-        context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
+        begun = calls.calls_begun if calls else 0
+        context = ReplayContext(rng=Random(self.id), calls_begun=begun)  # noqa: S311 - not secret
         source = CompactedSource(self._request, self.projection, self._seal, context)
-        journal: StreamJournal | FullAnswerJournal | None = None
-        if self.stored:
-            kind = StreamJournal if streamed else FullAnswerJournal
-            journal = kind(self._app.storage.writer, self.projection, self._stored_input())
+        journal: StreamJournal | FullAnswerJournal | CallJournal | None = calls
+        if self.stored and streamed:
+            journal = StreamJournal(self._app.storage.writer, self.projection, self._stored_input())
+        elif self.stored:
+            journal = FullAnswerJournal(self._app.storage.writer, self.projection, self._stored_input())
+            journal.calls = calls
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 
     async def queue(self) -> None:
