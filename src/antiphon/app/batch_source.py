@@ -56,6 +56,10 @@ class BatchWork(Protocol[R]):
         """The name of a request within its batch."""
         ...
 
+    def request_id(self, request: R) -> str:
+        """The id of a request, in the log and for clients."""
+        ...
+
     async def answer(self, request: R, calls: CallJournal) -> Any:
         """Answer a request; its result. Raises AntiphonError."""
         ...
@@ -131,7 +135,7 @@ class BatchSource:
         """The result of a request that is answered. Raises AntiphonError."""
         name = self._batch.name(request)
         calls = CallJournal(self._batch.begun.get(name, 0), partial(self._begin_calls, output, request))
-        observation = begin(self._app, f"{self._record.id}/{name}", "request of a batch")
+        observation = begin(self._app, self._batch.request_id(request), "request of a batch")
         observation.account = self._app.keys.of_owner(self._record.owner).in_background
         try:
             return await self._batch.answer(request, calls)

@@ -241,10 +241,15 @@ class _Work:
     """The requests of a batch, by their ids. See `app.batch_source.BatchWork`."""
 
     def __init__(
-        self, app: App, record: ResponseRecord, wire: CreateMessageBatch, recorded: list[BatchResult | CallsBegun]
+        self,
+        app: App,
+        record: ResponseRecord,
+        wire: CreateMessageBatch,
+        recorded: list[BatchResult | CallsBegun],
     ) -> None:
         self._app = app
         self._owner = record.owner
+        self._id = record.id
         self.parallel = PARALLEL
         self.expires_at = record.created_at + LIFETIME
         self.begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
@@ -257,6 +262,9 @@ class _Work:
 
     def name(self, request: BatchRequest) -> str:
         return request.custom_id
+
+    def request_id(self, request: BatchRequest) -> str:
+        return f"{self._id}/{request.custom_id}"
 
     async def answer(self, request: BatchRequest, calls: CallJournal) -> BatchResult:
         params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, self._owner))

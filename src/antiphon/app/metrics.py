@@ -307,6 +307,11 @@ class Metrics:
         self._failovers = Counter(
             "antiphon:failovers", "Generations that another replica continued.", registry=registry
         )
+        self._given_back = Counter(
+            "antiphon:given_back",
+            "Slots that lines of batches gave to requests that waited, in the middle of an answer.",
+            registry=registry,
+        )
         self._closed = Counter(
             "antiphon:closed_generations",
             "Generations that were cut, and ended in their form.",
@@ -356,6 +361,8 @@ class Metrics:
             self._unmet.inc(len(observation.unmet))
         if observation.failovers:
             self._failovers.inc(observation.failovers)
+        if observation.given_back:
+            self._given_back.inc(observation.given_back)
         if observation.closed:
             self._closed.inc(observation.closed)
 

@@ -51,6 +51,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     inputs: int = 2_048
     input_tokens: int = 300_000
 
+    # Batches
+    batch_lines: int = 50_000
+
     # Decisions
     questions: int = 400
     options: int = 255

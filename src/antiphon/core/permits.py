@@ -2,7 +2,8 @@
 
 A permit that becomes free goes to the owner that has the fewest; among equals, owners take turns, so that one
 with much work does not delay the others. Within an owner, the first to come goes first. A lower priority goes
-before all of this.
+before all of this. Work that nobody waits for has the priority `LAST`: it is last for every permit that it
+needs, and while others wait it gives permits back, if it can (`GIVE_BACK`).
 
 A permit is given by a plain call, not by the result of a future, and whoever enters has to `leave` once,
 whatever has happened meanwhile: so a permit that is given in the turn of the event loop in which its owner is
@@ -16,6 +17,7 @@ the table in `docs/observability.md`.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +25,16 @@ from antiphon.core.errors import AntiphonError, ClientBusyError
 from antiphon.core.limits import CLIENT
 
 T = TypeVar("T")
+
+LAST = 2**62
+"""The priority of work that nobody waits for, such as that of batches."""
+PRIORITY: ContextVar[int] = ContextVar("priority", default=-(2**63))
+"""The priority of this work is at least this, whatever is asked for."""
+GIVE_BACK: ContextVar[Callable[[], object] | None] = ContextVar("give_back", default=None)
+"""Called at most once for a permit of this work, if somebody with a lower priority waits for one.
+
+Then the work soon leaves its permit, and later asks for another to continue.
+"""
 
 
 class Permit:
@@ -33,6 +45,7 @@ class Permit:
         self.start: Callable[[], object] | None = start
         self.owner = owner
         self.priority = priority
+        self.give_back = GIVE_BACK.get()
         self.given = self.left = False
 
     def leave(self) -> None:
@@ -67,6 +80,7 @@ class Permits:
         self._owner_queue = owner_queue
         self._running: dict[str, int] = {}  # by owner
         self._waiting: dict[str, int] = {}
+        self._returnable: dict[Permit, None] = {}  # given permits that can be asked back, oldest first
         # By priority and owner: who waits, in the order of coming. Which line was served last is the last.
         self._lines: dict[tuple[int, str], dict[Permit, None]] = {}
 
@@ -75,7 +89,7 @@ class Permits:
 
         Raises ClientBusyError, or what `refusal` returns, if too many wait already.
         """
-        permit = Permit(self, start, CLIENT.get(), priority)
+        permit = Permit(self, start, CLIENT.get(), max(priority, PRIORITY.get()))
         if self.running < self.capacity and self._may_run(permit.owner):
             self._give(permit)
             return permit
@@ -87,6 +101,8 @@ class Permits:
         self._lines.setdefault((priority, permit.owner), {})[permit] = None
         self._waiting[permit.owner] = waiting + 1
         self.waiting += 1
+        if self._returnable and self.running >= self.capacity:
+            self._ask_back(permit.priority)
         return permit
 
     async def acquire(self, priority: int = 0) -> Permit:
@@ -134,10 +150,20 @@ class Permits:
             self._leave_line(permit)
             return
         self.running -= 1
+        self._returnable.pop(permit, None)
         _count_down(self._running, permit.owner)
         if self._lines and (first := self._first()) is not None:
             self._leave_line(first)
             self._give(first)
+
+    def _ask_back(self, priority: int) -> None:
+        """Ask for the newest permit with a higher priority: the least work has been done for it."""
+        for permit in reversed(self._returnable):
+            if permit.priority > priority:
+                del self._returnable[permit]
+                assert permit.give_back is not None
+                permit.give_back()
+                return
 
     def _may_run(self, owner: str) -> bool:
         return self._running.get(owner, 0) < self._owner_capacity
@@ -156,6 +182,8 @@ class Permits:
         self.running += 1
         self._running[permit.owner] = self._running.get(permit.owner, 0) + 1
         permit.given = True
+        if permit.give_back is not None:
+            self._returnable[permit] = None
         start, permit.start = permit.start, None  # the code that starts holds this permit: break the cycle
         assert start is not None
         try:

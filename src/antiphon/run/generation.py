@@ -23,6 +23,7 @@ from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta
 from antiphon.core.items import Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
+from antiphon.core.permits import GIVE_BACK, LAST, PRIORITY
 from antiphon.core.plain_tokens import PlainTokens
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
@@ -53,6 +54,10 @@ MAX_LOST = 3
 """Replicas that may fail in one generation: a request that makes replicas fail must not reach all of them."""
 MAX_CLOSINGS = 16
 """How often the reasoning of a generation is closed before the answer ends."""
+
+
+class GivenBackError(AntiphonError):
+    """The engine's slot was given to a request that somebody waits for."""
 
 
 class AnswerDecoder(Protocol):
@@ -158,6 +163,9 @@ class GenerationRun:
         # For the rest of the answer: after a failed replica, closed reasoning, or repeated text.
         recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
         recorded = recorded or (closes and self._repetition is not None)
+        # Others may need the slot, unless the answer cannot be continued: see `request_after`.
+        self._gives_back = PRIORITY.get() >= LAST and request.conversation is None
+        recorded = recorded or self._gives_back
         self._replay = interceptors.replay or (ReplayLog() if recorded else None)
         continued = closes or self._replay is not None
         self._request = replace(request, resumable=True) if continued else request
@@ -229,6 +237,8 @@ class GenerationRun:
                     replay.chunks, self._engine, request, plan, self._pool
                 )
             await self._generate(request, plan)
+        except GivenBackError:  # continued when there is a slot again
+            self._observation.given_back += 1
         except ReplicaLostError as lost:
             self._lost += 1
             if self._lost > MAX_LOST:
@@ -248,11 +258,16 @@ class GenerationRun:
             return
         self._ended = asyncio.get_running_loop().create_future()
         self._failure = None
-        if plan.closing is None:
-            self._work = self._engine.generate(request, self)
-        else:
-            self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
-            self._work.begin(cut)
+        token = GIVE_BACK.set(self._give_back) if self._gives_back else None
+        try:
+            if plan.closing is None:
+                self._work = self._engine.generate(request, self)
+            else:
+                self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
+                self._work.begin(cut)
+        finally:
+            if token is not None:
+                GIVE_BACK.reset(token)
         try:
             await self._ended
         except BaseException:
@@ -263,6 +278,11 @@ class GenerationRun:
             self._work.cancel()
             self._ended.cancel()  # calls after this have no effect, because it is done
             del self._work  # it refers to this object: no cycle is left for the garbage collector
+
+    def _give_back(self) -> None:
+        """Give the slot of the engine to somebody who waits for one."""
+        if not self._ended.done():
+            self._ended.set_exception(GivenBackError())
 
     # Called by the engine
 

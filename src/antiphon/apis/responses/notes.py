@@ -14,7 +14,6 @@ from antiphon.core.hosts import Note
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "access_programs": "Every model answers in one way, whoever asks.",
-    "background_options": "A background response is answered as soon as a worker is free.",
     "image": "The model gets images as they are, within the limits of the server.",
 }
 """Parameter → what happens instead."""
@@ -23,6 +22,7 @@ _CONTEXT = (
     "Whether the model is shown its earlier reasoning is up to its chat template. Some have a variable for "
     "it, which 'chat_template_kwargs' may set: 'preserve_thinking', 'clear_thinking'."
 )
+_CONTINUATION = "Responses continue others by 'previous_response_id'."
 _COMPARISON = "It is not known why a prompt was not in the cache. 'usage' has the number of cached tokens."
 _NO_RESULTS = "It has no results: the model does not see it."
 _SEARCHES = ("file_search_call", "web_search_call")
@@ -34,6 +34,10 @@ def parameter_notes(request: CreateResponse) -> Iterator[Note]:
     for name, instead in WITHOUT_EFFECT.items():
         if getattr(request, name):
             yield Note(name, f"'{name}' has no effect on this server. {instead}")
+    options = request.background_options
+    if options is not None and options.continuation_id:
+        name = "background_options.continuation_id"
+        yield Note(name, f"'{name}' has no effect on this server. {_CONTINUATION}")
     reasoning, caching = request.reasoning, request.prompt_cache_options
     if reasoning is not None and reasoning.mode not in (None, "standard"):
         yield Note("reasoning.mode", f"'reasoning.mode' has no effect on this server. {_MODE}")

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.request_object import Object
+from antiphon.apis.responses.schema import BackgroundOptions
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
 from antiphon.core.hosts import ListedTool, Note
@@ -251,6 +252,7 @@ class ResponseSettings(Struct):
     truncation: str = "disabled"
     store: bool = True
     background: bool = False
+    background_options: BackgroundOptions | UnsetType = UNSET
     service_tier: str = "default"
     metadata: dict[str, str] = {}
     safety_identifier: str | None = None

@@ -8,11 +8,12 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.media import with_sources
 from antiphon.apis.request import ScaledAdapter
-from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
 from antiphon.app.app import App
@@ -176,6 +177,18 @@ class Creation:
         )
 
 
+def may_wait(record: ResponseRecord) -> bool:
+    """Whether the client gives a background response hours: it is answered when nobody else waits."""
+    if b'"background_options"' not in record.request:
+        return False
+    options = msgspec.json.decode(record.request, type=_Waiting).background_options
+    return options is not None and options.seconds is not None
+
+
+class _Waiting(Struct):
+    background_options: BackgroundOptions | None = None
+
+
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
     """The driver for a stored response, which is answered for the first time or again.
 
@@ -199,5 +212,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     in_conversation = accepted.settings.conversation is not None
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)
-    driver = app.driver(source, projection, journal, wire.deadline_seconds, record.created_at)
-    return driver, journal
+    seconds = wire.deadline_seconds
+    if wire.background_options is not None and (window := wire.background_options.seconds) is not None:
+        seconds = min(window, seconds or window)
+    return app.driver(source, projection, journal, seconds, record.created_at), journal
