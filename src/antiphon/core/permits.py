@@ -98,7 +98,7 @@ class Permits:
         waiting = self._waiting.get(permit.owner, 0)
         if self._owner_queue is not None and waiting >= self._owner_queue:
             raise self.refusal(of_owner=True)
-        self._lines.setdefault((priority, permit.owner), {})[permit] = None
+        self._lines.setdefault((permit.priority, permit.owner), {})[permit] = None
         self._waiting[permit.owner] = waiting + 1
         self.waiting += 1
         if self._returnable and self.running >= self.capacity:

@@ -37,13 +37,13 @@ from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
-from antiphon.app import batches as files_of_requests
+from antiphon.app import batches as batch_jobs
 from antiphon.app import chat as chats
 from antiphon.app import completions as texts
 from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
-from antiphon.app import message_batches as message_sets
+from antiphon.app import message_batches as message_batch_jobs
 from antiphon.app import messages as anthropic
 from antiphon.app import ollama as native
 from antiphon.app.app import App
@@ -222,15 +222,15 @@ ROUTES = [
     Route(_VECTORS_BATCH + "/cancel", handler(vector_stores.cancel_batch), methods=POST),
     Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
     Route("/v1/batches", batches.create, methods=POST),
-    Route("/v1/batches", handler(files_of_requests.list_batches, paging()), methods=GET),
-    Route(_BATCH, handler(files_of_requests.retrieve), methods=GET),
-    Route(_BATCH + "/cancel", handler(files_of_requests.cancel), methods=POST),
+    Route("/v1/batches", handler(batch_jobs.list_batches, paging()), methods=GET),
+    Route(_BATCH, handler(batch_jobs.retrieve), methods=GET),
+    Route(_BATCH + "/cancel", handler(batch_jobs.cancel), methods=POST),
     answers("/v1/messages", CreateMessage, anthropic.create, api=MESSAGES),
     ApiRoute("/v1/messages/count_tokens", messages.count_tokens, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.create, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.list_batches, MESSAGES, GET),
     ApiRoute(_MESSAGE_BATCH, message_batches.retrieve, MESSAGES, GET),
-    ApiRoute(_MESSAGE_BATCH, handler(message_sets.delete), MESSAGES, DELETE),
+    ApiRoute(_MESSAGE_BATCH, handler(message_batch_jobs.delete), MESSAGES, DELETE),
     ApiRoute(_MESSAGE_BATCH + "/cancel", message_batches.cancel, MESSAGES, POST),
     ApiRoute(_MESSAGE_BATCH + "/results", message_batches.results, MESSAGES, GET),
     answers("/api/chat", OllamaChatRequest, native.chat, ChatLine, OLLAMA),
@@ -336,7 +336,7 @@ class _StorelessRoutes(_Routes):
 STORES_NOTHING = "This server stores nothing: it was started with --store none."
 _STORED = (
     *("/v1/responses/", "/v1/chat/completions/", "/v1/messages/batches", "/v1/conversations"),
-    *("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers"),
+    *("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers", "/v1/batches"),
 )
 """The beginnings of paths of what is stored."""
 _NOT_STORED = frozenset(

@@ -219,9 +219,10 @@ class LineScanner:
             raise _wrong("mismatched_model", "body.model", name, remedy)
 
     def _count_inputs(self, body: _Body) -> None:
-        inputs = _read_list(body.input) if body.input.startswith(b"[") else [Raw()]
-        numbers = bool(inputs) and not inputs[0].startswith((b'"', b"["))  # the tokens of one text
-        self._inputs += 1 if numbers else len(inputs)
+        given = bytes(body.input)
+        inputs = _read_list(given) if given.startswith(b"[") else []
+        several = bool(inputs) and bytes(inputs[0]).startswith((b'"', b"["))  # else the tokens of one text
+        self._inputs += len(inputs) if several else 1
         if self._inputs > MOST_INPUTS:
             message = f"The batch has more than {MOST_INPUTS} inputs. Make several batches of them."
             raise _WrongLineError("too_many_inputs", message, "body.input")
