@@ -332,10 +332,11 @@ def test_a_line_with_a_result_is_answered_once_whoever_dies(
     servers: Servers, request: pytest.FixtureRequest, tmp_path: Path, database: str
 ) -> None:
     store = request.getfixturevalue(database)
+    delays = {"first": 200, "second": 50, "third": 1}  # the first has not done all before the second starts
 
     def start(name: str) -> Process:
         script = tmp_path / f"{name}.jsonl"
-        script.write_text(json.dumps({"output": f"answered by {name}", "delay_ms": 20}))
+        script.write_text(json.dumps({"output": f"answered by {name}", "delay_ms": delays[name]}))
         options = ("--engine", "scripted", "--script", str(script), "--parallel", "3")
         return servers.start(store, *options, script=False)
 
@@ -351,10 +352,10 @@ def test_a_line_with_a_result_is_answered_once_whoever_dies(
     batch = batch_of(first, lines)
     done(first, 1)  # it has the batch
     others = {"second": start("second")} if database != "sqlite" else {}
-    counts = {"first": done(others.get("second", first), 10)["request_counts"]["completed"]}
+    counts = {"first": done(others.get("second", first), 3)["request_counts"]["completed"]}
     first.kill()
     second = others.get("second") or start("second")
-    counts["second"] = done(second, counts["first"] + 10)["request_counts"]["completed"] - counts["first"]
+    counts["second"] = done(second, counts["first"] + 3)["request_counts"]["completed"] - counts["first"]
     second.kill()
     third = start("third")
     ended = batch_when(third, batch, lambda now: now["status"] == "completed")
