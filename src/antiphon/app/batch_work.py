@@ -49,6 +49,8 @@ PARALLEL = 64
 PIECE_BYTES = 256 * 1024
 PIECES = 16
 """The file is read in pieces of this size; so many are kept, those that were read last."""
+ENTRIES = 16
+"""The most entries of the log that are read at a time. Each has what came in 25 ms, or one result."""
 SMALL_BYTES = 16 * 1024
 """Pieces below this size are scanned on the event loop, others in a thread."""
 
@@ -78,10 +80,12 @@ class _Pieces:
 
     async def read(self, start: int, size: int) -> bytes:
         """These bytes. Raises NotFoundError if the file is gone."""
-        async with self._reading:
-            first, last = start // PIECE_BYTES, (start + size - 1) // PIECE_BYTES
-            data = b"".join([await self._piece(number) for number in range(first, last + 1)])
+        first, last = start // PIECE_BYTES, (start + size - 1) // PIECE_BYTES
         skipped = start - first * PIECE_BYTES
+        if first == last and (kept := self._kept.get(first)) is not None:  # as for most lines
+            return kept[skipped : skipped + size]
+        async with self._reading:
+            data = b"".join([await self._piece(number) for number in range(first, last + 1)])
         return data[skipped : skipped + size]
 
     async def _piece(self, number: int) -> bytes:
@@ -99,10 +103,11 @@ class _Pieces:
 
 
 class _Request(Struct, frozen=True):
-    """A line of the file, by its index among those that are requests."""
+    """A line of the file, by its index among those that are requests. Its id is the same on any server."""
 
     index: int
     line: Line
+    id: str
 
 
 class BatchLines:
@@ -136,13 +141,15 @@ class BatchLines:
 
     async def _request(self, index: int) -> _Request:
         assert self._places is not None
-        return _Request(index, read_line(await self._pieces.read(*self._places.place(index))))
+        line = read_line(await self._pieces.read(*self._places.place(index)))
+        digest = sha256(f"{self._record.id}/{index}".encode()).hexdigest()
+        return _Request(index, line, f"batch_req_{digest[:32]}")
 
     def name(self, request: _Request) -> str:
         return f"{request.index}"
 
     def request_id(self, request: _Request) -> str:
-        return _id_of(self._record, request.index)
+        return request.id
 
     async def answer(self, request: _Request, calls: CallJournal) -> Logged:
         endpoint, owner = self._stored.wire.endpoint, self._record.owner
@@ -154,7 +161,7 @@ class BatchLines:
 
     def _result(self, request: _Request, status: int, body: bytes) -> Logged:
         self._done[request.index] = True
-        line = answered(self.request_id(request), request.line.custom_id, status, body)
+        line = answered(request.id, request.line.custom_id, status, body)
         return Logged(request.index, line, status != 200, body)
 
     def calls_begin(self, request: _Request, count: int) -> Logged:
@@ -170,12 +177,7 @@ class BatchLines:
         for index, done in enumerate(self._done):
             if not done:
                 request = await self._request(index)
-                yield expired(self.request_id(request), request.line.custom_id) + b"\n"
-
-
-def _id_of(record: ResponseRecord, index: int) -> str:
-    """The id of a line: the same, whoever answers it."""
-    return "batch_req_" + sha256(f"{record.id}/{index}".encode()).hexdigest()[:32]
+                yield expired(request.id, request.line.custom_id) + b"\n"
 
 
 class _RecordedLog:
@@ -205,7 +207,7 @@ async def _entries(store: Store, record: ResponseRecord, last: int) -> AsyncIter
     """The log of a batch up to an event, a part at a time."""
     seen = -1
     while seen < last:
-        tail = await store.log.events_after(record.owner, record.id, seen)
+        tail = await store.log.events_after(record.owner, record.id, seen, ENTRIES)
         if tail is None or not tail.entries:
             return
         for entry in tail.entries:

@@ -163,11 +163,13 @@ class GenerationRun:
         # For the rest of the answer: after a failed replica, closed reasoning, or repeated text.
         recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
         recorded = recorded or (closes and self._repetition is not None)
+        self._replay = interceptors.replay or (ReplayLog() if recorded else None)
         # Others may need the slot, unless the answer cannot be continued: see `request_after`.
         self._gives_back = PRIORITY.get() >= LAST and request.conversation is None
-        recorded = recorded or self._gives_back
-        self._replay = interceptors.replay or (ReplayLog() if recorded else None)
-        continued = closes or self._replay is not None
+        # Until then they are only kept: recording takes the short way from the engine to the client.
+        self._kept: list[Chunk] | None = [] if self._gives_back and self._replay is None else None
+        self._asked_back = False
+        continued = closes or self._replay is not None or self._gives_back
         self._request = replace(request, resumable=True) if continued else request
         self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
         self._lost = 0  # replicas that failed
@@ -216,7 +218,7 @@ class GenerationRun:
             await self._decode_again([*self._replay.chunks])
         while not self._finished:
             if self._replay is None:
-                await self._generate(self._request, self._interceptors.plan)
+                await self._generate_whole()
             elif self._cut is None and self._exceeds_reasoning_limit():
                 await self._close_reasoning()
             else:
@@ -227,6 +229,18 @@ class GenerationRun:
             ends = [event for event in events if isinstance(event, Finished)]
             self._observation.unmet += [why for end in ends for why in end.unmet]
             self._emit(choice, events)
+
+    async def _generate_whole(self) -> None:
+        """Have the engine write the answer. If it gives the slot back, it is recorded from then on."""
+        try:
+            await self._generate(self._request, self._interceptors.plan)
+        except GivenBackError:
+            self._observation.given_back += 1
+            self._direct = False
+            self._make_events()
+            self._replay = ReplayLog()
+            self._replay.record(self._kept or [])
+            self._kept = None
 
     async def _generate_rest(self, replay: ReplayLog) -> None:
         """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
@@ -250,6 +264,7 @@ class GenerationRun:
     async def _generate(self, request: GenerationRequest, plan: ConstraintPlan) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
         self._unfinished = []
+        self._asked_back = False
         cut, self._cut = self._cut, None
         if self._before and request.max_tokens < 1:  # engines refuse a limit of 0
             cut = cut or Finish(FinishReason.LENGTH)
@@ -280,7 +295,12 @@ class GenerationRun:
             del self._work  # it refers to this object: no cycle is left for the garbage collector
 
     def _give_back(self) -> None:
-        """Give the slot of the engine to somebody who waits for one."""
+        """Give the slot of the engine to somebody who waits for one, when the answer can be continued."""
+        self._asked_back = True
+        if not self._kept or not split_unfinished(self._kept[-1:])[1]:
+            self._leave()
+
+    def _leave(self) -> None:
         if not self._ended.done():
             self._ended.set_exception(GivenBackError())
 
@@ -288,6 +308,10 @@ class GenerationRun:
 
     def push(self, chunks: list[Chunk]) -> None:
         try:
+            if self._kept is not None:
+                self._kept += chunks
+                if self._asked_back and not split_unfinished(chunks[-1:])[1]:
+                    self._leave()
             if self._plain.take(chunks):  # as most of most answers
                 return
             if self._output.paused or self._held:

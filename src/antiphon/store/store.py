@@ -183,11 +183,13 @@ class Log(Protocol):
         """
         ...
 
-    async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
+    async def events_after(
+        self, owner: str, response_id: str, seq: int, most: int | None = None
+    ) -> LogTail | None:
         """The entries with events after `seq` (-1: all), without chunks; None if the response does not exist.
 
-        The first may begin at or before `seq`. At most `Limits.entries` of them: there are more if the last
-        one does not reach `LogTail.last_seq`.
+        The first may begin at or before `seq`. At most `StoreTuning.entries` of them, or `most`: there are
+        more if the last one does not reach `LogTail.last_seq`.
         """
         ...
 
