@@ -333,8 +333,8 @@ async def _write(store: Store, record: ResponseRecord, what: str, content: Async
     stored, now = msgspec.json.decode(record.request, type=StoredBatch), time.time()
     expiry = stored.wire.output_expires_after
     file_id = "file-" + sha256(f"{record.id}/{what}".encode()).hexdigest()[:24]
-    await store.files.delete(record.owner, file_id)
-    blob = await files.hold(store, record.owner, file_id, content)
+    holder = f"{file_id}.new"
+    blob = await files.hold(store, record.owner, holder, content)
     file = FileRecord(
         id=file_id,
         owner=record.owner,
@@ -345,5 +345,7 @@ async def _write(store: Store, record: ResponseRecord, what: str, content: Async
         size=blob.size,
         expires_at=now + (stored.keep_seconds if expiry is None else expiry.seconds),
     )
-    await store.files.create(file)
+    # In one transaction: whenever a server dies, there is the old file or the new one.
+    await asyncio.gather(store.files.delete(record.owner, file_id), store.files.create(file))
+    await store.blobs.release(record.owner, holder)
     return file_id
