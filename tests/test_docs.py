@@ -344,6 +344,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
     headings = (
         "Requests",
         "Embeddings and rankings",
+        "Batches",
         "Decisions",
         "Schemas",
         "Histories and answers",
