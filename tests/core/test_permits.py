@@ -370,3 +370,21 @@ def test_a_permit_is_not_asked_back_while_there_is_room() -> None:
     with acting_as("person"):
         assert permits.enter(nothing).given
     assert asked == []
+
+
+def test_work_that_nobody_waits_for_takes_no_place_from_others() -> None:
+    permits = Permits(1, queue=2)
+    permits.enter(nothing)
+    with working_as("batch", LAST):
+        places = [permits.enter(nothing) for _ in range(2)]
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+    with acting_as("person"):
+        places += [permits.enter(nothing) for _ in range(2)]
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+        places[0].leave()
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+        places[2].leave()
+        permits.enter(nothing)

@@ -80,6 +80,7 @@ class Permits:
         self._owner_queue = owner_queue
         self._running: dict[str, int] = {}  # by owner
         self._waiting: dict[str, int] = {}
+        self._last_waiting = 0  # those with the priority `LAST`
         self._returnable: dict[Permit, None] = {}  # given permits that can be asked back, oldest first
         # By priority and owner: who waits, in the order of coming. Which line was served last is the last.
         self._lines: dict[tuple[int, str], dict[Permit, None]] = {}
@@ -93,7 +94,8 @@ class Permits:
         if self.running < self.capacity and self._may_run(permit.owner):
             self._give(permit)
             return permit
-        if self._queue is not None and self.waiting >= self._queue:
+        last = permit.priority >= LAST  # it takes no place in the queue from others
+        if self._queue is not None and self.waiting - (0 if last else self._last_waiting) >= self._queue:
             raise self.refusal(of_owner=False)
         waiting = self._waiting.get(permit.owner, 0)
         if self._owner_queue is not None and waiting >= self._owner_queue:
@@ -101,6 +103,7 @@ class Permits:
         self._lines.setdefault((permit.priority, permit.owner), {})[permit] = None
         self._waiting[permit.owner] = waiting + 1
         self.waiting += 1
+        self._last_waiting += last
         if self._returnable and self.running >= self.capacity:
             self._ask_back(permit.priority)
         return permit
@@ -198,6 +201,7 @@ class Permits:
         if not self._lines[line]:
             del self._lines[line]
         self.waiting -= 1
+        self._last_waiting -= permit.priority >= LAST
         _count_down(self._waiting, permit.owner)
 
 
