@@ -457,8 +457,10 @@ async def test_a_server_that_stops_while_it_writes_the_files_loses_none(
 async def test_who_waits_gets_the_slot_of_a_line_which_then_goes_on() -> None:
     async with asking(SCRIPT, parallel=1) as api:
         batch = await api.create(lines_of(line("long", body("long")), line("a")))
-        await until(lambda: api.server.engine.load.running == 1)
-        asked = [await api.post(CHAT, body()) for _ in range(3)]
+        asked = []
+        for steps in (20, 40, 80):  # in the middle of the long answer
+            await until(lambda steps=steps: api.server.engine.steps > steps)
+            asked.append(await api.post(CHAT, body()))
         still = await api.batch(batch)
         done = await api.ended(batch)
         answers = await api.answers(done)
@@ -524,7 +526,7 @@ async def test_a_window_is_for_background_responses(fields: Any) -> None:
 async def test_a_response_that_may_take_hours_lets_others_go_first() -> None:
     async with asking(SCRIPT, parallel=1) as api:
         patient = await response(api, "long", background=True, background_options=WINDOW)
-        await until(lambda: api.server.engine.load.running == 1)
+        await until(lambda: api.server.engine.steps > 20)
         await response(api)
         still = await api.get(f"/v1/responses/{patient['id']}")
         async with asyncio.timeout(20):
