@@ -109,8 +109,8 @@ FAULTS = {
     ),
     "a request of a batch is answered again at a takeover": Fault(
         "app/message_batches.py",
-        "        done = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}\n",
-        "        done = set[str]()\n",
+        "self._results = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}\n",
+        "self._results = set[str]()\n",
         "is answered again|has the result|two results",
     ),
     "the results of a batch are forgotten at a takeover": Fault(
@@ -121,8 +121,8 @@ FAULTS = {
     ),
     "a request of a batch is left out": Fault(
         "app/message_batches.py",
-        "        self._left = iter([request for request in requests if",
-        "        self._left = iter([request for request in [*requests][:3] if",
+        "        self._left = iter([request for request in wire.requests if",
+        "        self._left = iter([request for request in wire.requests[:3] if",
         "has results of",
     ),
     "an answer is started again at a takeover": Fault(
@@ -158,8 +158,8 @@ FAULTS = {
     ),
     "a deadline starts again at a takeover": Fault(
         "app/responses/create.py",
-        "wire.deadline_seconds, record.created_at)",
-        "wire.deadline_seconds)",
+        "journal, seconds, record.created_at)",
+        "journal, seconds)",
         "after its deadline",
         wanted=("background", "kill", "deadlines"),
     ),
@@ -353,8 +353,8 @@ FAULTS = {
     ),
     "what is not to be stored is stored": Fault(
         "app/responses/create.py",
-        "        if self.stored:\n",
-        "        if True:\n",
+        "        elif self.stored:\n",
+        "        else:\n",
         "is stored, and should not be",
     ),
     "the response after one that was steered does not begin": Fault(

@@ -10,6 +10,7 @@ from anthropic.types.beta.beta_context_management_config_param import Edit
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase as BetaMessageParams
 from anthropic.types.message_create_params import MessageCreateParamsBase as MessageParams
 from openai.types import beta, responses
+from openai.types.batch_create_params import BatchCreateParams as BatchParams
 from openai.types.beta.beta_response_input_item_param import BetaResponseInputItemParam
 from openai.types.beta.response_create_params import ResponseCreateParamsBase as BetaResponseParams
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
@@ -65,8 +66,8 @@ def _fields(type_: Any, before: str) -> Iterator[str]:
 
 
 _OPENED = {
-    "access_programs", "context_management", "image", "output_config", "prompt_cache_options", "reasoning",
-    "stream_options", "text", "thinking",
+    "access_programs", "context_management", "image", "output_config", "output_expires_after",
+    "prompt_cache_options", "reasoning", "stream_options", "text", "thinking",
 }  # fmt: skip
 
 
@@ -81,6 +82,7 @@ UNIONS: dict[str, set[str]] = {
     "Responses: output items": types_of(responses.ResponseOutputItem, beta.BetaResponseOutputItem),
     "Responses: events": types_of(responses.ResponsesServerEvent, beta.BetaResponsesServerEvent),
     "Chat Completions: parameters": parameters(ChatParams),
+    "Batches: parameters": parameters(BatchParams),
     "Messages: parameters": parameters(MessageParams, BetaMessageParams),
     "Messages: blocks of a request": types_of(
         messages.ContentBlockParam, beta_messages.BetaContentBlockParam

@@ -345,6 +345,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Requests",
         "Embeddings and rankings",
         "Moderation",
+        "Batches",
         "Decisions",
         "Schemas",
         "Histories and answers",

@@ -41,6 +41,7 @@ SCRIPT = [
     {"when": "What is my cat called?", "output": "Tom."},
     {"when": "And another one.", "output": "Blue."},
     {"when": "Name a colour.", "output": "Red."},
+    {"when": "Name a city.", "output": "Rome."},
     {"when": "a story", "output": "Once upon a time it rained.", "delay_ms": 10},
     {"when": "a million", "output": "one more ", "tokens": 30_000, "delay_ms": 5},
     {"when": "about Rome", "output": '{"name": "Rome", "country": "Italy", "inhabitants": 2750000}'},
@@ -127,6 +128,7 @@ assistant: Red.
 user: And another one.
 assistant: Blue.
 """,
+    "batch.py": "city: Rome.\ncolour: Red.\n",
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "containers.py": "The sum is in sandbox:/mnt/data/sum.txt.\nsum.txt: 6\n\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",

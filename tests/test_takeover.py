@@ -326,6 +326,82 @@ def test_a_foreground_stream_whose_server_was_killed_has_failed(servers: Servers
     assert rest == payloads[len(logged) :]
 
 
+# Batches
+
+
+def batch_of(server: Process, lines: list[Any]) -> Any:
+    """A new batch of requests of Chat Completions."""
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    url = f"{server.url}/v1"
+    with httpx.Client(verify=NO_TLS, timeout=LONGEST_WAIT) as http:
+        form = {"files": {"file": ("lines.jsonl", content)}, "data": {"purpose": "batch"}}
+        file = http.post(f"{url}/files", **form).json()["id"]
+        wanted = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        created = http.post(f"{url}/batches", json=wanted)
+    assert created.status_code == 200, created.text
+    return created.json()
+
+
+def batch_when(server: Process, batch: Any, condition: Callable[[Any], bool]) -> Any:
+    """A batch, once the condition holds for it."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while True:
+        url = f"{server.url}/v1/batches/{batch['id']}"
+        now = httpx.get(url, timeout=LONGEST_WAIT, verify=NO_TLS).json()
+        if condition(now):
+            return now
+        assert time.monotonic() < deadline, now
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql_url"])
+def test_a_line_with_a_result_is_answered_once_whoever_dies(
+    servers: Servers, request: pytest.FixtureRequest, tmp_path: Path, database: str
+) -> None:
+    store = request.getfixturevalue(database)
+    delays = {"first": 200, "second": 50, "third": 1}  # the first has not done all before the second starts
+
+    def start(name: str) -> Process:
+        script = tmp_path / f"{name}.jsonl"
+        script.write_text(json.dumps({"output": f"answered by {name}", "delay_ms": delays[name]}))
+        options = ("--engine", "scripted", "--script", str(script), "--parallel", "3")
+        return servers.start(store, *options, script=False)
+
+    def done(server: Process, lines: int) -> Any:
+        return batch_when(server, batch, lambda now: now["request_counts"]["completed"] >= lines)
+
+    first = start("first")
+    message = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
+    lines = [
+        {"custom_id": f"{at}", "method": "POST", "url": "/v1/chat/completions", "body": message}
+        for at in range(60)
+    ]
+    batch = batch_of(first, lines)
+    done(first, 1)  # it has the batch
+    others = {"second": start("second")} if database != "sqlite" else {}
+    counts = {"first": done(others.get("second", first), 3)["request_counts"]["completed"]}
+    first.kill()
+    second = others.get("second") or start("second")
+    counts["second"] = done(second, counts["first"] + 3)["request_counts"]["completed"] - counts["first"]
+    second.kill()
+    third = start("third")
+    ended = batch_when(third, batch, lambda now: now["status"] == "completed")
+    content = httpx.get(
+        f"{third.url}/v1/files/{ended['output_file_id']}/content", timeout=LONGEST_WAIT, verify=NO_TLS
+    )
+    metrics = httpx.get(f"{third.url}/metrics", timeout=LONGEST_WAIT, verify=NO_TLS).text
+
+    results = [json.loads(line) for line in content.text.splitlines()]
+    said = [each["response"]["body"]["choices"][0]["message"]["content"].split()[-1] for each in results]
+    assert sorted(int(each["custom_id"]) for each in results) == list(range(60))
+    assert ended["request_counts"] == {"total": 60, "completed": 60, "failed": 0}
+    # All that was known to be done stays, and a server only answers what is left.
+    assert said.count("first") >= counts["first"]
+    assert said.count("first") + said.count("second") >= counts["first"] + counts["second"]
+    answered = [line for line in metrics.splitlines() if line.startswith("vllm:request_success_total")]
+    assert sum(float(line.split()[-1]) for line in answered) == said.count("third") > 0
+
+
 # Two servers
 
 

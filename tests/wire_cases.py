@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct, inspect
 from starlette.routing import Route
 
+from antiphon.apis.batches.schema import CreateBatch
 from antiphon.apis.chat.schema import BatchChatRequest, ChatRequest
 from antiphon.apis.chat.stored import UpdateRequest
 from antiphon.apis.completions.infill import InfillRequest
@@ -52,6 +53,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/messages/render": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
     "/v1/messages/batches": (CreateMessageBatch,),
+    "/v1/batches": (CreateBatch,),
     "/api/chat": (ollama.ChatRequest,),
     "/api/generate": (ollama.GenerateRequest,),
     "/api/embed": (ollama.EmbedRequest,),

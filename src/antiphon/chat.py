@@ -138,7 +138,7 @@ class ChatClient:
         body: dict[str, Any] = {"model": self.model(), "messages": messages, "stream": True}
         if self.tools:
             body["tools"] = [{"type": tool} for tool in self.tools]
-        with self._request("POST", "/chat/completions", body) as response:
+        with self.request("POST", "/chat/completions", msgspec.json.encode(body)) as response:
             for data in _events(response):
                 if data == b"[DONE]":
                     return
@@ -150,18 +150,19 @@ class ChatClient:
 
     def get(self, path: str) -> bytes:
         """The body at a path of the API. Raises ChatError."""
-        with self._request("GET", path) as response:
+        with self.request("GET", path) as response:
             return response.read()
 
     @contextmanager
-    def _request(self, method: str, path: str, body: Any = None) -> Iterator[HTTPResponse]:
+    def request(
+        self, method: str, path: str, content: bytes | Iterable[bytes] | None = None, **headers: str
+    ) -> Iterator[HTTPResponse]:
         """A response with status 200; every other outcome is a ChatError."""
         kind = HTTPSConnection if self.url.scheme == "https" else HTTPConnection
         connection = kind(str(self.url.hostname), self.port, timeout=CONNECT_SECONDS)
         try:
             self._connect(connection)
-            content = None if body is None else msgspec.json.encode(body)
-            connection.request(method, self.url.path + path, content, self.headers)
+            connection.request(method, self.url.path + path, content, {**self.headers, **headers})
             response = connection.getresponse()
             if response.status != 200:
                 raise ChatError(_refusal(response))

@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `demo`, `chat`, `launch`, `inspect`, `calibrate`, `replay` and others.
+"""The command line: `antiphon serve`, `demo`, `chat`, `batch`, `launch`, `inspect` and others.
 
 Each command only collects options and passes them on; engines and the web
 server are imported inside the commands, so that `antiphon --help` stays quick.
@@ -106,6 +106,44 @@ def chat(
         ask_once(client, " ".join(prompt), system)
     else:
         converse(client, system)
+
+
+@app.command
+def batch(  # noqa: PLR0913 - each is an option
+    file_or_id: str,
+    /,
+    *,
+    output: Path | None = None,
+    endpoint: str | None = None,
+    watch: Annotated[bool, Parameter(negative="--no-watch")] = True,
+    url: Url = "http://127.0.0.1:8000/v1",
+    api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
+) -> None:
+    """Answer the requests in a file in the background: send it, watch the batch, fetch the results.
+
+    Ctrl-C leaves the batch running. Lines that failed are beside the output, in a file that ends in
+    .errors.jsonl; then the exit code is 1.
+
+    Parameters
+    ----------
+    file_or_id
+        The file, a line of JSON for each request; or the id of a batch, to go on watching it.
+    output
+        The file for the results. Without it, beside the requests: lines.jsonl has lines.results.jsonl.
+    endpoint
+        What the lines ask: /v1/chat/completions or another. Without it, the url of the first line.
+    watch
+        Wait for the results. Otherwise, print the id of the batch.
+    url
+        Where the server's API is; without a path, at /v1.
+    api_key
+        The key to send, or @FILE. Of several, the first.
+    """
+    from antiphon.batch_client import run  # noqa: PLC0415
+    from antiphon.chat import ChatClient  # noqa: PLC0415
+
+    client = ChatClient(url, api_key=next(iter(api_key), None))
+    run(client, file_or_id, endpoint=endpoint, output=output, watch=watch)
 
 
 @app.command(name="launch")

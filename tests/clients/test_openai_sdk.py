@@ -420,3 +420,46 @@ async def test_the_events_of_logs_that_were_asked_for_pass_through_the_sdk() -> 
         assert [event.type.rpartition(".")[2] for event in told] == ["delta", "done"]
         assert (told[0].delta, told[1].logs) == ("42\n", "42\n")
         assert told[0].item_id == told[1].item_id
+
+
+async def test_a_batch(server: Running, client: AsyncOpenAI) -> None:
+    requests = [
+        {"custom_id": said, "method": "POST", "url": "/v1/chat/completions", "body": ask(said)}
+        for said in ("Hi", "breaks off")
+    ]
+    content = "\n".join(map(json.dumps, requests)).encode()
+    file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"a": "b"}
+    )
+    async with asyncio.timeout(20):
+        while batch.status != "completed":
+            batch = await client.batches.retrieve(batch.id)
+    assert batch.output_file_id is not None
+    assert batch.error_file_id is not None
+    answers, errors = [
+        [json.loads(line) for line in (await client.files.content(file_id)).text.splitlines()]
+        for file_id in (batch.output_file_id, batch.error_file_id)
+    ]
+    listed = [each.id async for each in client.batches.list(limit=1)]
+    completion = ChatCompletion.model_validate(answers[0]["response"]["body"])
+
+    assert batch.request_counts is not None
+    assert (batch.request_counts.total, batch.metadata, batch.model) == (2, {"a": "b"}, MODEL)
+    assert completion.choices[0].message.content == "Hello there, friend!"
+    assert [each["custom_id"] for each in (*answers, *errors)] == ["Hi", "breaks off"]
+    assert errors[0]["response"]["status_code"] == 500
+    assert batch.id in listed
+
+
+async def test_a_batch_of_a_wrong_file(client: AsyncOpenAI) -> None:
+    file = await client.files.create(file=("lines.jsonl", b"{"), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [each.line for each in batch.errors.data] == [1]
+    with pytest.raises(openai.BadRequestError, match="'failed'"):
+        await client.batches.cancel(batch.id)

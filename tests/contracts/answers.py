@@ -6,15 +6,19 @@ by a scripted model.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2 as httpx
+import msgspec
 import pytest
 
+from antiphon.apis.batches.schema import CreateBatch
+from antiphon.apis.files.schema import CreateFile
 from antiphon.apis.messages.batch import BatchRequest, CreateMessageBatch
-from antiphon.app import message_batches
+from antiphon.app import batches, files, message_batches
+from antiphon.app.app import App
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.store.open import open_store
 from antiphon.toolkits.code_interpreter.presenter import LOGS
@@ -24,6 +28,7 @@ from tests.apis.messages.support import ANTHROPIC, request
 from tests.apis.messages.support import check_stream as check_message
 from tests.app import support
 from tests.http.api import Api, ask, check_stream, client, items_of, prompt_of, text_of
+from tests.http.batches_api import BatchesApi, line, lines_of
 from tests.http.chat_api import ChatApi
 from tests.http.messages_api import MessagesApi, texts
 from tests.openai_schema import validate
@@ -38,15 +43,75 @@ DONE = "Done."
 
 
 MODES = {
-    "responses": ("whole", "streamed", "background"),
-    "chat": ("whole", "streamed"),
+    "responses": ("whole", "streamed", "background", "batch"),
+    "chat": ("whole", "streamed", "batch"),
     "messages": ("whole", "streamed", "background"),
 }
-"""API → how it can be asked. In the background, Messages has batches."""
+"""API → how it can be asked. In the background, Messages has batches of its own."""
 PRINTING = ("shell_call_output_content", "code_interpreter_call_logs")
 BEGUN = [{"type": "logs", "logs": "begun\n"}]
 BETA = ("mcp_tool_use", "mcp_tool_result")
 """Blocks that are in no published schema of Messages."""
+
+
+class MessageBatch:
+    """A batch of one message with these tools."""
+
+    def __init__(self, tools: Any) -> None:
+        self._request = request("Go!", tools=tools)
+
+    async def begin(self, app: App) -> str:
+        batch = CreateMessageBatch([BatchRequest("a", self._request)])
+        return (await message_batches.create(app, batch, OWNER)).id
+
+    async def said(self, app: App, batch_id: str) -> str | None:
+        """What the model says in the end; None while the batch runs."""
+        if not (await message_batches.retrieve(app, OWNER, batch_id)).status.terminal:
+            return None
+        found = await message_batches.results(app, OWNER, batch_id)
+        [result] = b"".join([piece async for piece in found]).splitlines()
+        return texts(json.loads(result)["result"]["message"])
+
+
+class FileBatch:
+    """A batch of one line of a file, for this endpoint."""
+
+    def __init__(self, url: str, body: Any, text: Callable[[Any], str]) -> None:
+        self._url = url
+        self._content = lines_of(line("a", body, url))
+        self._text = text
+
+    async def begin(self, app: App) -> str:
+        async def content() -> AsyncIterator[bytes]:
+            yield self._content
+
+        file = json.loads(await files.create(app, OWNER, CreateFile("batch"), "a.jsonl", content()))
+        wire = msgspec.convert(
+            {"input_file_id": file["id"], "endpoint": self._url, "completion_window": "24h"}, CreateBatch
+        )
+        return str(json.loads(await batches.create(app, OWNER, wire))["id"])
+
+    async def said(self, app: App, batch_id: str) -> str | None:
+        """What the model says in the end; None while the batch runs."""
+        batch = json.loads(await batches.retrieve(app, OWNER, batch_id))
+        if batch["status"] != "completed":
+            return None
+        _, content = await files.whole_content(app, OWNER, batch["output_file_id"], "file_id")
+        return self._text(json.loads(content)["response"]["body"])
+
+
+IN_BATCH: Mapping[str, Callable[[Any], MessageBatch | FileBatch]] = {
+    "messages": MessageBatch,
+    "chat": lambda tools: FileBatch(
+        "/v1/chat/completions",
+        {"model": "scripted", "messages": [{"role": "user", "content": "Go!"}], "tools": tools},
+        lambda body: str(body["choices"][0]["message"]["content"]),
+    ),
+    "responses": lambda tools: FileBatch(
+        "/v1/responses", {"model": "scripted", "input": "Go!", "tools": tools}, text_of
+    ),
+}
+"""API → a batch of one request with these tools."""
 
 
 class Watched:
@@ -113,12 +178,25 @@ class Client:
         return await ways[api](mode)
 
     async def _response(self, mode: str) -> str:
+        if mode == "batch":
+            line = {"model": "scripted", "input": "Go!", **self.fields}
+            return text_of(await self._line("/v1/responses", line))
         if mode == "streamed":
             return text_of(await self.responses.streamed("Go!", **self.fields))
         begun = await self.responses.create("Go!", background=mode == "background", **self.fields)
         return text_of(await self.responses.finished(begun["id"]))
 
+    async def _line(self, url: str, body: Any) -> Any:
+        """The answer to the only line of a batch."""
+        api = BatchesApi(self.http, self.server)
+        [answer] = (await api.answers(await api.run(line("a", body, url), endpoint=url))).values()
+        return answer
+
     async def _chat(self, mode: str) -> str:
+        if mode == "batch":
+            body = {"model": "scripted", "messages": [{"role": "user", "content": "Go!"}], **self.fields}
+            answer = await self._line("/v1/chat/completions", body)
+            return str(answer["choices"][0]["message"]["content"])
         if mode == "streamed":
             chunks = await self.chat.stream("Go!", **self.fields)
             said = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
@@ -262,17 +340,17 @@ class ToolAnswers:
             await until(lambda: not watched.open_sessions)
             assert len(asking.server.engine.seen) == 1  # the model was not asked again
 
-    async def test_a_server_dies_in_the_middle_of_a_call_of_a_batch(self, tool: ServerTool) -> None:
+    @pytest.mark.parametrize("api", MODES)
+    async def test_a_server_dies_in_the_middle_of_a_call_of_a_batch(self, tool: ServerTool, api: str) -> None:
         store = await open_store("memory")
         lost, whole = Watched(tool, loses=True), Watched(tool)
         said = await self._called(lost, *self.call)
-        params = request("Go!", tools=[{"type": tool.type, **self.asked}])
+        batch = IN_BATCH[api]([{"type": tool.type, **self.asked}])
         try:
             async with support.serving(
                 store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[lost]
             ) as first:
-                batch = CreateMessageBatch([BatchRequest("a", params)])
-                record = await message_batches.create(first.app, batch, OWNER)
+                batch_id = await batch.begin(first.app)
                 async with asyncio.timeout(20):
                     await lost.done.wait()
                 await first.die()
@@ -280,14 +358,12 @@ class ToolAnswers:
                 store, TakingTurns(said, DONE), lease_seconds=0.05, tools=[whole]
             ) as second:
                 async with asyncio.timeout(20):
-                    while not (await message_batches.retrieve(second.app, OWNER, record.id)).status.terminal:
+                    while (said := await batch.said(second.app, batch_id)) is None:
                         await asyncio.sleep(0.01)
-                found = await message_batches.results(second.app, OWNER, record.id)
-                [line] = b"".join([piece async for piece in found]).splitlines()
                 prompt = prompt_of(second)  # type: ignore[arg-type] - it has an engine, too
         finally:
             await store.close()
-        assert texts(json.loads(line)["result"]["message"]) == DONE
+        assert said == DONE
         again = await self._again(tool)
         assert whole.calls == (1 if again else 0)
         assert ("outcome of this call is unknown" in prompt) == (not again)

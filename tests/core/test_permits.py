@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import ClientBusyError
 from antiphon.core.limits import CLIENT
-from antiphon.core.permits import Permit, Permits
+from antiphon.core.permits import GIVE_BACK, LAST, PRIORITY, Permit, Permits
 
 
 @contextmanager
@@ -317,3 +317,74 @@ async def test_work_that_cannot_be_cancelled_keeps_its_permit_until_it_ends() ->
     with pytest.raises(ZeroDivisionError):
         await permits.run(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     assert permits.running == 0
+
+
+@contextmanager
+def working_as(owner: str, priority: int, give_back: Callable[[], object] | None = None) -> Iterator[None]:
+    tokens = CLIENT.set(owner), PRIORITY.set(priority), GIVE_BACK.set(give_back)
+    yield
+    CLIENT.reset(tokens[0])
+    PRIORITY.reset(tokens[1])
+    GIVE_BACK.reset(tokens[2])
+
+
+def test_work_that_nobody_waits_for_is_last_whatever_it_asks_for() -> None:
+    permits, begun = Permits(1), list[str]()
+    first = permits.enter(nothing)
+    with working_as("batch", LAST):
+        permits.enter(lambda: begun.append("batch"), -5)
+    with acting_as("person"):
+        second = permits.enter(lambda: begun.append("person"), 1_000_000)
+    first.leave()
+    assert begun == ["person"]
+    second.leave()
+    assert begun == ["person", "batch"]
+
+
+def test_the_newest_permit_is_asked_back_once_for_each_who_waits() -> None:
+    permits, asked = Permits(3), list[int]()
+
+    def enter(number: int) -> Permit:
+        with working_as("batch", LAST, lambda: asked.append(number)):
+            return permits.enter(nothing)
+
+    held = [enter(number) for number in range(3)]
+    waits = enter(3)  # whose priority is the same
+    assert asked == []
+    with acting_as("person"):
+        person = permits.enter(nothing)
+        assert asked == [2]
+        held[1].leave()
+        assert person.given
+        permits.enter(nothing)
+        assert asked == [2, 0]  # the second was left
+        permits.enter(nothing)
+        assert asked == [2, 0]  # all were asked
+    assert not waits.given
+
+
+def test_a_permit_is_not_asked_back_while_there_is_room() -> None:
+    permits, asked = Permits(2), list[int]()
+    with working_as("batch", LAST, lambda: asked.append(0)):
+        permits.enter(nothing)
+    with acting_as("person"):
+        assert permits.enter(nothing).given
+    assert asked == []
+
+
+def test_work_that_nobody_waits_for_takes_no_place_from_others() -> None:
+    permits = Permits(1, queue=2)
+    permits.enter(nothing)
+    with working_as("batch", LAST):
+        places = [permits.enter(nothing) for _ in range(2)]
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+    with acting_as("person"):
+        places += [permits.enter(nothing) for _ in range(2)]
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+        places[0].leave()
+        with pytest.raises(ClientBusyError):
+            permits.enter(nothing)
+        places[2].leave()
+        permits.enter(nothing)

@@ -64,7 +64,7 @@ async def api(server: Running) -> AsyncIterator[Api]:
 
 IN_RESPONSES: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},
-    "background_options": {"completion_window": "8h"},
+    "background_options": {"completion_window": "soonest"},
     "betas": ["responses_multi_agent=v1"],
     "image": {"context_compression": "enabled"},
     "multi_agent": {"enabled": True},

@@ -80,7 +80,7 @@ async def test_expiry(alice: AsyncOpenAI):
     assert made.expires_at == pytest.approx(made.created_at + 3600, abs=1)
 
 
-@pytest.mark.parametrize("purpose", ["batch", "fine-tune", "evals"])
+@pytest.mark.parametrize("purpose", ["fine-tune", "evals"])
 async def test_purposes_that_nothing_is_done_for_are_refused_by_name(alice: AsyncOpenAI, purpose: Any):
     with pytest.raises(BadRequestError, match=f"purpose '{purpose}'") as caught:
         await alice.files.create(file=b"x", purpose=purpose)

@@ -9,9 +9,11 @@ a real Chromium (`make test-page`): also look at the screenshots.
 
 import asyncio
 import base64
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -259,6 +261,38 @@ async def test_background_responses_have_their_logs(server: Running, page: Page)
     await check_accessible(page)
     await made_elsewhere.get_by_role("button", name="Cancel").click()
     await expect(made_elsewhere).to_contain_text("cancelled")
+
+
+async def test_a_batch_is_sent_watched_and_fetched(page: Page) -> None:
+    def lines(*said: str) -> Any:
+        url = "/v1/chat/completions"
+        bodies = [{"model": "scripted", "messages": [{"role": "user", "content": each}]} for each in said]
+        made = [
+            {"custom_id": f"{at}", "method": "POST", "url": url, "body": body}
+            for at, body in enumerate(bodies)
+        ]
+        content = "\n".join(map(json.dumps, made)).encode()
+        return {"name": "lines.jsonl", "mimeType": "application/jsonl", "buffer": content}
+
+    await page.get_by_role("tab", name="Batches").click()
+    await expect(page.get_by_text("None yet.")).to_be_visible()
+    await page.get_by_label("Send a file").set_input_files(lines("Hi", "Ho"))
+    first = page.get_by_role("listitem").filter(has_text="batch_").first
+    await expect(first).to_contain_text("completed")
+    await expect(first).to_contain_text("2 of 2 answered")
+    await expect(first.get_by_role("progressbar")).to_have_attribute("value", "2")
+    async with page.expect_download() as downloading:
+        await first.get_by_role("button", name="Results").click()
+    assert (await downloading.value).suggested_filename.endswith("_output.jsonl")
+    await page.get_by_label("Send a file").set_input_files(lines("Hi", "Never end"))
+    await expect(first).to_contain_text("1 of 2 answered")
+    await shot(page, "batches")
+    await check_accessible(page)
+    await first.get_by_role("button", name="Cancel").click()
+    await expect(first).to_contain_text("cancelled")
+    wrong = {"name": "wrong.jsonl", "mimeType": "application/jsonl", "buffer": b"{"}
+    await page.get_by_label("Send a file").set_input_files(wrong)
+    await expect(first).to_contain_text("Line 1: The line is not valid JSON")
 
 
 async def test_the_server_is_seen_working(page: Page) -> None:

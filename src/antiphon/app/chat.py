@@ -16,15 +16,16 @@ from antiphon.apis.chat.tools import requested_tools
 from antiphon.apis.envelope import Envelope
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, fingerprint, random_id
-from antiphon.app.journal import CompletionJournal, StreamedCompletionJournal, as_records
+from antiphon.app.journal import CallJournal, CompletionJournal, StreamedCompletionJournal, as_records
 from antiphon.app.moderation import checked, moderated
 from antiphon.core.hosts import Note
 from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationResult
 from antiphon.core.observation import observed
 from antiphon.run.answer_source import AnswerSource
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Driver, Journal
 from antiphon.run.model import Model
+from antiphon.run.replay import ReplayContext
 from antiphon.store.records import CompletionRecord, ItemRecord
 from antiphon.tools.discovery import ToolRequester, client_names
 
@@ -34,8 +35,14 @@ PREFIX = "chatcmpl-"
 NOT_STORED = Note("store", "This server stores nothing: it was started with --store none.")
 
 
-async def create(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:
-    """Answer a conversation. Raises RequestError."""
+async def create(
+    app: App,
+    request: ChatRequest,
+    owner: str,
+    header_id: str | None = None,
+    calls: CallJournal | None = None,
+) -> Driver:
+    """Answer a conversation; `calls` stores the calls of its server tools. Raises RequestError."""
     model = await app.models.model(request.model)
     policy = await moderated(app, request.moderation)
     accepted = accept(request, owner, await defaults(app, model, request, owner))
@@ -58,21 +65,23 @@ async def create(app: App, request: ChatRequest, owner: str, header_id: str | No
     kind = ChatCompletionStream if request.stream else ChatCompletionBuilder
     projection = kind(envelope, turn.choices, presentation)
     built = projection if isinstance(projection, ChatCompletionBuilder) else None
-    journal = None
+    journal: Journal | None = calls
     if contents is not None:
         input_items = stored_messages(answer, request.messages)
         await app.storage.store.usage.check(owner, sum(len(item.payload) for item in input_items), "store")
         messages = await contents.keep(input_items, answer, "messages")
         built = built or ChatCompletionBuilder(envelope, turn.choices, presentation)
         kind_of_journal = CompletionJournal if built is projection else StreamedCompletionJournal
-        journal = kind_of_journal(built, _saving(app, accepted, envelope, as_records(messages)))
+        storing = kind_of_journal(built, _saving(app, accepted, envelope, as_records(messages)))
+        storing.calls, journal = calls, storing
 
     def report(result: ModerationResult) -> None:
         for shown in (projection, built):
             if shown is not None:
                 shown.moderated(result)
 
-    source = checked(app, AnswerSource([turn], model), policy, turn, report)
+    context = ReplayContext(calls_begun=calls.calls_begun if calls else 0)
+    source = checked(app, AnswerSource([turn], model, context), policy, turn, report)
     return app.driver(source, projection, journal, request.deadline_seconds)
 
 

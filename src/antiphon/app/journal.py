@@ -92,7 +92,16 @@ class ResponseJournal(Journal):
 
 
 class FullAnswerJournal(ResponseJournal):
-    """Stores a response that is not streamed, when it has ended, in one transaction."""
+    """Stores a response that is not streamed, when it has ended, in one transaction.
+
+    `calls` also gets the calls that begin, if the response is part of a batch.
+    """
+
+    calls: "CallJournal | None" = None
+
+    async def calls_begin(self, count: int) -> None:
+        if self.calls is not None:
+            await self.calls.calls_begin(count)
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Store all of it, in one transaction."""
@@ -121,13 +130,16 @@ class StreamJournal(ResponseJournal):
 
     replay: ReplayLog | None = None
     last = -1
+    repeats = True
+    """The projection makes all events again, also those in the log."""
 
     def __init__(self, writer: LogWriter, projection: StoredProjection, given: StoredInput) -> None:
         super().__init__(writer, projection, given)
         self.stored: Sequence[LogEntry] = ()
         self._stop: Stop | None = None
         self._unwritten: StoreError | None = None  # why some of the log is not
-        self._known = self.last + 1  # this many of the next wire events are in the log already
+        # This many of the next wire events are in the log already.
+        self._known = self.last + 1 if self.repeats else 0
         self._next = self.last + 1  # sequence number of the first event in `_events`
         self._events = EventBuffer()
 
@@ -310,8 +322,15 @@ class BackgroundJournal(StreamJournal):
 class CompletionJournal(Journal):
     """Stores a chat completion when it is complete, before its client gets the end.
 
-    `builder` makes the full answer, `save` stores it. The client gets the same answer.
+    `builder` makes the full answer, `save` stores it. The client gets the same answer. `calls` also gets the
+    calls that begin, if the answer is part of a batch.
     """
+
+    calls: "CallJournal | None" = None
+
+    async def calls_begin(self, count: int) -> None:
+        if self.calls is not None:
+            await self.calls.calls_begin(count)
 
     def __init__(self, builder: Projection, save: Callable[[bytes], Awaitable[None]]) -> None:
         self._builder = builder

@@ -1,14 +1,12 @@
 """Message batches without HTTP. A batch is a background job of the store: its log has the results.
 
-A worker answers its requests, several at a time. Another worker that takes the batch over starts with the
-results in the log, and answers the other requests again; calls of server tools that had begun according to
-the log are not run again, unless that is harmless. Media of their requests are blobs of the sender, for as
-long as requests of the batch may be answered.
+How its requests are answered, and answered no second time: `app/batch_source.py`. Media of requests are blobs
+of the sender, for as long as requests of the batch may be answered.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import msgspec
@@ -41,22 +39,13 @@ from antiphon.apis.wire import check_model, decode
 from antiphon.app import messages
 from antiphon.app.app import App
 from antiphon.app.attachments import Contents
+from antiphon.app.batch_source import BatchJournal, BatchSource, body_of
 from antiphon.app.ids import random_id
 from antiphon.app.journal import BackgroundJournal, CallJournal, StoredInput
-from antiphon.app.observing import begin, end
-from antiphon.core.errors import (
-    EngineBusyError,
-    EngineDiedError,
-    EngineNotReadyError,
-    NotFoundError,
-    RequestError,
-    StoreError,
-    public_error,
-)
+from antiphon.core.errors import AntiphonError, NotFoundError, RequestError, public_error
 from antiphon.core.limits import DAY
-from antiphon.log import log_failure
-from antiphon.run.drive import Client, Driver, Output
-from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError
+from antiphon.run.drive import Driver
+from antiphon.run.endings import CancelRequestedError
 from antiphon.run.replay import ReplayLog
 from antiphon.store.records import (
     LogEntry,
@@ -76,8 +65,6 @@ PAUSE = 64
 """The number of requests that are read before the event loop may do other work."""
 
 _KIND = ResponseKind.MESSAGE_BATCH
-_NOT_NOW = (EngineNotReadyError, EngineBusyError, StoreError)
-"""Errors that are temporary, or limited to this server."""
 
 
 async def create(app: App, wire: CreateMessageBatch, owner: str) -> ResponseRecord:
@@ -211,10 +198,12 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     wire = msgspec.json.decode(record.request, type=CreateMessageBatch)
     recorded = await _recorded(app.storage.store, record)
     projection = BatchProjection((request.custom_id for request in wire.requests), time.time)
+    projection.push(0, recorded)
     stored_input = StoredInput(record.id, lambda _: record, ())
     journal = _Journal(app.storage.writer, projection, stored_input, record, ReplayLog())
+    source = BatchSource(app, record, _Work(app, record, wire, recorded))
     # The deadline of the server is for one answer.
-    return Driver(BatchSource(app, record, wire.requests, recorded), projection, journal), journal
+    return Driver(source, projection, journal), journal
 
 
 async def _recorded(store: Store, record: ResponseRecord) -> list[BatchResult | CallsBegun]:
@@ -242,99 +231,59 @@ async def end_from_record(
     )
 
 
-class _Journal(BackgroundJournal):
+class _Journal(BatchJournal):
     """The journal of a batch, which has ends of its own."""
 
     end_from_record = staticmethod(end_from_record)
 
 
-class BatchSource:
-    """Answers requests, and pushes their results. See `run.drive.Source`."""
+class _Work:
+    """The requests of a batch, by their ids. See `app.batch_source.BatchWork`."""
 
     def __init__(
         self,
         app: App,
         record: ResponseRecord,
-        requests: Iterable[BatchRequest],
+        wire: CreateMessageBatch,
         recorded: list[BatchResult | CallsBegun],
     ) -> None:
         self._app = app
-        self._record = record
-        self._recorded = recorded
-        done = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}
-        # The number of calls of server tools that each request has begun, and the total
-        self._begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
-        self._all_begun = record.calls_begun
-        self._left = iter([request for request in requests if request.custom_id not in done])
+        self._owner = record.owner
+        self._id = record.id
+        self.parallel = PARALLEL
+        self.expires_at = record.created_at + LIFETIME
+        self.begun = {entry.custom_id: entry.calls for entry in recorded if isinstance(entry, CallsBegun)}
+        self._results = {entry.custom_id for entry in recorded if isinstance(entry, BatchResult)}
+        self._requests = wire.requests
+        self._left = iter([request for request in wire.requests if request.custom_id not in self._results])
 
-    async def run(self, output: Output) -> None:
-        """A request that fails has a result, too."""
-        if self._recorded:
-            output.push(0, self._recorded)
-        if self._record.cancel_requested:
-            raise CancelRequestedError
-        tasks = [asyncio.create_task(self._work(output)) for _ in range(PARALLEL)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def next(self) -> BatchRequest | None:
+        return next(self._left, None)
 
-    def abandon(self) -> Iterable[tuple[int, list[BatchResult]]]:
-        """There are no open items."""
-        return ()
+    def name(self, request: BatchRequest) -> str:
+        return request.custom_id
 
-    async def _work(self, output: Output) -> None:
-        for request in self._left:
-            output.push(0, [await self._result(request, output)])
+    def request_id(self, request: BatchRequest) -> str:
+        return f"{self._id}/{request.custom_id}"
 
-    async def _result(self, request: BatchRequest, output: Output) -> BatchResult:
-        if time.time() > self._record.created_at + LIFETIME:
-            return result_of(request.custom_id, "expired")
-        try:
-            message = await self._answer(request, output)
-        except _NOT_NOW:
-            raise
-        except Exception as error:
-            # The worker counts the deaths of the engine; then it is the requests that fail, not the batch.
-            if isinstance(error, EngineDiedError) and self._record.engine_deaths < ENGINE_DEATHS - 1:
-                raise
-            log_failure(error)
-            return error_result(request.custom_id, public_error(error))
-        return result_of(request.custom_id, "succeeded", message=Raw(message))
+    async def answer(self, request: BatchRequest, calls: CallJournal) -> BatchResult:
+        params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, self._owner))
+        wire = decode(msgspec.json.encode(params), CreateMessage)
+        check_model(wire.model, self._app.limits)
+        wire.stream = None
+        body = await body_of(messages.create(self._app, wire, self._owner, journal=calls))
+        return self._kept(result_of(request.custom_id, "succeeded", message=Raw(body)))
 
-    async def _answer(self, request: BatchRequest, output: Output) -> bytes:
-        """The body of the full answer. Raises AntiphonError."""
-        calls_begun = self._begun.get(request.custom_id, 0)
-        journal = CallJournal(calls_begun, partial(self._begin_calls, output, request.custom_id))
-        owner = self._record.owner
-        client = _BodyCollector()
-        observation = begin(self._app, f"{self._record.id}/{request.custom_id}", "request of a batch")
-        observation.account = self._app.keys.of_owner(owner).in_background
-        try:
-            params = with_changed_tokens(request.params, partial(self._app.sealer.unseal, owner))
-            wire = decode(msgspec.json.encode(params), CreateMessage)
-            check_model(wire.model, self._app.limits)
-            wire.stream = None
-            await (await messages.create(self._app, wire, owner, journal=journal)).run(client)
-        finally:
-            end(self._app, observation, "request of a batch")
-        return client.body
+    def failed(self, request: BatchRequest, error: AntiphonError) -> BatchResult:
+        return self._kept(error_result(request.custom_id, error))
 
-    async def _begin_calls(self, output: Output, custom_id: str, count: int) -> None:
-        """Store that a request begins this number of calls, before the last of them begins."""
-        if count > self._begun.get(custom_id, 0):
-            self._begun[custom_id] = count
-            self._all_begun += 1
-            output.push(0, [calls_begun(custom_id, count)])
-            await output.calls_begin(self._all_begun)
+    def calls_begin(self, request: BatchRequest, count: int) -> CallsBegun:
+        return calls_begun(request.custom_id, count)
 
+    def expire(self) -> list[BatchResult]:
+        ids = (request.custom_id for request in self._requests)
+        return [result_of(custom_id, "expired") for custom_id in ids if custom_id not in self._results]
 
-class _BodyCollector(Client):
-    """Keeps the body of an answer."""
-
-    body = b""
-
-    def end(self, lines: list[bytes], body: Callable[[], bytes]) -> None:
-        self.body = body()
+    def _kept(self, result: BatchResult) -> BatchResult:
+        self._results.add(result.custom_id)
+        return result

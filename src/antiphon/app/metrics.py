@@ -309,6 +309,11 @@ class Metrics:
         self._failovers = Counter(
             "antiphon:failovers", "Generations that another replica continued.", registry=registry
         )
+        self._given_back = Counter(
+            "antiphon:given_back",
+            "Slots that lines of batches gave to requests that waited, in the middle of an answer.",
+            registry=registry,
+        )
         self._closed = Counter(
             "antiphon:closed_generations",
             "Generations that were cut, and ended in their form.",
@@ -357,12 +362,14 @@ class Metrics:
             self._call_seconds.labels(call.type).observe(call.ended - call.started)
         if observation.failure is not None:
             self._answers.labels(observation.failure).inc()
-        if observation.unmet:
-            self._unmet.inc(len(observation.unmet))
-        if observation.failovers:
-            self._failovers.inc(observation.failovers)
-        if observation.closed:
-            self._closed.inc(observation.closed)
+        for counter, count in (
+            (self._unmet, len(observation.unmet)),
+            (self._failovers, observation.failovers),
+            (self._given_back, observation.given_back),
+            (self._closed, observation.closed),
+        ):
+            if count:
+                counter.inc(count)
 
     def store_wrote(self, seconds: float) -> None:
         """Count a write to the store; the time includes retries."""

@@ -1,10 +1,13 @@
-"""Works on background responses: claims them, runs them, renews their leases, and sweeps the store.
+"""Works on background responses and batches: claims them, runs them, renews their leases, sweeps the store.
 
 Every server has one worker. It keeps what it has claimed as long as it renews the lease in time; the
 responses of a crashed server are taken over by another, which replays the recorded chunks and continues
 after them. If a response cannot be worked on now, because the store is unavailable or the engine is busy or
 stopping, its lease expires, and another server continues. So it is if the engine dies in the middle of an
 answer, unless that has happened several times with this one.
+
+Batches may take hours, so they have permits of their own, and no background response waits until one has
+ended. Nobody waits for their requests: these are last for everything that they need (`core/permits.py`).
 """
 
 import asyncio
@@ -15,14 +18,15 @@ from functools import partial
 from typing import Any
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import asdict, astuple
 
-from antiphon.app import message_batches
+from antiphon.app import batch_work, message_batches
 from antiphon.app.app import App
 from antiphon.app.indexing import Indexer
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.observing import begin, end
-from antiphon.app.responses.create import prepare
+from antiphon.app.responses.create import may_wait, prepare
 from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
 from antiphon.core.errors import (
     EngineBusyError,
@@ -31,7 +35,8 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     StoreError,
 )
-from antiphon.core.permits import Permit, Permits
+from antiphon.core.limits import CLIENT
+from antiphon.core.permits import LAST, PRIORITY, Permit, Permits
 from antiphon.log import log_failure
 from antiphon.run.drive import Driver
 from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError, LostError
@@ -43,11 +48,15 @@ HEARTBEATS = 3
 """Renewals within a lease."""
 SWEEP = 60.0
 """Seconds between sweeps of the store."""
+BATCHES = 4
+"""Batches that one server works on at the same time. Each has several requests under way."""
 ABANDONED = 100
 """The number of responses of crashed servers that are ended at a time."""
 
 _NOT_NOW = (StoreError, EngineNotReadyError, EngineBusyError, EngineDiedError)
 """Errors that are temporary, or limited to this server."""
+
+_RESPONSES = frozenset({ResponseKind.RESPONSE})
 
 log = structlog.get_logger(__name__)
 
@@ -64,12 +73,30 @@ class AbandonedError(EngineError):
     expected = True  # see `log_failure`
 
 
+class _Kind(Struct, frozen=True):
+    """How jobs of one kind are worked on, and ended from their row. `last`: nobody waits for them."""
+
+    prepare: Callable[[App, ResponseRecord], Awaitable[tuple[Driver, BackgroundJournal]]]
+    end: EndFromRecord
+    last: bool = True
+
+
+def _kind_of(record: ResponseRecord) -> _Kind:
+    match record.kind:
+        case ResponseKind.MESSAGE_BATCH:
+            return _Kind(message_batches.prepare, message_batches.end_from_record)
+        case ResponseKind.BATCH:
+            return _Kind(batch_work.prepare, batch_work.end_from_record)
+    return _Kind(prepare, end_from_record, last=may_wait(record))
+
+
 class Worker:
-    """Runs at most so many background responses at a time as the option --jobs says."""
+    """Runs at most so many background responses at a time as the option --jobs says, and a few batches."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self.permits = Permits(app.settings.jobs)
+        self.batches = Permits(BATCHES)
         self._lease_seconds = app.settings.lease_seconds
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
@@ -79,7 +106,11 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.indexer = Indexer(app)
-        app.metrics.permits |= {"background": self.permits, "indexing": self.indexer.pool.permits}
+        app.metrics.permits |= {
+            "background": self.permits,
+            "batches": self.batches,
+            "indexing": self.indexer.pool.permits,
+        }
 
     async def start(self) -> None:
         """Begin to work. The storage was started before."""
@@ -131,6 +162,9 @@ class Worker:
                     permit.leave()
                     await watch.changed(await self._pause())
                     continue
+                if _is_batch(record):  # it was claimed because there is a permit for it
+                    permit.leave()
+                    permit = self.batches.enter(lambda: None)
                 if record.prompt_ids is not None:  # another server has begun it
                     log.info("a response is continued", id=record.id, after=record.last_seq)
                 task = asyncio.create_task(self._work(record))
@@ -148,8 +182,9 @@ class Worker:
 
     async def _next(self) -> ResponseRecord | None:
         writer = self._app.storage.writer
+        kinds = _RESPONSES if self.batches.running >= self.batches.capacity else None
         try:
-            claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease_seconds, 1)
+            claimed = await writer.store.jobs.claim(writer.worker, time.time(), self._lease_seconds, 1, kinds)
         except Exception as error:
             _log_trouble(error)
             await asyncio.sleep(self._lease_seconds)  # wait for servers that could not renew theirs either
@@ -172,6 +207,10 @@ class Worker:
 
     async def _work(self, record: ResponseRecord) -> None:
         """Answer a response, until any ending. Raises the reason if it was ended from outside."""
+        if _kind_of(record).last:
+            PRIORITY.set(LAST)
+            # Clients who wait share slots among themselves; batches of several owners do, too.
+            CLIENT.set(f"batches of {record.owner}")
         observation = begin(self._app, record.id, "background response")
         observation.answer, observation.model = record.id, record.model
         observation.account = self._app.keys.of_owner(record.owner).in_background
@@ -203,7 +242,7 @@ class Worker:
         except (*_NOT_NOW, LostError):
             raise
         except Exception as why:  # it cannot be run any more, for example because its model was removed
-            await finish_from_record(writer, record, why, _end_of(record))
+            await finish_from_record(writer, record, why, _kind_of(record).end)
             return
         self._stops[record.id] = driver.stop
         self._steers[record.id] = driver.steer
@@ -232,12 +271,11 @@ class Worker:
         writer = self._app.storage.writer
         now = await writer.store.responses.get(record.owner, record.id, record.kind)
         if now is not None:
-            await finish_from_record(writer, now, why, _end_of(record))
+            await finish_from_record(writer, now, why, _kind_of(record).end)
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""
-        preparation = message_batches.prepare if _is_batch(record) else prepare
-        preparing = asyncio.ensure_future(preparation(self._app, record))
+        preparing = asyncio.ensure_future(_kind_of(record).prepare(self._app, record))
         reasons: list[Exception] = []
 
         def stop(reason: Exception) -> None:
@@ -292,12 +330,8 @@ class Worker:
 
 
 def _is_batch(record: ResponseRecord) -> bool:
-    """Whether it is a batch of messages, which decides itself how it ends."""
-    return record.kind is ResponseKind.MESSAGE_BATCH
-
-
-def _end_of(record: ResponseRecord) -> EndFromRecord:
-    return message_batches.end_from_record if _is_batch(record) else end_from_record
+    """Whether it is a batch, which decides itself how it ends."""
+    return record.kind is not ResponseKind.RESPONSE
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:

@@ -55,6 +55,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     moderation_inputs: int = 1_024
     moderation_characters: int = 1_000_000
     moderation_seconds: int = 60
+    # Batches
+    batch_lines: int = 50_000
 
     # Decisions
     questions: int = 400

@@ -132,6 +132,8 @@ class Observation(Struct):
     calls: list[ObservedCall] = []
     failovers: int = 0
     """Replicas of a model that failed, and were replaced by another in the middle."""
+    given_back: int = 0
+    """How often a slot of the engine was given to others, who waited for one, in the middle."""
     closed: int = 0
     """Generations that were cut, and whose form was closed."""
     missed: str | None = None
@@ -187,6 +189,7 @@ class Observation(Struct):
             "total_ms": round((perf_counter() - started) * 10_000) / 10,
             "finish": self.finish,
             "failovers": self.failovers,
+            "given_back": self.given_back,
             "malformed": malformed,
             "closed": self.closed,
             "cache_missed": self.missed,

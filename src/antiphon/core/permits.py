@@ -2,7 +2,8 @@
 
 A permit that becomes free goes to the owner that has the fewest; among equals, owners take turns, so that one
 with much work does not delay the others. Within an owner, the first to come goes first. A lower priority goes
-before all of this.
+before all of this. Work that nobody waits for has the priority `LAST`: it is last for every permit that it
+needs, and while others wait it gives permits back, if it can (`GIVE_BACK`).
 
 A permit is given by a plain call, not by the result of a future, and whoever enters has to `leave` once,
 whatever has happened meanwhile: so a permit that is given in the turn of the event loop in which its owner is
@@ -16,6 +17,7 @@ the table in `docs/observability.md`.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +25,16 @@ from antiphon.core.errors import AntiphonError, ClientBusyError
 from antiphon.core.limits import CLIENT
 
 T = TypeVar("T")
+
+LAST = 2**62
+"""The priority of work that nobody waits for, such as that of batches."""
+PRIORITY: ContextVar[int] = ContextVar("priority", default=-(2**63))
+"""The priority of this work is at least this, whatever is asked for."""
+GIVE_BACK: ContextVar[Callable[[], object] | None] = ContextVar("give_back", default=None)
+"""Called at most once for a permit of this work, if somebody with a lower priority waits for one.
+
+Then the work soon leaves its permit, and later asks for another to continue.
+"""
 
 
 class Permit:
@@ -33,6 +45,7 @@ class Permit:
         self.start: Callable[[], object] | None = start
         self.owner = owner
         self.priority = priority
+        self.give_back = GIVE_BACK.get()
         self.given = self.left = False
 
     def leave(self) -> None:
@@ -67,6 +80,8 @@ class Permits:
         self._owner_queue = owner_queue
         self._running: dict[str, int] = {}  # by owner
         self._waiting: dict[str, int] = {}
+        self._last_waiting = 0  # those with the priority `LAST`
+        self._returnable: dict[Permit, None] = {}  # given permits that can be asked back, oldest first
         # By priority and owner: who waits, in the order of coming. Which line was served last is the last.
         self._lines: dict[tuple[int, str], dict[Permit, None]] = {}
 
@@ -75,18 +90,22 @@ class Permits:
 
         Raises ClientBusyError, or what `refusal` returns, if too many wait already.
         """
-        permit = Permit(self, start, CLIENT.get(), priority)
+        permit = Permit(self, start, CLIENT.get(), max(priority, PRIORITY.get()))
         if self.running < self.capacity and self._may_run(permit.owner):
             self._give(permit)
             return permit
-        if self._queue is not None and self.waiting >= self._queue:
+        last = permit.priority >= LAST  # it takes no place in the queue from others
+        if self._queue is not None and self.waiting - (0 if last else self._last_waiting) >= self._queue:
             raise self.refusal(of_owner=False)
         waiting = self._waiting.get(permit.owner, 0)
         if self._owner_queue is not None and waiting >= self._owner_queue:
             raise self.refusal(of_owner=True)
-        self._lines.setdefault((priority, permit.owner), {})[permit] = None
+        self._lines.setdefault((permit.priority, permit.owner), {})[permit] = None
         self._waiting[permit.owner] = waiting + 1
         self.waiting += 1
+        self._last_waiting += last
+        if self._returnable and self.running >= self.capacity:
+            self._ask_back(permit.priority)
         return permit
 
     async def acquire(self, priority: int = 0) -> Permit:
@@ -134,10 +153,20 @@ class Permits:
             self._leave_line(permit)
             return
         self.running -= 1
+        self._returnable.pop(permit, None)
         _count_down(self._running, permit.owner)
         if self._lines and (first := self._first()) is not None:
             self._leave_line(first)
             self._give(first)
+
+    def _ask_back(self, priority: int) -> None:
+        """Ask for the newest permit with a higher priority: the least work has been done for it."""
+        for permit in reversed(self._returnable):
+            if permit.priority > priority:
+                del self._returnable[permit]
+                assert permit.give_back is not None
+                permit.give_back()
+                return
 
     def _may_run(self, owner: str) -> bool:
         return self._running.get(owner, 0) < self._owner_capacity
@@ -156,6 +185,8 @@ class Permits:
         self.running += 1
         self._running[permit.owner] = self._running.get(permit.owner, 0) + 1
         permit.given = True
+        if permit.give_back is not None:
+            self._returnable[permit] = None
         start, permit.start = permit.start, None  # the code that starts holds this permit: break the cycle
         assert start is not None
         try:
@@ -170,6 +201,7 @@ class Permits:
         if not self._lines[line]:
             del self._lines[line]
         self.waiting -= 1
+        self._last_waiting -= permit.priority >= LAST
         _count_down(self._waiting, permit.owner)
 
 

@@ -13,7 +13,8 @@ from antiphon.engines.engine import Load
 class Admission(Permits):
     """The slots of an engine: so many generations run, and as many requests wait as the limits allow.
 
-    A client is a key or, without keys, an address. All background work counts as one client.
+    A client is a key or, without keys, an address. All background responses count as one client, and so do
+    the batches of each key.
     """
 
     def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:

@@ -8,6 +8,7 @@ refused here, because the capabilities of the card do not name the feature.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -490,7 +491,8 @@ class UpstreamEngine:
         if self._prompts is None:
             enter()
         else:
-            generation.prompt = self._prompts.ticket(request, enter)
+            # It may enter when another request ends, and waits as the client that it is of.
+            generation.prompt = self._prompts.ticket(request, partial(copy_context().run, enter))
             generation.prompt.enter()
         return generation
 

@@ -40,13 +40,14 @@ from antiphon.apis.systemone.api import SYSTEM_ONE
 from antiphon.apis.systemone.schema import SystemOneAnswers, SystemOneBody
 from antiphon.apis.vector_stores import schema as vectors
 from antiphon.apis.wire import prepare_types
+from antiphon.app import batches as batch_jobs
 from antiphon.app import chat as chats
 from antiphon.app import completions as texts
 from antiphon.app import containers as programs
 from antiphon.app import conversations, debug, stored_completions, uploads, vector_stores
 from antiphon.app import files as uploaded
 from antiphon.app import generate as tokens
-from antiphon.app import message_batches as batches
+from antiphon.app import message_batches as message_batch_jobs
 from antiphon.app import messages as anthropic
 from antiphon.app import ollama as native
 from antiphon.app.app import App
@@ -55,6 +56,7 @@ from antiphon.app.responses.steer import steer
 from antiphon.core.accounts import LIMIT_HEADERS
 from antiphon.core.errors import NotFoundError
 from antiphon.http import (
+    batches,
     chat,
     completions,
     containers,
@@ -112,7 +114,8 @@ _VECTORS_FILE = _VECTORS + "/files/{file_id}"
 _VECTORS_BATCH = _VECTORS + "/file_batches/{batch_id}"
 _CONTAINER = "/v1/containers/{container_id}"
 _CONTAINER_FILE = _CONTAINER + "/files/{file_id}"
-_BATCH = "/v1/messages/batches/{batch_id}"
+_BATCH = "/v1/batches/{batch_id}"
+_MESSAGE_BATCH = "/v1/messages/batches/{batch_id}"
 
 _COMPLETION_CHANGE = body(UpdateRequest, "small_body_bytes")
 _CONVERSATION_CHANGE = body(UpdateConversation, "small_body_bytes")
@@ -230,15 +233,19 @@ ROUTES = [
     Route(_VECTORS_BATCH, handler(vector_stores.retrieve_batch), methods=GET),
     Route(_VECTORS_BATCH + "/cancel", handler(vector_stores.cancel_batch), methods=POST),
     Route(_VECTORS_BATCH + "/files", handler(vector_stores.list_batch_files, *_FILES_OF), methods=GET),
+    Route("/v1/batches", batches.create, methods=POST),
+    Route("/v1/batches", handler(batch_jobs.list_batches, paging()), methods=GET),
+    Route(_BATCH, handler(batch_jobs.retrieve), methods=GET),
+    Route(_BATCH + "/cancel", handler(batch_jobs.cancel), methods=POST),
     answers("/v1/messages", CreateMessage, anthropic.create, api=MESSAGES),
     ApiRoute("/v1/messages/count_tokens", messages.count_tokens, MESSAGES, POST),
     ApiRoute("/v1/messages/render", rendering.message, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.create, MESSAGES, POST),
     ApiRoute("/v1/messages/batches", message_batches.list_batches, MESSAGES, GET),
-    ApiRoute(_BATCH, message_batches.retrieve, MESSAGES, GET),
-    ApiRoute(_BATCH, handler(batches.delete), MESSAGES, DELETE),
-    ApiRoute(_BATCH + "/cancel", message_batches.cancel, MESSAGES, POST),
-    ApiRoute(_BATCH + "/results", message_batches.results, MESSAGES, GET),
+    ApiRoute(_MESSAGE_BATCH, message_batches.retrieve, MESSAGES, GET),
+    ApiRoute(_MESSAGE_BATCH, handler(message_batch_jobs.delete), MESSAGES, DELETE),
+    ApiRoute(_MESSAGE_BATCH + "/cancel", message_batches.cancel, MESSAGES, POST),
+    ApiRoute(_MESSAGE_BATCH + "/results", message_batches.results, MESSAGES, GET),
     answers("/api/chat", OllamaChatRequest, native.chat, ChatLine, OLLAMA),
     answers("/api/generate", GenerateRequest, native.generate, GenerateLine, OLLAMA),
     ApiRoute("/api/embed", ollama.embed, OLLAMA, POST),
@@ -342,7 +349,7 @@ class _StorelessRoutes(_Routes):
 STORES_NOTHING = "This server stores nothing: it was started with --store none."
 _STORED = (
     *("/v1/responses/", "/v1/chat/completions/", "/v1/messages/batches", "/v1/conversations"),
-    *("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers"),
+    *("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers", "/v1/batches"),
 )
 """The beginnings of paths of what is stored."""
 _NOT_STORED = frozenset(

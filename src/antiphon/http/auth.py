@@ -43,7 +43,7 @@ _STORED = (
     "/v1/debug",
 )
 """The prefixes of paths that only manage stored objects."""
-_ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+_ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/batches")
 """The beginning of paths where answers are made, and are found later."""
 _MAKING = frozenset(
     {

@@ -29,7 +29,6 @@ _SERVED = (
 NOT_SERVED: Mapping[str, str] = {
     "/v1/assistants": "Assistants are not served. Use /v1/responses and /v1/conversations.",
     "/v1/audio/speech": f"Speech is not served: answers are text. {_SERVED}",
-    "/v1/batches": "Batches of files are not served. Use /v1/messages/batches, or background responses.",
     "/v1/fine_tuning": f"Models are not trained here. {_SERVED}",
     "/v1/images": f"Images are not made here; models may see them. {_SERVED}",
     "/v1/realtime": f"Spoken conversations are not served. {_SERVED}",

@@ -19,6 +19,7 @@ from antiphon import __version__
 from antiphon.apis import llama_server
 from antiphon.apis import vectors as wire
 from antiphon.apis.api import OPENAI, Api
+from antiphon.apis.batches import schema as files_of_requests
 from antiphon.apis.chat import schema as chat
 from antiphon.apis.chat import stored
 from antiphon.apis.chat.resource import ChatCompletion
@@ -247,6 +248,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": _STORE_FILES,
     "POST /v1/messages": Operation(answer=_MESSAGE),
     "POST /v1/messages/count_tokens": Operation(messages.CountTokens, message.TokenCount),
+    "POST /v1/batches": Operation(files_of_requests.CreateBatch, files_of_requests.Batch),
+    "GET /v1/batches": Operation(answer=_list_of(files_of_requests.Batch, "BatchList"), query=PAGED),
+    "GET /v1/batches/{batch_id}": Operation(answer=files_of_requests.Batch),
+    "POST /v1/batches/{batch_id}/cancel": Operation(answer=files_of_requests.Batch),
     "POST /v1/messages/batches": Operation(batches.CreateMessageBatch, batches.MessageBatch),
     "GET /v1/messages/batches": Operation(answer=batches.MessageBatchList, query=_BATCHES),
     "GET /v1/messages/batches/{batch_id}": Operation(answer=batches.MessageBatch),

@@ -24,6 +24,7 @@ from antiphon.core.errors import AntiphonError, ReplicaLostError
 from antiphon.core.events import CallStarted, Event, Finished, Malformed, ReasoningDelta, TextDelta, Usage
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.observation import Observation, ObservedGeneration, observed
+from antiphon.core.permits import GIVE_BACK, LAST, PRIORITY
 from antiphon.core.plain_tokens import PlainTokens
 from antiphon.engines.engine import Engine, GenerationRequest, Work
 from antiphon.run.bounded import BoundedPool
@@ -54,6 +55,10 @@ MAX_LOST = 3
 """Replicas that may fail in one generation: a request that makes replicas fail must not reach all of them."""
 MAX_CLOSINGS = 16
 """How often the reasoning of a generation is closed before the answer ends."""
+
+
+class GivenBackError(AntiphonError):
+    """The engine's slot was given to a request that somebody waits for."""
 
 
 class AnswerDecoder(Protocol):
@@ -165,7 +170,12 @@ class GenerationRun:
         recorded = engine.card.capabilities.replicas or interceptors.reasoning is not None
         recorded = recorded or (closes and self._repetition is not None)
         self._replay = interceptors.replay or (ReplayLog() if recorded else None)
-        continued = closes or self._replay is not None
+        # Others may need the slot, unless the answer cannot be continued: see `request_after`.
+        self._gives_back = PRIORITY.get() >= LAST and request.conversation is None
+        # Until then they are only kept: recording takes the short way from the engine to the client.
+        self._kept: list[Chunk] | None = [] if self._gives_back and self._replay is None else None
+        self._asked_back = False
+        continued = closes or self._replay is not None or self._gives_back
         self._request = replace(request, resumable=True) if continued else request
         self._unfinished: list[Chunk] = []  # tokens that the answer could not be continued after
         self._lost = 0  # replicas that failed
@@ -217,7 +227,7 @@ class GenerationRun:
             await self._decode_again([*self._replay.chunks])
         while not (self._finished or self._ends_steered()):
             if self._replay is None:
-                await self._generate(self._request, self._interceptors.plan)
+                await self._generate_whole()
             elif self._cut is None and self._exceeds_reasoning_limit():
                 await self._close_reasoning()
             else:
@@ -229,6 +239,18 @@ class GenerationRun:
             self._observation.unmet += [why for end in ends for why in end.unmet]
             self._emit(choice, events)
 
+    async def _generate_whole(self) -> None:
+        """Have the engine write the answer. If it gives the slot back, it is recorded from then on."""
+        try:
+            await self._generate(self._request, self._interceptors.plan)
+        except GivenBackError:
+            self._observation.given_back += 1
+            self._direct = False
+            self._make_events()
+            self._replay = ReplayLog()
+            self._replay.record(self._kept or [])
+            self._kept = None
+
     async def _generate_rest(self, replay: ReplayLog) -> None:
         """Have the engine continue. If a replica fails, another one continues after the chunks so far."""
         try:
@@ -238,6 +260,8 @@ class GenerationRun:
                     replay.chunks, self._engine, request, plan, self._pool
                 )
             await self._generate(request, plan)
+        except GivenBackError:  # continued when there is a slot again
+            self._observation.given_back += 1
         except ReplicaLostError as lost:
             self._lost += 1
             if self._lost > MAX_LOST:
@@ -249,6 +273,7 @@ class GenerationRun:
     async def _generate(self, request: GenerationRequest, plan: ConstraintPlan) -> None:
         """Have the engine work until the generation is over, or has to continue in another way."""
         self._unfinished = []
+        self._asked_back = False
         cut, self._cut = self._cut, None
         if self._before and request.max_tokens < 1:  # engines refuse a limit of 0
             cut = cut or Finish(FinishReason.LENGTH)
@@ -257,11 +282,16 @@ class GenerationRun:
             return
         self._ended = asyncio.get_running_loop().create_future()
         self._failure = None
-        if plan.closing is None:
-            self._work = self._engine.generate(request, self)
-        else:
-            self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
-            self._work.begin(cut)
+        token = GIVE_BACK.set(self._give_back) if self._gives_back else None
+        try:
+            if plan.closing is None:
+                self._work = self._engine.generate(request, self)
+            else:
+                self._work = ClosedGeneration(self._engine, request, self, plan, self._pool)
+                self._work.begin(cut)
+        finally:
+            if token is not None:
+                GIVE_BACK.reset(token)
         self._works = True
         try:
             await self._ended
@@ -298,10 +328,24 @@ class GenerationRun:
             self._decode(self._taken([Chunk("", finish=Finish(FinishReason.STEERED))]))
         return self._finished
 
+    def _give_back(self) -> None:
+        """Give the slot of the engine to somebody who waits for one, when the answer can be continued."""
+        self._asked_back = True
+        if not self._kept or not split_unfinished(self._kept[-1:])[1]:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(GivenBackError())
+
     # Called by the engine
 
     def push(self, chunks: list[Chunk]) -> None:
         try:
+            if self._kept is not None:
+                self._kept += chunks
+                if self._asked_back and not split_unfinished(chunks[-1:])[1]:
+                    self._leave()
             if self._plain.take(chunks):  # as most of most answers
                 return
             if self._output.paused or self._held:

@@ -209,16 +209,19 @@ class SqlBlobs:
     async def get(self, owner: str, digest: str) -> BlobRecord | None:
         return await self._database.read(find, owner, digest)
 
-    async def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
+    async def read(self, owner: str, digest: str, start: int = 0) -> AsyncIterator[bytes]:
         row = await self._database.read(_find_id, owner, digest)
         if row is None:
             raise missing(digest)
-        remaining, position = row.size, 0
+        position, skipped = divmod(start, PIECE_BYTES)
+        remaining = row.size - position * PIECE_BYTES
         while remaining > 0:
             piece = await self._database.read(_piece, row.id, position)
             if piece is None:
                 raise missing(digest)
-            yield piece
+            if rest := piece[skipped:]:
+                yield rest
+            skipped = 0
             remaining -= len(piece)
             position += 1
 

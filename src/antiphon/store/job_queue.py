@@ -8,7 +8,7 @@ those of another, so that an owner has a turn for each kind.
 To add a queue: owners take turns here; `tests/http/test_fair_queues.py`, `tests/store/test_work.py`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -42,6 +42,7 @@ _RUNNING = """
 class _Kind(Struct, frozen=True, eq=False):
     """The jobs of one kind: the query for owners that have some that wait, and for the first of an owner."""
 
+    condition: TextClause
     owners: TextClause
     first: Select[Any]
 
@@ -81,27 +82,34 @@ class JobQueue:
         self._running = text(_RUNNING.format(table=table.name, jobs=jobs))
         waits = f"{jobs} AND coalesce(lease_until, 0.0) <= :now"
         self._kinds = [
-            _Kind(text(_OWNERS.format(table=table.name, waits=f"{waits} AND {kind}")), first.where(kind))
+            _Kind(
+                kind, text(_OWNERS.format(table=table.name, waits=f"{waits} AND {kind}")), first.where(kind)
+            )
             for kind in kinds
         ]
         self._last = _Turn(self._kinds[0], "")
 
-    def next(self, transaction: Transaction, now: float) -> ResultRow | None:
-        """The job to take next, locked for that."""
-        for turn in self._in_turn(transaction, now):
+    def next(
+        self, transaction: Transaction, now: float, only: Container[TextClause] | None = None
+    ) -> ResultRow | None:
+        """The job to take next, locked for that; of all kinds, or `only` of these."""
+        for turn in self._in_turn(transaction, now, only):
             row = transaction.execute(turn.kind.first, {"owner": turn.owner, "now": now}).first()
             if row is not None:  # else other servers have taken its jobs meanwhile
                 self._last = turn
                 return row
         return None
 
-    def _in_turn(self, transaction: Transaction, now: float) -> Sequence[_Turn]:
+    def _in_turn(
+        self, transaction: Transaction, now: float, only: Container[TextClause] | None
+    ) -> Sequence[_Turn]:
         """The turns after the last one, and then those before it, up to a number of them."""
-        last = self._last
-        turns = last.kind.owners_after(transaction, last.owner, now)
+        last, turns = self._last, list[_Turn]()
+        if only is None or last.kind.condition in only:
+            turns += last.kind.owners_after(transaction, last.owner, now)
         place = self._kinds.index(last.kind) + 1
         for kind in (*self._kinds[place:], *self._kinds[:place]):
-            if len(turns) < OWNERS:
+            if len(turns) < OWNERS and (only is None or kind.condition in only):
                 turns += kind.owners_after(transaction, "", now)
         turns = [*dict.fromkeys(turns)][:OWNERS]
         if len(turns) < 2:

@@ -19,7 +19,7 @@ from antiphon.store.schema import AFTER_ANOTHER, ANSWERING, BACKGROUND_JOBS, RUN
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.transaction import PreparedStatement, Transaction
 
-_KINDS = [text(f"kind = '{kind}'") for kind in ResponseKind]
+_KINDS = {kind: text(f"kind = '{kind}'") for kind in ResponseKind}
 _ANY_JOB = select(responses.c.id).where(BACKGROUND_JOBS).limit(1)
 # Servers repeat this query at short intervals, mostly without a result: it is compiled once.
 _ABANDONED = (
@@ -49,6 +49,7 @@ class _Claim(Struct, frozen=True):
     now: float
     limit: int
     queue: JobQueue | None = None
+    kinds: frozenset[ResponseKind] | None = None
 
 
 class _Holding(Struct, frozen=True):
@@ -69,8 +70,9 @@ def _take(transaction: Transaction, lease: Lease, rows: Sequence[ResultRow]) -> 
 @one_by_one
 def _claim(transaction: Transaction, claim: _Claim) -> list[ResponseRecord]:
     assert claim.queue is not None
+    only = None if claim.kinds is None else [_KINDS[kind] for kind in claim.kinds]
     taken: list[ResponseRecord] = []
-    while len(taken) < claim.limit and (row := claim.queue.next(transaction, claim.now)) is not None:
+    while len(taken) < claim.limit and (row := claim.queue.next(transaction, claim.now, only)) is not None:
         taken += _take(transaction, claim.lease, [row])
     return taken
 
@@ -148,10 +150,17 @@ class SqlJobs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._queue = JobQueue(responses, BACKGROUND_JOBS, responses.c, _KINDS)
+        self._queue = JobQueue(responses, BACKGROUND_JOBS, responses.c, [*_KINDS.values()])
 
-    async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
-        claim = _Claim(Lease(worker, now + lease_seconds), now, limit, self._queue)
+    async def claim(
+        self,
+        worker: str,
+        now: float,
+        lease_seconds: float,
+        limit: int,
+        kinds: frozenset[ResponseKind] | None = None,
+    ) -> list[ResponseRecord]:
+        claim = _Claim(Lease(worker, now + lease_seconds), now, limit, self._queue, kinds)
         return await self._database.write(_claim, claim)
 
     async def any_background(self) -> bool:

@@ -199,8 +199,11 @@ class SqlLog:
     async def append(self, *appends: Append) -> list[Verdict]:
         return await self._database.write(append_all, appends)
 
-    async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
+    async def events_after(
+        self, owner: str, response_id: str, seq: int, most: int | None = None
+    ) -> LogTail | None:
         limit = self._database.tuning.entries
+        limit = limit if most is None else min(limit, most)
         return await self._database.read(tail, owner, response_id, seq, limit)
 
     async def read(self, response_id: str) -> list[LogEntry]:

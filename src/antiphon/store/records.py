@@ -35,6 +35,8 @@ class ResponseKind(StrEnum):
     """A request of the Responses API."""
     MESSAGE_BATCH = "message_batch"
     """The requests of a batch of messages."""
+    BATCH = "batch"
+    """The lines of a file."""
 
 
 class Lease(Struct, frozen=True):

@@ -183,11 +183,13 @@ class Log(Protocol):
         """
         ...
 
-    async def events_after(self, owner: str, response_id: str, seq: int) -> LogTail | None:
+    async def events_after(
+        self, owner: str, response_id: str, seq: int, most: int | None = None
+    ) -> LogTail | None:
         """The entries with events after `seq` (-1: all), without chunks; None if the response does not exist.
 
-        The first may begin at or before `seq`. At most `Limits.entries` of them: there are more if the last
-        one does not reach `LogTail.last_seq`.
+        The first may begin at or before `seq`. At most `StoreTuning.entries` of them, or `most`: there are
+        more if the last one does not reach `LogTail.last_seq`.
         """
         ...
 
@@ -202,8 +204,15 @@ class Jobs(Protocol):
     `now` and `lease_seconds` are in seconds; a worker's name must be unique for ever.
     """
 
-    async def claim(self, worker: str, now: float, lease_seconds: float, limit: int) -> list[ResponseRecord]:
-        """Take background responses that are queued or have no valid lease any more.
+    async def claim(
+        self,
+        worker: str,
+        now: float,
+        lease_seconds: float,
+        limit: int,
+        kinds: frozenset[ResponseKind] | None = None,
+    ) -> list[ResponseRecord]:
+        """Take background responses that are queued or have no valid lease any more, of all or these kinds.
 
         The next is of the owner with the fewest that run; among equals, owners take turns. Those of one owner
         and kind are taken oldest first; kinds take turns, too.
@@ -357,8 +366,11 @@ class Blobs(Protocol):
         """The blob."""
         ...
 
-    def read(self, owner: str, digest: str) -> AsyncIterator[bytes]:
-        """Its bytes, in pieces of at most 256 KiB. Raises NotFoundError, also if it is deleted meanwhile."""
+    def read(self, owner: str, digest: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Its bytes from byte `start` on, in pieces of at most 256 KiB, none if that is beyond its end.
+
+        Raises NotFoundError, also if it is deleted meanwhile.
+        """
         ...
 
     async def hold(self, owner: str, digest: str, holder: str, expires_at: float | None = None) -> bool:

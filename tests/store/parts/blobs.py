@@ -46,6 +46,14 @@ async def streamed(*chunks: bytes) -> AsyncIterator[bytes]:
 class BlobsContract:
     """Content by its digest."""
 
+    @pytest.mark.parametrize("start", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES])
+    async def test_a_blob_is_read_from_any_byte_on(self, store: Store, start: int) -> None:
+        content = bytes(range(256)) * (PIECE_BYTES // 256) + b"the end"
+        blob = await stored(store, content)
+        pieces = [piece async for piece in store.blobs.read(OWNER, blob.digest, start)]
+        assert b"".join(pieces) == content[start:]
+        assert all(pieces)
+
     @pytest.mark.parametrize(
         "chunks",
         [

@@ -58,6 +58,19 @@ class JobsContract:
         assert await next_job(store, NOW) == "one_2"  # it has one that runs, the first has two
         assert await next_job(store, NOW + 10) in {"many_00", "one_0", "one_1"}  # leases that ran out
 
+    async def test_only_some_kinds_are_claimed(self, store: Store) -> None:
+        for at, kind in enumerate((ResponseKind.BATCH, ResponseKind.MESSAGE_BATCH, ResponseKind.RESPONSE)):
+            await store.responses.create(job(kind, created_at=at, kind=kind), ())
+        responses = frozenset({ResponseKind.RESPONSE})
+        [taken] = await store.jobs.claim("w", NOW, 10, 3, responses)
+        assert taken.kind is ResponseKind.RESPONSE
+        assert await store.jobs.claim("w", NOW, 10, 3, responses) == []
+        assert await store.jobs.claim("w", NOW, 10, 3, frozenset()) == []
+        assert {record.kind for record in await store.jobs.claim("w", NOW, 10, 3)} == {
+            ResponseKind.BATCH,
+            ResponseKind.MESSAGE_BATCH,
+        }
+
     async def test_batches_of_a_key_count_with_its_responses(self, store: Store) -> None:
         await store.responses.create(job("batch", owner="z", kind=ResponseKind.MESSAGE_BATCH), ())
         assert await next_job(store, NOW) == "batch"

@@ -44,6 +44,9 @@ class LogContract:
         assert (tail.status, tail.last_seq, tail.entries) == (ResponseStatus.IN_PROGRESS, -1, [])
         await store.log.append(append(entry(0, 2), entry(3), entry(4, 9)))
         shown = [entry(0, 2, b""), entry(3, 3, b""), entry(4, 9, b"")]
+        some = await store.log.events_after(OWNER, "resp_1", -1, 2)
+        assert some is not None
+        assert (some.last_seq, some.entries) == (9, shown[:2])
         for seq, first in [
             (-(10**30), 0),
             (-1, 0),

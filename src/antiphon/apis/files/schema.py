@@ -7,10 +7,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.core.limits import DAY, HOUR
 
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-"""The purposes of files, used as a filter of lists. They have no other effect."""
+PURPOSES = ("assistants", "batch", "batch_output", "fine-tune", "vision", "user_data", "evals")
+"""The purposes of files, used as a filter of lists. Only files with the purpose `batch` can be batches; the
+results of these have `batch_output`. The others have no other effect."""
 REFUSED: Mapping[str, str] = {
-    "batch": "Batches of files are not served. Use /v1/messages/batches, or background responses.",
     "fine-tune": "Models are not trained here.",
     "evals": "Answers are not evaluated here.",
 }

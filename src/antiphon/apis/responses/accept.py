@@ -335,6 +335,20 @@ def _with_beginning(items: tuple[Item, ...]) -> tuple[Item, ...]:
 # Refusals
 
 
+def _check_window(request: CreateResponse) -> None:
+    """A client that gives a response hours does not wait for it. Raises RequestError."""
+    standard = request.service_tier in (None, "auto", "default")
+    remedies = {
+        "Send it with 'background': true.": bool(request.background),
+        "Leave out 'stream', and retrieve the response later.": not request.stream,
+        "Leave out 'service_tier'.": standard,
+    }
+    for remedy, met in remedies.items():
+        if not met:
+            message = f"'background_options.completion_window' is for responses that may take hours. {remedy}"
+            raise RequestError(message, param="background_options.completion_window")
+
+
 def _refuse(request: CreateResponse) -> None:
     """Refuse contradictions, and unsupported parameters."""
     check_conflicts(request)
@@ -342,6 +356,8 @@ def _refuse(request: CreateResponse) -> None:
     if request.background and request.store is False:
         message = "A background response has to be stored. Leave out 'store' or 'background'."
         raise RequestError(message, param="background")
+    if request.background_options is not None and request.background_options.seconds is not None:
+        _check_window(request)
     if request.enable_response_messages and request.include_reasoning is False:
         message = "'enable_response_messages' shows reasoning, too. Leave out one of the two."
         raise RequestError(message, param="enable_response_messages")

@@ -14,11 +14,11 @@ from antiphon.core.hosts import Note
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "access_programs": "Every model answers in one way, whoever asks.",
-    "background_options": "A background response is answered as soon as a worker is free.",
     "image": "The model gets images as they are, within the limits of the server.",
 }
 """Parameter → what happens instead."""
 _MODE = "There is one mode, in which the model answers as it does."
+_CONTINUATION = "Responses continue others by 'previous_response_id'."
 _NO_RESULTS = "It has no results: the model does not see it."
 _OF_PROGRAM = "The model is shown programs as text: it sees this call as one of its own."
 _SEARCHES = ("file_search_call", "web_search_call")
@@ -30,6 +30,10 @@ def parameter_notes(request: CreateResponse) -> Iterator[Note]:
     for name, instead in WITHOUT_EFFECT.items():
         if getattr(request, name):
             yield Note(name, f"'{name}' has no effect on this server. {instead}")
+    options = request.background_options
+    if options is not None and options.continuation_id:
+        name = "background_options.continuation_id"
+        yield Note(name, f"'{name}' has no effect on this server. {_CONTINUATION}")
     reasoning = request.reasoning
     if reasoning is not None and reasoning.mode not in (None, "standard"):
         yield Note("reasoning.mode", f"'reasoning.mode' has no effect on this server. {_MODE}")

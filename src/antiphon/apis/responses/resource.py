@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from antiphon.apis.moderation import ResponseModeration
 from antiphon.apis.request_object import Object
+from antiphon.apis.responses.schema import BackgroundOptions
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
 from antiphon.core.hosts import ListedTool, Note
@@ -273,6 +274,7 @@ class ResponseSettings(Struct):
     truncation: str = "disabled"
     store: bool = True
     background: bool = False
+    background_options: BackgroundOptions | UnsetType = UNSET
     service_tier: str = "default"
     metadata: dict[str, str] = {}
     safety_identifier: str | None = None

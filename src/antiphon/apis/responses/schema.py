@@ -26,6 +26,7 @@ from antiphon.apis.request import (
     Verbosity,
 )
 from antiphon.apis.request_object import Object
+from antiphon.core.limits import HOUR
 
 Detail = Literal["auto", "concise", "detailed"]
 Id = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
@@ -98,6 +99,21 @@ class PromptParams(SamplingParams, kw_only=True):
         return named.id if isinstance(named, ConversationReference) else named
 
 
+class BackgroundOptions(Struct, frozen=True, omit_defaults=True):
+    """How long a background response may take. `continuation_id` has no effect: see `notes`."""
+
+    completion_window: Literal["soonest", "2h", "8h"] | None = None
+    continuation_id: str | None = None
+
+    @property
+    def seconds(self) -> int | None:
+        """How many seconds it may take; None: as soon as possible."""
+        return _WINDOWS.get(self.completion_window or "")
+
+
+_WINDOWS = {"2h": 2 * HOUR, "8h": 8 * HOUR}
+
+
 class CreateResponse(PromptParams, kw_only=True):
     """POST /v1/responses."""
 
@@ -106,6 +122,7 @@ class CreateResponse(PromptParams, kw_only=True):
     stream_options: StreamOptions | None = None
     store: bool | None = None
     background: bool | None = None
+    background_options: BackgroundOptions | None = None
     generate: bool | None = None
     include: list[str] | None = None
     metadata: Metadata | None = None
@@ -124,7 +141,6 @@ class CreateResponse(PromptParams, kw_only=True):
 
     # Without effect: see `notes`
     access_programs: Any = None
-    background_options: Any = None
     image: Any = None
 
     # Presentation, and the length of reasoning

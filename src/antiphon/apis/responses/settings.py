@@ -77,6 +77,7 @@ def response_settings(
         truncation=request.truncation or "disabled",
         store=request.store is not False,
         background=bool(request.background),
+        background_options=request.background_options or UNSET,
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,

@@ -8,17 +8,19 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.apis.media import with_sources
 from antiphon.apis.request import ScaledAdapter
-from antiphon.apis.responses.schema import CreateResponse
+from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
+    CallJournal,
     FullAnswerJournal,
     StoredInput,
     StreamJournal,
@@ -118,17 +120,23 @@ class Creation:
         )
         self.projection.diagnose = request.diagnose
 
-    def driver(self, *, streamed: bool) -> Driver:
-        """The driver for a client that waits, for a stream or the full answer."""
+    def driver(self, *, streamed: bool, calls: CallJournal | None = None) -> Driver:
+        """The driver for a client that waits, for a stream or the full answer.
+
+        `calls` stores the calls of server tools of a full answer that is part of a batch.
+        """
         # The ids of calls are derived from the id of the response, as all others are.
-        context = ReplayContext(rng=Random(self.id))  # noqa: S311 - not secret
+        begun = calls.calls_begun if calls else 0
+        context = ReplayContext(rng=Random(self.id), calls_begun=begun)  # noqa: S311 - not secret
         answering = CompactedSource(self._request, self.projection, self._seal, context)
         turn, report = self._request.accepted.turn, self.projection.moderated
         source = checked(self._app, answering, self._policy, turn, report)
-        journal: StreamJournal | FullAnswerJournal | None = None
-        if self.stored:
-            kind = StreamJournal if streamed else FullAnswerJournal
-            journal = kind(self._app.storage.writer, self.projection, self._stored_input())
+        journal: StreamJournal | FullAnswerJournal | CallJournal | None = calls
+        if self.stored and streamed:
+            journal = StreamJournal(self._app.storage.writer, self.projection, self._stored_input())
+        elif self.stored:
+            journal = FullAnswerJournal(self._app.storage.writer, self.projection, self._stored_input())
+            journal.calls = calls
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
 
     async def queue(self) -> None:
@@ -178,6 +186,18 @@ class Creation:
         )
 
 
+def may_wait(record: ResponseRecord) -> bool:
+    """Whether the client gives a background response hours: it is answered when nobody else waits."""
+    if b'"background_options"' not in record.request:
+        return False
+    options = msgspec.json.decode(record.request, type=_Waiting).background_options
+    return options is not None and options.seconds is not None
+
+
+class _Waiting(Struct):
+    background_options: BackgroundOptions | None = None
+
+
 async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
     """The driver for a stored response, which is answered for the first time or again.
 
@@ -205,5 +225,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     in_conversation = accepted.settings.conversation is not None
     given = StoredInput(record.id, lambda _: record, as_records(accepted.items), in_conversation)
     journal = BackgroundJournal(app.storage.writer, projection, given, record, log)
-    driver = app.driver(source, projection, journal, wire.deadline_seconds, record.created_at)
-    return driver, journal
+    seconds = wire.deadline_seconds
+    if wire.background_options is not None and (window := wire.background_options.seconds) is not None:
+        seconds = min(window, seconds or window)
+    return app.driver(source, projection, journal, seconds, record.created_at), journal

@@ -20,12 +20,13 @@ export class RequestError extends Error {
 export async function request(path, { body, method, signal } = {}) {
   const headers = {};
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
-  if (body !== undefined) headers["content-type"] = "application/json";
+  const form = body instanceof FormData; // the browser says itself of what type it is
+  if (body !== undefined && !form) headers["content-type"] = "application/json";
   const response = await fetch(path, {
     method: method ?? (body === undefined ? "GET" : "POST"),
     headers,
     signal,
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: body === undefined || form ? body : JSON.stringify(body),
   });
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);

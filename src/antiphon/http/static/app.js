@@ -4,10 +4,11 @@ import { html, render, useEffect, useRef, useState, useStored, Markdown } from "
 import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
 import { events, json, key, RequestError, request } from "./api.js";
 import { AnswerRecord } from "./record.js";
+import { Batches } from "./batches.js";
 import { Decisions } from "./decisions.js";
 import { Background, Server } from "./server.js";
 
-const VIEWS = { chat: "Chat", decisions: "Decisions", background: "Background", server: "Server" };
+const VIEWS = { chat: "Chat", decisions: "Decisions", background: "Background", batches: "Batches", server: "Server" };
 const DEFAULTS = {
   api: "chat", model: "", system: "", temperature: null, top_p: null, max_tokens: null,
   effort: "", tools: "", schema: "", background: false,
@@ -73,6 +74,7 @@ function App() {
         ${view === "decisions" && html`<${Decisions} models=${models} model=${settings.model} choose=${(model) => change({ model })} />`}
         ${view === "server" && html`<${Server} />`}
         ${view === "background" && html`<${Background} openRecord=${openRecord} />`}
+        ${view === "batches" && html`<${Batches} />`}
       </div></main>
       ${recordId && html`<${AnswerRecord} id=${recordId} close=${closeRecord} />`}
     </div>`;

@@ -1,0 +1,1 @@
+"""Batches: many requests of OpenAI's APIs in one file, answered in the background."""
