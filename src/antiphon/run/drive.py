@@ -114,6 +114,10 @@ class Output(Protocol):
         """The wire events that begin the answer were made."""
         ...
 
+    def announce(self) -> None:
+        """Send the wire events that begin the answer, before its first event: the client waits for long."""
+        ...
+
     def push(self, choice: int, events: Any) -> None:
         """Process the next events of a choice."""
         ...
@@ -314,7 +318,6 @@ class Driver:
         self._pass_on(choice, events, lines)
 
     def announce(self) -> None:
-        """Send the wire events that begin the answer, before its first event: the client waits for long."""
         if not self._has_begun:
             self._pass_on(0, (), self._begin())
 

@@ -181,6 +181,9 @@ class CollectedOutput:
     def has_begun(self) -> bool:
         return self._output.has_begun
 
+    def announce(self) -> None:
+        self._output.announce()
+
     def push(self, choice: int, events: Sequence[Event]) -> None:
         """Take the texts of events, and pass them on."""
         self._pieces[choice] += [text for event in events if (text := text_of(event))]
