@@ -252,12 +252,15 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
 
 
 async def _has_generate(client: HttpClient) -> bool:
-    """The server has `GENERATE`. A request without tokens causes no work."""
+    """The server has vLLM's `GENERATE`. A request without tokens causes no work.
+
+    Another Antiphon has the path as well, but scores no named tokens: its error has a code of its own.
+    """
     try:
-        status = (await client.request("POST", GENERATE, {})).status
+        response = await client.request("POST", GENERATE, {})
     except HttpError as error:
         raise unreachable(error) from error
-    return status not in (403, 404, 405)
+    return b'"missing_required_parameter"' not in response.body and response.status not in (403, 404, 405)
 
 
 async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], str, Mapping[str, Any]]:
@@ -270,7 +273,8 @@ async def _images(client: HttpClient, name: str) -> tuple[frozenset[MediaKind], 
     if response.status in (403, 404, 405):
         return frozenset(), REMEDY, {}
     answer = response.json() if response.status == 200 else None
-    if not isinstance(answer, dict) or not answer.get("features"):
+    # What another Antiphon renders has an `object`: it takes no media with token ids.
+    if not isinstance(answer, dict) or not answer.get("features") or "object" in answer:
         return frozenset(), "", {}
     params: Mapping[str, Any] = answer["sampling_params"]
     return frozenset({MediaKind.IMAGE}), "", {key: params[key] for key in _RECOMMENDED if key in params}
