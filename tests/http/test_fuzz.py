@@ -36,7 +36,8 @@ async def test_whatever_comes_is_answered_or_refused(seed: int) -> None:
         for case in cases(seed, NUMBER, ids):
             headers = {"content-type": case.content_type}
             response = await client.request(case.method, case.path, content=case.body, headers=headers)
-            assert response.status_code < 500, (case, response.text)
+            # 501: the model cannot decide.
+            assert response.status_code < 500 or response.status_code == 501, (case, response.text)
             if response.status_code == 200:
                 answered += 1
             else:
