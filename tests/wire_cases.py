@@ -26,6 +26,7 @@ from antiphon.apis.messages.batch import CreateMessageBatch
 from antiphon.apis.moderation import CreateModeration
 from antiphon.apis.ollama import schema as ollama
 from antiphon.apis.responses.schema import CompactRequest, CountTokens, CreateResponse
+from antiphon.apis.responses.steering import SteerResponse
 from antiphon.apis.systemone.schema import SystemOneBody
 from antiphon.apis.tokens import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from antiphon.apis.vector_stores import schema as vector_stores
@@ -49,6 +50,7 @@ ENDPOINTS: dict[str, tuple[type[Struct], ...]] = {
     "/v1/responses/input_tokens": (CountTokens,),
     "/v1/responses/compact": (CompactRequest,),
     "/v1/responses/render": (CreateResponse,),
+    "/v1/responses/resp_1/steer": (SteerResponse,),
     "/v1/messages": (messages.CreateMessage,),
     "/v1/messages/render": (messages.CreateMessage,),
     "/v1/messages/count_tokens": (messages.CountTokens,),
