@@ -251,6 +251,9 @@ def _capability(name: str, value: Any) -> tuple[str, ...]:
     if name == "media":
         kinds = ", ".join(f"{kind} as {placeholder}" for kind, placeholder in value.items())
         return words, kinds or "none", "media as parts of a message", "others are written into the text"
+    if name == "kept_reasoning":
+        shown = "never" if value is None else ", ".join(f"{key}={set_!r}" for key, set_ in value.items())
+        return words, shown or "always", "reasoning of earlier turns", "shown with these variables"
     tried, present, absent = _CAPABILITIES[name]
     return (words, "yes", tried, present) if value else (words, "no", tried, absent)
 
