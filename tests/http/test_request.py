@@ -257,7 +257,6 @@ async def test_what_is_not_served_says_what_is(http: httpx.AsyncClient) -> None:
         "/v1/audio/speech": "/v1/responses",
         "/v1/assistants": "/v1/responses",
         "/v1/threads/runs": "/v1/conversations",
-        "/v1/batches/batch_1": "/v1/messages/batches",
     }.items():
         response = await http.post(path, json={})
         assert response.status_code == 404
