@@ -151,6 +151,7 @@ SAMPLES = {
     "reasoning_field": ("reasoning", "reasoning"),
     "reasoning_events": ("open-responses", "open-responses"),
     "code_interpreter": ("true", True),
+    "programs": ("true", True),
     "python": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "python_sandbox": ("bwrap --", "bwrap --"),
     "mcp_host": ("a b:1", ("a", "b:1")),

@@ -116,6 +116,7 @@ class FunctionCall(Struct, frozen=True, tag="function_call"):
     """A function that the model wants called. `arguments` is JSON text as the model wrote it.
 
     An incomplete call was cut or is broken: its arguments may not be JSON. A `hosted` one is the server's.
+    `caller` is the id of the call of a program that calls it: then the model does not see it.
     """
 
     call_id: str
@@ -123,6 +124,7 @@ class FunctionCall(Struct, frozen=True, tag="function_call"):
     arguments: str
     status: Status = Status.COMPLETED
     hosted: bool = False
+    caller: str = ""
 
 
 class FunctionOutput(Struct, frozen=True, tag="function_call_output"):

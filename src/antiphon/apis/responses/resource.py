@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.apis.request_object import Object
+from antiphon.apis.responses.programs import ProgramCaller
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
 from antiphon.core.hosts import ListedTool, Note
@@ -83,6 +84,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     namespace: str | UnsetType = UNSET
+    caller: ProgramCaller | UnsetType = UNSET
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
@@ -94,6 +96,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str
     namespace: str | UnsetType = UNSET
+    caller: ProgramCaller | UnsetType = UNSET
 
 
 class ListedToolEntry(Struct, omit_defaults=True):
