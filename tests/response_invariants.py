@@ -378,8 +378,9 @@ class _Follower:
         done = [self.done[index] for index in sorted(self.done)]
         assert response["output"] == done, "the final items are not the streamed ones"
         assert all(item.get("status") != "in_progress" for item in done)
-        # A call of the client's is incomplete also if the model broke it.
-        cut = [item for item in done if item.get("status") == "incomplete" and item["type"] not in _CALLS]
+        # A call of the client's is incomplete also if the model broke it, and a program if it was stopped.
+        others = (*_CALLS, "program_output")
+        cut = [item for item in done if item.get("status") == "incomplete" and item["type"] not in others]
         own = [item for item in cut if item["type"] not in _SERVED]
         assert own in ([], done[-1:]), "an incomplete item is not the last"
         if cut:

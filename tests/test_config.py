@@ -152,6 +152,7 @@ SAMPLES = {
     "reasoning_events": ("open-responses", "open-responses"),
     "code_interpreter": ("true", True),
     "codex_instructions": ("/a/codex.md", Path("/a/codex.md")),
+    "programs": ("true", True),
     "python": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "python_sandbox": ("bwrap --", "bwrap --"),
     "mcp_host": ("a b:1", ("a", "b:1")),

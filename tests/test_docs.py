@@ -351,6 +351,7 @@ def test_every_limit_is_in_the_docs_with_its_value() -> None:
         "Histories and answers",
         "What is stored",
         "Bounded work",
+        "Programs",
         "Tools",
         "Containers",
         "Servers of models",

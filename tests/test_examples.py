@@ -102,6 +102,11 @@ SCRIPT = [
         "when": "20000 + 30001",
         "output": '<tool_call>{"name": "add", "arguments": {"a": 20000, "b": 30001}}</tool_call>',
     },
+    {"when": "pears 3", "output": "Of pears."},
+    {
+        "when": "Of which fruit",
+        "output": '<tool_call>{"name": "programmatic_tool_calling", "arguments": {"code": "import asyncio\\nfruits = [\'apples\', \'pears\', \'plums\']\\nfound = await asyncio.gather(*[in_stock(fruit) for fruit in fruits])\\nleft, fruit = min((one[\'left\'], fruit) for one, fruit in zip(found, fruits))\\nprint(fruit, left)"}}</tool_call>',
+    },
     {"when": "121932631112635269", "output": "It has eighteen digits."},
     {
         "when": "123456789 * 987654321",
@@ -132,6 +137,13 @@ assistant: Blue.
     "background_resume.py": "Once upon a time it rained.\nat first queued, then cancelled\n",
     "containers.py": "The sum is in sandbox:/mnt/data/sum.txt.\nsum.txt: 6\n\n",
     "server_tools.py": "123456789 * 987654321\n-> 121932631112635269\nIt has eighteen digits.\n",
+    "programs.py": """\
+in_stock(apples): 12
+in_stock(pears): 3
+in_stock(plums): 40
+The program printed: pears 3
+Of pears.
+""",
     "own_shell.py": "$ echo antiphon\nantiphon\nIt says: antiphon.\n",
     "own_computer.py": "-> screenshot\n-> click 160 100\nIt turns green.\n",
     "search_files.py": f"completed 2\ncats.md {CATS}\nSixteen hours 【0:0†cats.md】.\ncats.md\n",
@@ -200,7 +212,7 @@ def at(url: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
 async def test_example(python: Programs, example: str) -> None:
-    given: Any = {"code_interpreter": True, "mcp_host": ("127.0.0.1",)}
+    given: Any = {"code_interpreter": True, "programs": True, "mcp_host": ("127.0.0.1",)}
     async with serving() as sums, running(SCRIPT, **given) as server:
         arguments = [sums.url] if example == "mcp_tools.py" else []
         with deciding(by_chances):

@@ -121,7 +121,8 @@ class Accumulator:
         assert type(call) is CallStarted
         status = Status.COMPLETED if event.complete else Status.INCOMPLETE
         arguments = "".join(self.pieces)
-        return self._end(event, FunctionCall(call.call_id, call.name, arguments, status, call.hosted))
+        item = FunctionCall(call.call_id, call.name, arguments, status, call.hosted, caller=call.caller)
+        return self._end(event, item)
 
     def _end(self, event: TextEnded | ReasoningEnded | CallEnded, item: Item) -> Event:
         self.pieces.clear()

@@ -120,7 +120,11 @@ class ReasoningEnded(Struct, frozen=True, gc=False):
 
 
 class CallStarted(Struct, frozen=True, gc=False):
-    """The model calls a function. `call_id` and `name` are final. The server runs a `hosted` call."""
+    """The model calls a function. `call_id` and `name` are final. The server runs a `hosted` call.
+
+    `caller` is the id of the call of a program that calls it instead. A `resumed` call is one of an earlier
+    answer, a program that goes on: nothing of it follows but its result.
+    """
 
     call_id: str
     name: str
@@ -128,6 +132,8 @@ class CallStarted(Struct, frozen=True, gc=False):
     tokens: tuple[Token, ...] = ()
     hosted: bool = False
     index: int = 0
+    caller: str = ""
+    resumed: bool = False
 
 
 class ArgumentsDelta(Struct, frozen=True, gc=False):

@@ -117,6 +117,7 @@ class FunctionCall(Struct, frozen=True, tag="function_call"):
 
     An incomplete call was cut or is broken: its arguments may not be JSON. A `hosted` one is the server's.
     The conversation goes on while the client runs an `unawaited` one.
+    `caller` is the id of the call of a program that calls it: then the model does not see it.
     """
 
     call_id: str
@@ -125,6 +126,7 @@ class FunctionCall(Struct, frozen=True, tag="function_call"):
     status: Status = Status.COMPLETED
     hosted: bool = False
     unawaited: bool = False
+    caller: str = ""
 
 
 class FunctionOutput(Struct, frozen=True, tag="function_call_output"):

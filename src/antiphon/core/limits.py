@@ -108,6 +108,16 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     generation_tokens: int = 2_000_000
     tokens_per_tool: int = 500_000
 
+    # Programs of models that call tools: what one of them may use
+    programs: int = 16  # that go on with a request
+    program_code_bytes: int = 64 * KIB
+    program_calls: int = 200
+    program_seconds: int = 30
+    program_bytes: int = 16 * MIB
+    program_values: int = 100_000  # in the arguments of one call
+    program_memory_bytes: int = 64 * MIB
+    program_characters: int = 32_000
+
     # Servers that run models
     upstream_bytes: int = 64 * MIB
     upstream_line_bytes: int = MIB

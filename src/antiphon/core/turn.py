@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.core.constraint import Format
 from antiphon.core.items import FunctionCall, Item
+from antiphon.core.programs import UnfinishedProgram
 
 
 class Hosted(Struct, frozen=True):
@@ -131,11 +132,13 @@ class HostedNames:
 
     They are those of its own tools that it runs without asking the client; those of functions that were not
     found yet; and names that nobody offers, if all tools are the server's, or if the name begins like those
-    of a tool: its label, or a namespace that models were trained with.
+    of a tool: its label, or a namespace that models were trained with. So are those of functions that only
+    programs may call.
     """
 
-    def __init__(self, tools: Iterable[Function]) -> None:
-        self._offered: dict[str, bool] = {}  # whether the server runs it
+    def __init__(self, tools: Iterable[Function], in_programs: Iterable[Function] = ()) -> None:
+        # Name → whether the server answers its calls
+        self._offered: dict[str, bool] = dict.fromkeys((tool.name for tool in in_programs), True)
         self._beginnings: set[str] = set()
         self._all_hosted = True
         for tool in tools:
@@ -335,7 +338,9 @@ class Turn(Struct, frozen=True):
     `media_fallback` says what to do with media that the model does not take, `error` or `note`, None for the
     server's default. `parameters` maps neutral names in errors to those of the request: alternatives,
     conversation, format, prefix, reasoning_limit, template, tool_limit. `approved` are calls among the items
-    that the client has approved: they are run before the model answers. `copies` is how often the answer
+    that the client has approved, `unfinished` are programs among them: they are run before the model answers.
+    `in_programs` are the functions that programs may call. Their time is that of `created_at`, in seconds
+    since the epoch. `copies` is how often the answer
     holds each log probability: in all of its events, or while it is built. If it `warms` the prompt, that is
     only computed, for later turns, and the answer is empty.
     """
@@ -367,6 +372,9 @@ class Turn(Struct, frozen=True):
     token_ids: str = ""
     parameters: Mapping[str, str] = {}
     approved: tuple[FunctionCall, ...] = ()
+    unfinished: tuple[UnfinishedProgram, ...] = ()
+    in_programs: tuple[Function, ...] = ()
+    created_at: int = 0
     copies: int = 1
     warms: bool = False
 

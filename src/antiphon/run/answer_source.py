@@ -22,7 +22,7 @@ from antiphon.run.endings import ClientLeftError
 from antiphon.run.generation import GenerationRun
 from antiphon.run.model import TOKEN_BYTES, Model, Prepared
 from antiphon.run.replay import ReplayContext, ReplayLog
-from antiphon.run.tool_loop import ApprovedCalls, ToolLoop, hosts_tools
+from antiphon.run.tool_loop import EarlierCalls, ToolLoop, hosts_tools
 from antiphon.run.warming import Warming
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class AnswerSource:
         self._turns = turns
         self._model = model
         self._context = context
-        self._choices: Sequence[Choice | ApprovedCalls] = []
+        self._choices: Sequence[Choice | EarlierCalls] = []
         self._steered = False
 
     async def run(self, output: Output) -> None:
@@ -65,8 +65,8 @@ class AnswerSource:
             raise
 
     async def _run(self, output: Output) -> None:
-        if self._turns[0].approved:
-            await self._run_approved(output)
+        if self._turns[0].approved or self._turns[0].unfinished:
+            await self._run_earlier(output)
             return
         choices = 0
         for turn in self._turns:
@@ -102,7 +102,7 @@ class AnswerSource:
         else:
             await self._run_several(choosing, output)
 
-    def _begin(self, choices: Sequence[Choice | ApprovedCalls]) -> None:
+    def _begin(self, choices: Sequence[Choice | EarlierCalls]) -> None:
         """These choices are generated now."""
         self._choices = choices
         if self._steered:
@@ -131,11 +131,16 @@ class AnswerSource:
             raise failures[0]
         self._end_failed(output, failures)
 
-    async def _run_approved(self, output: Output) -> None:
-        """Run the calls that the client has approved, then answer. There is one turn, with one choice."""
-        calls = ApprovedCalls(self._turns[0], self._model, self._context)
+    async def _run_earlier(self, output: Output) -> None:
+        """Run the calls that the client has approved, and programs, then answer.
+
+        There is one turn, with one choice.
+        """
+        calls = EarlierCalls(self._turns[0], self._model, self._context)
         self._begin([calls])
         turn = await calls.run(output, 0)
+        if turn is None:
+            return
         prepared = await self._model.prepare(turn, self._context.prompt)
         output.set_prompts([prepared.prompt])
         choice = _choice(prepared, 0, self._context, calls.items)

@@ -241,7 +241,7 @@ class Prepared(Struct, frozen=True):
             calls=None if self.turn.tool_choice == _FREE else CallFilter(self.turn.tool_choice),
             reasoning=self.reasoning,
             check=OutputCheck(self.turn, self.plan, self.pool) if self.plan.has_unenforced else None,
-            hosted=HostedNames(self.turn.tools) if self.turn.tools else frozenset(),
+            hosted=HostedNames(self.turn.tools, self.turn.in_programs) if self.turn.tools else frozenset(),
             names=names_by_ending(self.turn.tools) if self.turn.tools else {},
             plan=self.plan,
             pool=self.pool,

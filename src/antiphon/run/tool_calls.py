@@ -14,20 +14,23 @@ output is shown with the result.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from time import perf_counter
 
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import RequestError
 from antiphon.core.events import ToolPrinted, ToolResultReceived
 from antiphon.core.items import FunctionCall, FunctionOutput, MediaKind, Part, TextPart
 from antiphon.core.limits import Limits
+from antiphon.core.programs import PROGRAMS, UnfinishedProgram
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import UNKNOWN, Function, Hosted, Turn
 from antiphon.run.documents import read_document
 from antiphon.run.drive import Output
 from antiphon.run.media import NOTES, format_of, read_media
 from antiphon.run.model import Model
+from antiphon.run.programs import ProgramEnd, Programs
 from antiphon.run.replay import ReplayContext, ReplayLog, ToolPrintedEntry, ToolResultEntry
 from antiphon.run.tool_sessions import ToolSessions, hosted_by_name
 
@@ -114,6 +117,9 @@ class ToolCalls:
     ) -> None:
         self._sessions = sessions
         self._hosted = hosted_by_name(turn.tools)
+        self._in_programs = hosted_by_name(turn.in_programs)
+        self._only_in_programs = {tool.name for tool in turn.in_programs} - {tool.name for tool in turn.tools}
+        self._programs = Programs(sessions, turn, items, self._run)
         self._budget = budget
         self._context = context
         self._items = items
@@ -122,9 +128,52 @@ class ToolCalls:
         """These are the functions from now on."""
         self._hosted = hosted_by_name(tools)
         self._sessions.offer(tools)
+        self._only_in_programs -= {tool.name for tool in tools}
 
-    async def run(self, calls: Sequence[FunctionCall], output: Output, choice: int) -> list[ToolResult]:
-        """Run these calls of one generation; returns their results, in order. Raises EngineNotReadyError."""
+    async def run(
+        self, calls: Sequence[FunctionCall], output: Output, choice: int
+    ) -> list[ToolResult | None]:
+        """Run these calls of one generation; returns their results, in order. Raises EngineNotReadyError.
+
+        A program that waits for its client has none.
+        """
+        results: list[ToolResult | None] = []
+        for programs, group in groupby(calls, lambda call: self.hosted(call).type == PROGRAMS):
+            if programs:
+                results += [await self.run_program(call, None, output, choice) for call in group]
+            else:
+                results += await self._run([*group], output, choice)
+        return results
+
+    async def run_program(
+        self, call: FunctionCall, earlier: UnfinishedProgram | None, output: Output, choice: int
+    ) -> ToolResult | None:
+        """Run a program, or go on with an `earlier` one; None if it waits for its client."""
+        seconds = self._allowed(call)
+        if seconds is None:
+            end = ProgramEnd(self._refused(), 0.0)
+        else:
+            started_at = perf_counter()
+            end = await self._programs.run(call, seconds, earlier, output, choice)
+            if end.result is not None:
+                self._sessions.note_program(call, started_at, end.result)
+        self._budget.add_tool_seconds(PROGRAMS, end.seconds)
+        self._budget.add_elapsed(end.seconds)
+        if end.result is None:
+            return None
+        entry = self._recorded(ToolResultEntry(end.result, end.seconds, results_in(self._items)))
+        output.push(choice, [self._items.push(ToolResultReceived(call.call_id, entry.result))])
+        return entry.result
+
+    def _recorded(self, entry: ToolResultEntry) -> ToolResultEntry:
+        """The result of a program as it was recorded; else it is recorded now."""
+        log = self._context.log
+        recorded = log.result_of(entry.number) if log else None
+        if log is not None and recorded is None:
+            log.write(entry)
+        return recorded or entry
+
+    async def _run(self, calls: Sequence[FunctionCall], output: Output, choice: int) -> list[ToolResult]:
         results: list[ToolResult] = []
         for group in self._groups(calls):
             results += await self._run_group(group, output, choice)
@@ -132,7 +181,11 @@ class ToolCalls:
 
     def hosted(self, call: FunctionCall) -> Hosted:
         """The tool and action of the call."""
-        return self._hosted.get(call.name) or _NOT_OFFERED
+        return self._callable(call).get(call.name) or _NOT_OFFERED
+
+    def _callable(self, call: FunctionCall) -> Mapping[str, Hosted]:
+        """The server's functions that may be called where the call was made: by a program, or the model."""
+        return self._in_programs if call.caller else self._hosted
 
     def _groups(self, calls: Iterable[FunctionCall]) -> Iterator[list[FunctionCall]]:
         """The calls, grouped into those that run in parallel."""
@@ -185,7 +238,7 @@ class ToolCalls:
         log = self._context.log
         recorded = log.result_of(number) if log else None
         if recorded is not None:
-            if seconds is not None and call.name in self._hosted:  # others have not changed a session
+            if seconds is not None and call.name in self._callable(call):  # others have not changed a session
                 await self._sessions.recall(call, recorded.result)
             return recorded
         entry = ToolResultEntry(*await self._result(call, number, seconds, on_output), number)
@@ -198,16 +251,27 @@ class ToolCalls:
     ) -> tuple[ToolResult, float]:
         """The result of a call, and how many seconds it took."""
         if seconds is None:
-            return ToolResult(
-                NO_MORE_CALLS if self._budget.is_used_up else _NO_MORE_CALLS_OF_TOOL, failed=True
-            ), 0.0
-        if call.name not in self._hosted:
-            offered = ", ".join(self._hosted)
-            text = f"There is no function '{call.name[:MAX_NAMED]}'. You may call: {offered}."
-            return ToolResult(text, failed=True), 0.0
+            return self._refused(), 0.0
+        if call.name not in self._callable(call):
+            return ToolResult(self._unknown(call.name), failed=True), 0.0
         if number < self._context.calls_begun and not self.hosted(call).idempotent:
             return ToolResult(_UNKNOWN, failed=True), 0.0
         return await self._sessions.run(call, seconds, on_output)
+
+    def _refused(self) -> ToolResult:
+        text = NO_MORE_CALLS if self._budget.is_used_up else _NO_MORE_CALLS_OF_TOOL
+        return ToolResult(text, failed=True)
+
+    def _unknown(self, name: str) -> str:
+        """What the model is told of a function that it cannot call."""
+        if name in self._only_in_programs:
+            return f"'{name}' can be called by programs only. Use '{PROGRAMS}'."
+        return f"There is no function '{name[:MAX_NAMED]}'. You may call: {', '.join(self._hosted)}."
+
+
+def results_in(items: Accumulator) -> int:
+    """How many results the answer has: the number of the next one."""
+    return sum(isinstance(item, FunctionOutput) for item in items.items)
 
 
 class _Group:
@@ -221,7 +285,7 @@ class _Group:
         output: Output,
         choice: int,
     ) -> None:
-        self.first = self._results = sum(isinstance(item, FunctionOutput) for item in items.items)
+        self.first = self._results = results_in(items)
         self.output = output
         self.over = False
         self._calls = calls

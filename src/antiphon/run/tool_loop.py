@@ -15,8 +15,6 @@ from antiphon.core.accumulator import PARAGRAPH, Accumulator
 from antiphon.core.chunks import FinishReason
 from antiphon.core.errors import RequestError
 from antiphon.core.events import (
-    ArgumentsDelta,
-    CallEnded,
     CallStarted,
     Event,
     Finished,
@@ -27,10 +25,12 @@ from antiphon.core.events import (
 from antiphon.core.items import FunctionCall, FunctionOutput, Item, Message, TextPart
 from antiphon.core.observation import observed
 from antiphon.core.positions import found_in
+from antiphon.core.programs import PROGRAMS
 from antiphon.core.tool_result import FoundFunctions, ToolResult
 from antiphon.core.turn import TOOL_SEARCH, CallMode, Function, PromptEnding, ToolChoice, Turn
 from antiphon.run.drive import Output
 from antiphon.run.model import Model, Prepared
+from antiphon.run.programs import events_of
 from antiphon.run.replay import PromptEntry, ReplayContext
 from antiphon.run.tool_calls import NO_MORE_CALLS, ToolBudget, ToolCalls, content_of
 from antiphon.run.tool_search import ToolSearch
@@ -47,8 +47,10 @@ def hosts_tools(turn: Turn) -> bool:
     return any(tool.answered_by for tool in turn.tools)
 
 
-class ApprovedCalls:
+class EarlierCalls:
     """Runs the calls of a turn that its client has approved, before the model answers. Not for reuse.
+
+    Programs go on that wait for results of the client.
 
     `items` numbers their items, and those of the answer after them.
     """
@@ -57,30 +59,56 @@ class ApprovedCalls:
         self.items = Accumulator()
         self._turn = turn
         self._model = model
-        self._sessions = ToolSessions(model.tools, turn.tools, model.stopping, turn.owner, turn.id)
-        budget = ToolBudget(model.limits, len(turn.approved))
+        self._sessions = ToolSessions(model.tools, turn, model.stopping)
+        calls = len(turn.approved) if not turn.unfinished else turn.tool_limit
+        budget = ToolBudget(model.limits, calls)
         self._calls = ToolCalls(self._sessions, turn, budget, context, self.items)
         self._over = False
 
-    async def run(self, output: Output, choice: int) -> Turn:
-        """Run them; returns the turn with their results, each after its call."""
-        approved = self._turn.approved
+    async def run(self, output: Output, choice: int) -> Turn | None:
+        """Run them; returns the turn with their results, each after its call.
+
+        None if a program waits for the client: then the answer is over.
+        """
         async with self._sessions:
-            for call in approved:
-                output.push(choice, self.items.extend(_events_of(call)))
-            output.push(choice, [ToolCallsPending()])
-            returned = await self._calls.run(approved, output, choice)
+            returned = await self._run_approved(output, choice)
+            returned |= await self._run_programs(output, choice)
             results = {
-                call.call_id: await self._output(call, result)
-                for call, result in zip(approved, returned, strict=True)
+                call.call_id: (call, await self._output(call, result)) for call, result in returned.items()
             }
         self._over = True
+        if len(results) < len(self._turn.approved) + len(self._turn.unfinished):
+            output.push(choice, [self.items.push(Finished(FinishReason.STOP, Usage()))])
+            return None
         items: list[Item] = []
         for item in self._turn.items:
             items.append(item)
             if isinstance(item, FunctionCall) and item.call_id in results:
-                items.append(results.pop(item.call_id))
-        return replace(self._turn, items=tuple(items), approved=())
+                items.append(results.pop(item.call_id)[1])
+        for call, result in results.values():  # a summary has replaced the call
+            items += call, result
+        return replace(self._turn, items=tuple(items), approved=(), unfinished=())
+
+    async def _run_approved(self, output: Output, choice: int) -> dict[FunctionCall, ToolResult]:
+        approved = self._turn.approved
+        if not approved:
+            return {}
+        for call in approved:
+            output.push(choice, self.items.extend(events_of(call)))
+        output.push(choice, [ToolCallsPending()])
+        returned = await self._calls.run(approved, output, choice)
+        return {call: result for call, result in zip(approved, returned, strict=True) if result is not None}
+
+    async def _run_programs(self, output: Output, choice: int) -> dict[FunctionCall, ToolResult]:
+        """Go on with programs; returns the results of those that end."""
+        results: dict[FunctionCall, ToolResult] = {}
+        for program in self._turn.unfinished:
+            call = program.call
+            output.push(choice, [CallStarted(call.call_id, call.name, hosted=True, resumed=True)])
+            result = await self._calls.run_program(call, program, output, choice)
+            if result is not None:
+                results[call] = result
+        return results
 
     async def _output(self, call: FunctionCall, result: ToolResult) -> FunctionOutput:
         parts = TextPart(result.text), *await content_of(result, self._model)
@@ -92,15 +120,6 @@ class ApprovedCalls:
     def abandon(self) -> list[Event]:
         """The last event of an answer that failed."""
         return [] if self._over else [self.items.push(Finished(FinishReason.ERROR, Usage()))]
-
-
-def _events_of(call: FunctionCall) -> list[Event]:
-    """The events of a call, as if the model wrote it now."""
-    return [
-        CallStarted(call.call_id, call.name, hosted=True),
-        ArgumentsDelta(call.arguments, ""),
-        CallEnded(complete=True),
-    ]
 
 
 class ToolLoop:
@@ -116,10 +135,11 @@ class ToolLoop:
         self._end: Finished | None = None  # of the current generation, when it is over
         self._over = False  # the end of the answer was emitted
         tools = {**first.model.tools, TOOL_SEARCH: ToolSearch(first.turn.tools, first.pool)}
-        self._sessions = ToolSessions(
-            tools, first.turn.tools, first.model.stopping, first.turn.owner, first.turn.id
-        )
-        max_calls = 1 if first.turn.tool_choice.named else first.turn.tool_limit
+        turn = first.turn
+        self._sessions = ToolSessions(tools, turn, first.model.stopping)
+        # A program that is demanded may call.
+        once = turn.tool_choice.named and not turn.tool_choice.admits(PROGRAMS)
+        max_calls = 1 if once else turn.tool_limit
         self._budget = ToolBudget(first.model.limits, max_calls)
         self._calls = ToolCalls(self._sessions, first.turn, self._budget, context, items)
         self._steered = False  # it ends before the next generation
@@ -203,22 +223,30 @@ class ToolLoop:
         end = self._end
         if end is None or end.reason not in _WHOLE or isinstance(end.stop, str):
             return []
-        return [item for item in self._new_items if isinstance(item, FunctionCall) and item.hosted]
+        return [
+            item
+            for item in self._new_items
+            if isinstance(item, FunctionCall) and item.hosted and not item.caller
+        ]
 
     @property
     def _new_items(self) -> list[Item]:
         """The items of this generation."""
         return self._items.items[self._first :]
 
-    async def _next(self, calls: list[FunctionCall], results: list[ToolResult]) -> FinishReason | None:
+    async def _next(
+        self, calls: list[FunctionCall], returned: list[ToolResult | None]
+    ) -> FinishReason | None:
         """Prepare the next generation; returns why the answer ends, if there is none."""
-        await self._count(calls, results)
+        results = [result for result in returned if result is not None]
+        await self._count([call for call, result in zip(calls, returned, strict=True) if result], results)
         new_items = [item for item in self._new_items if not isinstance(item, FunctionOutput)]
         if any(isinstance(item, FunctionCall) and not item.hosted for item in new_items):
             return FinishReason.STOP  # the client has to run its own first
         log = self._context.log
         if self._steered and not (log and log.is_continued):
             return FinishReason.STEERED
+        new_items = [item for item in new_items if not (isinstance(item, FunctionCall) and item.caller)]
         self._last = self._budget.is_used_up or self._all_used_up()
         turn = await self._next_turn(new_items, calls, results)
         self._calls.offer(turn.tools)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import DEFAULTS, STANDING, TRAINED_LABELS, Hosts, Listing, Note, unread
+from antiphon.core.programs import PROGRAMS
 from antiphon.core.turn import Function, Hosted
 from antiphon.tools.tool import LabelledTool, RequestedTool, ServerTool, ToolOffer
 
@@ -36,6 +37,7 @@ MAX_NAME = 64
 
 _ITEMS = "The Responses API has it. Here give the model a function of your own."
 _FLAT = "Here a function has no type: give its 'name', 'description' and 'input_schema' themselves."
+_PROGRAMS = "The Responses API has it. Here the model calls tools itself: leave it out."
 REMEDIES: Mapping[str, str] = {
     "local_shell": _ITEMS,
     "apply_patch": _ITEMS,
@@ -43,7 +45,6 @@ REMEDIES: Mapping[str, str] = {
     "computer": _ITEMS,
     "computer_use_preview": _ITEMS,
     "tool_search": "Here the model always gets all tools: leave it out.",
-    "programmatic_tool_calling": "The model calls tools itself: leave it out.",
     "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
     "container": "Use 'code_interpreter' or 'shell'.",
     "function": _FLAT,
@@ -136,6 +137,7 @@ async def discover(
     notes: list[Note] = []
     listings: list[Listing] = []
     requested_tools: list[RequestedTool] = []
+    _check_programs(requested, types, asking)
     for where, given in (*requested.items(), *asking.missing_defaults(requested)):
         settings, ignored = _of_operator(given, where, tools, types)
         notes += ignored
@@ -170,6 +172,17 @@ async def discover(
         chosen = settings if offer.settings is None else offer.settings
         by_place[where] = tuple(_with_source(function, where, chosen) for function in functions)
     return Hosts(_labelled(by_place, asking.names), types, tuple(notes), tuple(listings))
+
+
+def _check_programs(
+    requested: Mapping[str, Mapping[str, Any]], types: Container[str], asking: ToolRequester
+) -> None:
+    """Raise RequestError for programs, in an API without items: their calls are such."""
+    runs = PROGRAMS in types and not asking.items
+    for where, settings in requested.items():
+        if runs and settings["type"] == PROGRAMS:
+            message = f"This API does not run tools of type '{PROGRAMS}'. {_PROGRAMS}"
+            raise RequestError(message, param=f"{where}.type")
 
 
 def _of_operator(

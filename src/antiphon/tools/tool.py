@@ -4,12 +4,13 @@ A tool is identified by its type, which is that of the Responses API. It works i
 answer: a session keeps the state between calls (variables, pages, files), and ends with the answer.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from antiphon.core.hosts import Listing, Note
+from antiphon.core.programs import CallOutcome
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function
 
@@ -96,6 +97,41 @@ class LabelledTool(Protocol):
     @property
     def labels(self) -> Container[str]:
         """Those that the operator has."""
+        ...
+
+
+class ProgramCall(Struct, frozen=True):
+    """A call that a program makes, of a function by the model's name of it; `arguments` are JSON."""
+
+    name: str
+    arguments: str
+
+
+class Program(Protocol):
+    """A program that calls functions. It runs until it needs results, and goes on with them.
+
+    Two of one code, seed and time make the same calls if they get the same outcomes.
+    """
+
+    async def advance(self, outcomes: Sequence[CallOutcome]) -> Sequence[ProgramCall] | ToolResult:
+        """Go on with the outcomes of the calls that were returned last, at first with none.
+
+        Returns the calls that it needs now, at least one, or its result: one that `failed` was stopped. It
+        ends in bounded time. Nothing but cancellation is raised.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free its resources. Nothing but cancellation is raised."""
+        ...
+
+
+@runtime_checkable
+class ProgramTool(Protocol):
+    """A tool that runs programs, which call functions."""
+
+    def begin(self, code: str, functions: Sequence[Function], seed: str, clock: int) -> Program:
+        """A program that may call these functions. Its time stands still at `clock`, in seconds."""
         ...
 
 

@@ -467,6 +467,13 @@ def test_what_is_wrong_is_refused_by_name(param: str, fields: dict[str, Any]) ->
     assert param in encode_error(error.value).decode()
 
 
+def test_callers_other_than_the_model_are_noted() -> None:
+    tool = {**WEATHER, "allowed_callers": ["direct", "code_execution_20250825"]}
+    given = request() | {"tools": [tool]}
+    notes = accepted(given.pop("messages"), **given).presentation.tools.notes
+    assert [note.param for note in notes] == ["tools[0].allowed_callers"]
+
+
 def test_uses_are_counted_for_all_tools_of_the_server_together() -> None:
     hosts = Hosts({"tools[0]": (SEARCH,), "tools[1]": (PYTHON,)})
     tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import RequestError
 from antiphon.core.tool_result import ToolResult
-from antiphon.toolkits.code_interpreter import monty as code_interpreter
+from antiphon.toolkits.code_interpreter import processes
 from antiphon.toolkits.code_interpreter.cell import MAX_PARSED, as_cell
 from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.code_interpreter.monty import MAX_CHARS, MODULES, CodeInterpreter
@@ -232,8 +232,8 @@ asyncio.run(main())
 
 
 async def test_more_sessions_than_processes_wait_or_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_interpreter, "MAX_PROCESSES", 1)
-    monkeypatch.setattr(code_interpreter, "QUEUE_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "MAX_PROCESSES", 1)
+    monkeypatch.setattr(processes, "QUEUE_SECONDS", 0.2)
     tool = CodeInterpreter()
     first, second = tool.open(RequestedTool({})), tool.open(RequestedTool({}))
     await said(first, "1")

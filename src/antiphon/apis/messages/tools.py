@@ -142,7 +142,7 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
         kind = _kind(where)
         shown = further_members(where.value, _READ[CUSTOM]) if kind == CUSTOM else ()
         read: Iterable[str] = views.settings(kind) or _READ.get(kind) or where.value
-        notes += unread(where.value, where.where, (*read, *shown))
+        notes += (*unread(where.value, where.where, (*read, *shown)), *_caller_notes(where))
         for function in offered:
             twin = functions.setdefault(function.name, function)
             if twin is not function and not (function.hosted and twin.hosted):
@@ -326,6 +326,13 @@ def _custom(tool: RequestObject) -> Function:
     return Function(
         *(tool.named("name"), description, schema.value, strict, tool.place("input_schema")), more=more
     )
+
+
+def _caller_notes(tool: RequestObject) -> Iterator[Note]:
+    """The note on a tool that code is to call, too: code cannot call tools in this API."""
+    callers = tool.value.get("allowed_callers")
+    if isinstance(callers, list) and any(caller != "direct" for caller in callers):
+        yield Note(tool.place("allowed_callers"), "The model itself calls it: code cannot, in this API.")
 
 
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:

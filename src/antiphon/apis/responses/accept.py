@@ -18,6 +18,7 @@ from antiphon.apis.responses.notes import item_notes, parameter_notes
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
 from antiphon.apis.responses.previous import PARAMETER, previous_items
+from antiphon.apis.responses.programs import unfinished_programs
 from antiphon.apis.responses.reasoning_context import context_notes, keeping_variables, shown_items
 from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
@@ -158,13 +159,15 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         message = f"'top_logprobs' has an effect with 'include': ['{LOGPROBS}'] only. Add it."
         raise RequestError(message, param="top_logprobs")
     max_tokens = token_limit(request.max_output_tokens)
+    unfinished = unfinished_programs(conversation.history, conversation.items, tools)
     if request.warms:
-        _check_warming(request, conversation, asked)
+        _check_warming(request, conversation, bool(asked.approved or unfinished))
     turn = _turn(request, context, conversation, tools, asked)
     turn = msgspec.structs.replace(
         turn,
         items=_with_beginning(turn.items) if request.warms else turn.items,
         approved=asked.approved,
+        unfinished=unfinished,
         sampling=shared_sampling(request, max_tokens=max_tokens, logprobs=logprobs),
         stop=stops(request),
         stop_shown=bool(request.include_stop_str_in_output),
@@ -195,7 +198,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
             *tools.notes,
             *parameter_notes(request),
             *context_notes(request.reasoning, context.kept_reasoning),
-            *item_notes(conversation.items, context.presenters),
+            *item_notes(conversation.items, conversation.history, context.presenters),
             *_notes_on_steers(request, context),
         ),
     )
@@ -266,11 +269,15 @@ def _turn(
     format_source, form = answer_format(request, *updates.last.format)
     kept = keeping_variables(request.reasoning, context.kept_reasoning)
     first, last = (_variables(request, settings.effort, kept) for settings in (updates.first, updates.last))
+    choice = tool_choice(request.tool_choice, tools, request.parallel_tool_calls)
     return Turn(
         model=request.model,
         items=shown_items(request.reasoning, shown),
         tools=tools.functions,
-        tool_choice=tool_choice(request.tool_choice, tools, request.parallel_tool_calls),
+        tool_choice=choice,
+        in_programs=tuple(
+            function for function in tools.in_programs if choice.named or choice.admits(function.name)
+        ),
         format=form,
         first_format=UNSET if updates.first.form == updates.last.form else updates.first.form,
         variables=first,
@@ -312,13 +319,12 @@ def _variables(request: PromptParams, effort: str | None, kept: Mapping[str, Any
 # Prompts that are computed for later
 
 
-def _check_warming(
-    request: CreateResponse, conversation: ConversationItems, asked: ConversationApprovals
-) -> None:
+def _check_warming(request: CreateResponse, conversation: ConversationItems, has_calls: bool) -> None:
     """Refuse a request for no output that demands work. Raises RequestError."""
     param = "generate" if request.generate is False else "prompt_cache_options.prewarm"
-    if asked.approved:
-        raise RequestError("Calls that are approved are run, then answered. Leave it out.", param=param)
+    if has_calls:
+        message = "Calls that are approved are run, then answered, and so are programs. Leave it out."
+        raise RequestError(message, param=param)
     if conversation.triggered:
         raise RequestError("A compaction is output. Leave it out, or the compaction.", param=param)
 

@@ -2,7 +2,8 @@
 
 Messages, reasoning and calls are shown unchanged. Calls of server tools are read back by their presenters:
 under the model's name of the tool, if it is offered. Items without content for the model (searches without
-results) are not shown, and items before a compaction only if they are messages to the model.
+results) are not shown, nor the calls of programs; items before a compaction only if they are messages to the
+model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from antiphon.apis.responses.added_tools import FOUND, SEARCH, read_found, read_
 from antiphon.apis.responses.client_tools import client_call, read_computer_call, read_screenshot
 from antiphon.apis.responses.presenters.presenter import output_item
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
+from antiphon.apis.responses.programs import hidden_calls
 from antiphon.apis.responses.tools import NO_TOOLS, Toolbox, flat_name
 from antiphon.apis.sealing import is_sealed
 from antiphon.apis.summaries import summarized
@@ -66,8 +68,12 @@ def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
     about tools and settings, by the index of the item that changes them.
     """
     shown: list[Item] = []
+    items = [*items]
+    hidden = hidden_calls(items)
     for index, item in enumerate(items):
         type_ = item.value["type"]
+        if index in hidden:
+            continue
         if type_ == "compaction":
             shown = summarized(shown, _opened(item, item.text("encrypted_content"), unseal))
         elif type_ == "mcp_approval_request":
@@ -150,16 +156,6 @@ def _client(read: Callable[[RequestObject], Iterator[Item]]) -> Reader:
     return lambda item, _: read(item)
 
 
-def _program(item: RequestObject, _: Unseal) -> Iterator[Item]:
-    """A program of the model's that calls tools: its calls and their results follow, then its own result."""
-    arguments = json_text({"code": item.text_or_none("code") or ""})
-    yield FunctionCall(item.text("call_id"), "programmatic_tool_calling", arguments)
-
-
-def _program_output(item: RequestObject, _: Unseal) -> Iterator[Item]:
-    yield output_item(item.text("call_id"), json_text(item.value.get("result") or ""))
-
-
 def _generated_image(item: RequestObject, _: Unseal) -> Iterator[Item]:
     """A picture that was made earlier, as the result of a call. Its base64 may come as a data URL."""
     call_id, image = item.text("id"), item.text_or_none("result")
@@ -189,8 +185,6 @@ _READERS: dict[str, Reader] = {
     "computer_call_output": _client(read_screenshot),
     "local_shell_call": _client(client_call("local_shell", "action")),
     "local_shell_call_output": _client_output,
-    "program": _program,
-    "program_output": _program_output,
     "image_generation_call": _generated_image,
     "apply_patch_call": _client(client_call("apply_patch", "operation")),
     "apply_patch_call_output": _client_output,

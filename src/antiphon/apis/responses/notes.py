@@ -3,10 +3,11 @@
 Tools have theirs in `tools.py`. What would make the answer wrong is refused instead.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from antiphon.apis.request_object import RequestObject
 from antiphon.apis.responses.presenters.registry import Presenters
+from antiphon.apis.responses.programs import PROGRAM
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.apis.responses.tools import NO_TOOLS
 from antiphon.apis.sealing import is_sealed
@@ -19,8 +20,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 """Parameter → what happens instead."""
 _MODE = "There is one mode, in which the model answers as it does."
 _CONTINUATION = "Responses continue others by 'previous_response_id'."
+_OF_PROGRAM = "Its program is not in the conversation: the model sees this call as one of its own."
 _NO_RESULTS = "It has no results: the model does not see it."
-_OF_PROGRAM = "The model is shown programs as text: it sees this call as one of its own."
 _SEARCHES = ("file_search_call", "web_search_call")
 """Items that are shown to the model with their results only."""
 
@@ -39,22 +40,30 @@ def parameter_notes(request: CreateResponse) -> Iterator[Note]:
         yield Note("reasoning.mode", f"'reasoning.mode' has no effect on this server. {_MODE}")
 
 
-def item_notes(items: Iterable[RequestObject], presenters: Presenters) -> Iterator[Note]:
-    """Notes on items of the input that the model does not see, or not whole."""
+def item_notes(
+    items: Iterable[RequestObject], history: Iterable[RequestObject], presenters: Presenters
+) -> Iterator[Note]:
+    """Notes on items of the input, after this history, that the model does not see, or not whole."""
+    items = [*items]
+    programs = {
+        str(item.value.get("call_id")) for item in (*history, *items) if item.value["type"] == PROGRAM
+    }
     for item in items:
         type_ = item.value["type"]
         if type_ == "reasoning":
             yield from _reasoning(item)
-        elif _is_of_program(item):
+        elif _has_lost_program(item, programs):
             yield Note(item.place("caller"), _OF_PROGRAM)
         elif type_ in _SEARCHES and not any(presenters.readers[type_].read(item, NO_TOOLS)):
             yield Note(item.where, _NO_RESULTS)
 
 
-def _is_of_program(item: RequestObject) -> bool:
-    """Whether the item belongs to a program that has made a call."""
+def _has_lost_program(item: RequestObject, programs: Container[str]) -> bool:
+    """Whether a program that is none of these has made the call."""
     caller = item.value.get("caller")
-    return isinstance(caller, dict) and caller.get("type") == "program"
+    if not isinstance(caller, dict) or caller.get("type") != PROGRAM:
+        return False
+    return str(caller.get("caller_id")) not in programs
 
 
 def _reasoning(item: RequestObject) -> Iterator[Note]:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from antiphon.apis.moderation import ResponseModeration
 from antiphon.apis.request_object import Object
+from antiphon.apis.responses.programs import ProgramCaller
 from antiphon.apis.responses.schema import BackgroundOptions
 from antiphon.core import events
 from antiphon.core.chunks import FinishReason
@@ -86,6 +87,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call"):
     arguments: str
     namespace: str | UnsetType = UNSET
     unawaited: bool | UnsetType = field(default=UNSET, name="async")
+    caller: ProgramCaller | UnsetType = UNSET
 
 
 class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
@@ -98,6 +100,7 @@ class CustomCallItem(Struct, tag_field="type", tag="custom_tool_call"):
     input: str
     namespace: str | UnsetType = UNSET
     unawaited: bool | UnsetType = field(default=UNSET, name="async")
+    caller: ProgramCaller | UnsetType = UNSET
 
 
 class ListedToolEntry(Struct, omit_defaults=True):

@@ -38,6 +38,7 @@ from antiphon.apis.responses.output.item import (
 )
 from antiphon.apis.responses.output.message import OpenMessage, OpenScoredMessage
 from antiphon.apis.responses.output.reasoning import OpenReasoning, Seal
+from antiphon.apis.responses.presenters.generic import GenericPresenter
 from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter
 from antiphon.apis.responses.resource import (
     CANCELLED_DETAILS,
@@ -236,7 +237,7 @@ class ResponseProjection:
         self._written.append(event.tokens)
         match event:
             case TextStarted() | ReasoningStarted() | CallStarted():
-                self._start(self._new(event), out)
+                self._begin(event, out)
             case TextEnded() | ReasoningEnded() | CallEnded():
                 self._end_item(event, out)
             case ToolCallsPending():
@@ -254,6 +255,13 @@ class ResponseProjection:
             case _:
                 assert_never(event)
 
+    def _begin(self, event: TextStarted | ReasoningStarted | CallStarted, out: list[bytes]) -> None:
+        """The model begins an item, or a program of an earlier response goes on."""
+        if isinstance(event, CallStarted) and event.resumed:
+            self._resume(event)
+        else:
+            self._start(self._new(event), out)
+
     def _new(self, event: TextStarted | ReasoningStarted | CallStarted) -> OpenItem | None:
         """The item that the model begins, None if it is hidden."""
         accepted, numbers = self._accepted, self._numbers
@@ -267,6 +275,8 @@ class ResponseProjection:
         return self._new_call(event)
 
     def _new_call(self, event: CallStarted) -> OpenItem:
+        if event.caller:
+            return self._new_call_of_program(event)
         accepted, numbers = self._accepted, self._numbers
         tool = accepted.tools.find(event.name)
         hosted = tool.function.hosted if event.name in self._found else tool.function.answered_by
@@ -280,7 +290,14 @@ class ResponseProjection:
             presenter = accepted.presenters.of(TOOL_SEARCH if searches else tool.type)
             approved = is_approved(event.call_id)
             call = PresentedCall(
-                event.call_id, hosted, accepted.id, accepted.include, approved, event.name, accepted.tools
+                event.call_id,
+                hosted,
+                accepted.id,
+                accepted.include,
+                approved,
+                event.name,
+                accepted.tools,
+                clock=self._created_at,
             )
             return presenter(numbers, self._position(presenter.type), call)
         own = CLIENT_TOOLS.get(tool.type)
@@ -289,6 +306,27 @@ class ResponseProjection:
         if tool.type == CUSTOM:
             return OpenCustomCall(numbers, self._position("custom_tool_call"), event.call_id, tool)
         return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool)
+
+    def _new_call_of_program(self, event: CallStarted) -> OpenItem:
+        """A call that a program makes: with its whole result, for the program to go on from the items."""
+        accepted, numbers = self._accepted, self._numbers
+        tool = accepted.tools.find_in_programs(event.name)
+        hosted = tool.function.hosted
+        if hosted is not None:
+            call = PresentedCall(event.call_id, hosted, accepted.id, name=event.name, caller=event.caller)
+            return GenericPresenter(numbers, self._position(GenericPresenter.type), call)
+        if tool.type == CUSTOM:
+            position = self._position("custom_tool_call")
+            return OpenCustomCall(numbers, position, event.call_id, tool, event.caller)
+        return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool, event.caller)
+
+    def _resume(self, event: CallStarted) -> None:
+        """A program of an earlier response goes on: its item is there, and its output follows."""
+        hosted = self._accepted.tools.find(event.name).function.hosted
+        assert hosted is not None
+        call = PresentedCall(event.call_id, hosted, self._accepted.id)
+        presenter = self._accepted.presenters.of(hosted.type)
+        self._running.append(presenter(self._numbers, ItemPosition("", -1), call))
 
     def _start(self, item: OpenItem | None, out: list[bytes]) -> None:
         self._open = item

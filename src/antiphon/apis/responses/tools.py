@@ -25,6 +25,14 @@ from antiphon.apis.responses.added_tools import (
     search_ids,
 )
 from antiphon.apis.responses.client_tools import client_tool
+from antiphon.apis.responses.programs import (
+    CALLERS,
+    ONLY_DIRECT,
+    Callers,
+    callers_of,
+    for_programs,
+    notes_on_callers,
+)
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
@@ -38,6 +46,7 @@ from antiphon.core.positions import (
     describe,
     found_text,
 )
+from antiphon.core.programs import PROGRAMS
 from antiphon.core.turn import (
     TOOL_SEARCH,
     CallMode,
@@ -71,8 +80,8 @@ Codex 0.169.0 lists `web_search` in every request, and the other for models that
 """
 
 _READ = {
-    FUNCTION: ("type", "name", "description", "parameters", "strict", "defer_loading", "async"),
-    CUSTOM: ("type", "name", "description", "format", "defer_loading", "async"),
+    FUNCTION: ("type", "name", "description", "parameters", "strict", "defer_loading", "async", CALLERS),
+    CUSTOM: ("type", "name", "description", "format", "defer_loading", "async", CALLERS),
     NAMESPACE: ("type", "name", "description", "tools"),
     TOOL_SEARCH: ("type", "execution", "description", "parameters"),
 }
@@ -91,6 +100,7 @@ SEARCH = Function(
 """The search that the server runs."""
 
 _NOTHING_ADDED: Mapping[str, Any] = MappingProxyType({})
+_NO_PROGRAMS: Mapping[str, Any] = MappingProxyType({})
 _NOTHING_SAID: Mapping[int, str] = MappingProxyType({})
 _MODES = {calling.value: calling for calling in CallMode}
 
@@ -99,7 +109,7 @@ class Tool(Struct, frozen=True):
     """A tool that the model is offered. `name` and `namespace` are the client's names of it.
 
     A server tool has an entry for each of its functions, all of its type. `definition` is the tool as it was
-    given, `group` the namespace that it was in, without its tools.
+    given, `group` the namespace that it was in, without its tools. `callers` may call it.
     """
 
     type: str
@@ -108,6 +118,7 @@ class Tool(Struct, frozen=True):
     function: Function
     definition: Mapping[str, Any] = {}
     group: Mapping[str, Any] = {}
+    callers: Callers = ONLY_DIRECT
 
     @property
     def unawaited(self) -> bool | UnsetType:
@@ -120,7 +131,8 @@ class Toolbox:
 
     `functions` are these as the model is offered them, also those that were replaced. `texts` are what the
     conversation says about its tools, by the index of the item that brings them, `search_ids` the ids of the
-    calls of searches. `catalogue` says what can be found; it is empty if nothing can.
+    calls of searches. `catalogue` says what can be found; it is empty if nothing can. `in_programs` are the
+    tools that programs of the model may call.
     """
 
     def __init__(  # noqa: PLR0913 - what a request and its conversation say of tools
@@ -133,8 +145,10 @@ class Toolbox:
         texts: Mapping[int, str] = _NOTHING_SAID,
         search_ids: Mapping[int, str] = _NOTHING_SAID,
         catalogue: str = "",
+        in_programs: Mapping[str, Tool] = _NO_PROGRAMS,
     ) -> None:
         self._tools = tools
+        self._in_programs = in_programs
         self._hosts = hosts
         self.functions = functions
         self.texts = texts
@@ -174,6 +188,27 @@ class Toolbox:
         """The tool that the model called. An unknown name is treated as a function."""
         return self._tools.get(name) or Tool(FUNCTION, name, UNSET, Function(name))
 
+    def offers(self, name: str) -> bool:
+        """Whether the model may call the tool of this name itself."""
+        return name in self._tools
+
+    @property
+    def in_programs(self) -> tuple[Function, ...]:
+        """The functions that programs may call."""
+        return tuple(tool.function for tool in self._in_programs.values())
+
+    def find_in_programs(self, name: str) -> Tool:
+        """The tool that a program called."""
+        return self._in_programs[name]
+
+    def name_in_programs(self, server: str | None, action: str) -> str:
+        """The name for programs of a tool of the server's, as its calls are shown."""
+        for function in self.in_programs:
+            hosted = function.hosted
+            if hosted and (hosted.server, hosted.action) == (server, action):
+                return function.name
+        return action
+
     def hosted(self, type_: str) -> tuple[Function, ...]:
         """The functions of a server tool that the model is offered."""
         return tuple(self._by_type.get(self._hosts.type_of(type_), ()))
@@ -195,7 +230,7 @@ class Toolbox:
         _refuse_wrapped(choice)
         name, space = choice.text("name"), choice.text_or_none("namespace")
         type_, flat = choice.value["type"], flat_name(space, name)
-        tool, names = self._tools.get(flat), []
+        tool, names = self._tools.get(flat) or self._in_programs.get(flat), []
         if tool is not None and tool.type == type_:
             names = [flat]
         elif space is None:  # a plain name is accepted for a tool of a namespace, if it is unique
@@ -225,7 +260,8 @@ def toolbox(
 
     `context` is the number of tokens of the model's context, 0 if it is not known.
     """
-    given = _read(tools, hosts)
+    read = _read(tools, hosts)
+    given, in_programs = for_programs(read)
     added = [(entry, [*_offers(entry.tools, hosts)]) for entry in added_tools(items)]
     leading = [offers for entry, offers in added if entry.leading and not entry.found]
     beginning = [*given.values(), *(tool for offers in leading for tool in offers)]
@@ -239,11 +275,17 @@ def toolbox(
     return Toolbox(
         {name: replace(tool, function=current[name]) for name, tool in by_name.items() if name in current},
         hosts,
-        (*hosts.notes, *_notes_on(tools, deferral.searches), *deferral.notes),
+        (
+            *hosts.notes,
+            *_notes_on(tools, deferral.searches),
+            *notes_on_callers(tools, items, read),
+            *deferral.notes,
+        ),
         functions=places.functions,
         texts=texts,
         search_ids=search_ids(items),
         catalogue=deferral.catalogue(beginning),
+        in_programs=in_programs,
     )
 
 
@@ -381,7 +423,7 @@ def requested_tools(tools: list[Any] | None, added: Mapping[str, Any] = _NOTHING
 
 def _settings(tool: Object) -> Object:
     """The settings that the server tool reads: those of remote servers may wait until they are found."""
-    hidden = ("defer_loading",) if is_remote(tool) else ()
+    hidden = ("defer_loading", CALLERS) if is_remote(tool) else (CALLERS,)
     return {name: value for name, value in tool.items() if name not in hidden}
 
 
@@ -438,7 +480,8 @@ def _offered(tool: RequestObject, hosts: Hosts) -> Iterator[Tool]:
                 placed = (
                     function if placement is function.placement else replace(function, placement=placement)
                 )
-                yield Tool(hosts.type_of(type_), function.name, UNSET, placed)
+                kind = hosts.type_of(type_)
+                yield Tool(kind, function.name, UNSET, placed, callers=callers_of(tool))
 
 
 def _placement(tool: RequestObject) -> Placement:
@@ -467,7 +510,7 @@ def _tool(tool: RequestObject, namespace: RequestObject | None) -> Tool:
     if placement is not function.placement:
         function = replace(function, placement=placement)
     group = {} if namespace is None else {k: v for k, v in namespace.value.items() if k != "tools"}
-    return Tool(type_, name, space or UNSET, function, tool.value, group)
+    return Tool(type_, name, space or UNSET, function, tool.value, group, callers_of(tool))
 
 
 def _refuse_wrapped(tool: RequestObject) -> None:
@@ -549,6 +592,8 @@ def _choice(choice: object, tools: Toolbox) -> ToolChoice:
     reference = object_at(choice, "tool_choice")
     if reference.text("type") != "allowed_tools":
         names = _allowed(reference, tools)
+        if not any(map(tools.offers, names)):
+            raise reference.wrong("name", f"Only programs may call it. Use {{'type': '{PROGRAMS}'}}.")
         if not any(tools.find(name).function.placement is not Placement.SEARCH for name in names):
             message = (
                 "The model has not found it yet. Let it search, or leave out 'defer_loading' of the tool."

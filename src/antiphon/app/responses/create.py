@@ -100,6 +100,12 @@ def _named(lora: Sequence[ScaledAdapter], names: Sequence[str]) -> list[ScaledAd
     ]
 
 
+def created_at(request: ResponseRequest, seconds: int) -> ResponseRequest:
+    """The request with the time of its response, which programs get to know."""
+    accepted = request.accepted
+    return replace(request, accepted=replace(accepted, turn=replace(accepted.turn, created_at=seconds)))
+
+
 class Creation:
     """A response that is being created for a valid request."""
 
@@ -111,6 +117,7 @@ class Creation:
         self._wire = wire
         self._request = request
         self._created_at = time.time()
+        request = self._request = created_at(request, int(self._created_at))
         accepted = request.accepted
         observed().answer = self.id = accepted.id
         self.stored = accepted.settings.store
@@ -209,6 +216,7 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     entries = await log_of(app.storage.store, record)
     listed = recorded_listings(entries)
     request = await read_request(app, wire, record.owner, record.id, listed=listed)
+    request = created_at(request, int(record.created_at))
     accepted, seal = request.accepted, app.seal(record.owner)
     policy = await moderated(app, wire.moderation)
     # Call ids must be those of the first time.

@@ -74,6 +74,7 @@ async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
     accepted = await app.large.run_on_items(request.input, lambda: accept(request, reading))
+    app.limits.check("programs", len(accepted.turn.unfinished), "input")
     accepted = replace(accepted, notes=(*accepted.notes, *app.notes_on_forced(model, accepted.turn)))
     app.log_notes(accepted.notes)
     if accepted.compacts and request.background:

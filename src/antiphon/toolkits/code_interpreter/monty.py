@@ -10,22 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-import structlog
-from pydantic_monty import (
-    AsyncMonty,
-    AsyncMontySession,
-    MontyCrashedError,
-    MontyRuntimeError,
-    MontySyntaxError,
-    ResourceLimits,
-)
+from pydantic_monty import AsyncMontySession, MontyCrashedError, MontyRuntimeError, MontySyntaxError
 
 from antiphon.core.errors import ToolError
 from antiphon.core.hosts import unread
 from antiphon.core.tool_result import OutputCallback, ToolResult, ignore_output
 from antiphon.core.turn import Function, Hosted
-from antiphon.toolkits.code_interpreter.cell import ACTION, BROKEN, BUSY, SILENT, as_cell, code_of
+from antiphon.toolkits.code_interpreter.cell import ACTION, SILENT, as_cell, code_of
 from antiphon.toolkits.code_interpreter.details import TYPE, ProgramDetails
+from antiphon.toolkits.code_interpreter.processes import GRACE, MEMORY, MODULES, Processes
 from antiphon.tools.settings import check_container, invalid_setting
 from antiphon.tools.text import Excerpt
 from antiphon.tools.tool import RequestedTool, ToolOffer
@@ -33,32 +26,8 @@ from antiphon.tools.tool import RequestedTool, ToolOffer
 SECONDS = 30.0
 """How long a call may compute."""
 
-GRACE = 2.0
-"""Seconds after its time limit until a call is ended that waits instead of computing."""
-
-QUEUE_SECONDS = 5.0
-"""How long an answer waits for a process, if too many run."""
-
-THREAD_EXIT_SECONDS = 0.05
-"""Seconds until a closed pool's threads have left Python, which is aborted if it ends before that."""
-
-MEMORY = 256 * 2**20
-"""Bytes that the program of an answer may hold."""
-
 MAX_CHARS = 32_000
 """The most characters of a call's output that are returned."""
-
-MAX_PROCESSES = 32
-"""How many answers have a process at the same time."""
-
-MAX_SUSPENSIONS = 10**6
-"""The most requests of a program to the host, for files and the like: the time of a call bounds them, too."""
-
-MODULES = (
-    "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime", "decimal",
-    "functools", "hashlib", "itertools", "json", "math", "random", "re", "tomllib", "typing", "unicodedata",
-)  # fmt: skip
-"""Modules that programs may import, and that work without files and a network."""
 
 FUNCTION = Function(
     ACTION,
@@ -81,8 +50,6 @@ _TIMEOUT = f"The code was stopped: it took too long. {_ANEW}"
 _MEMORY = f"The code was stopped: it took more than {MEMORY >> 20} MiB of memory. {_ANEW}"
 _CRASH = f"The interpreter crashed. {_ANEW}"
 
-log = structlog.get_logger()
-
 
 class CodeInterpreter:
     """The tool. All answers take their processes from one pool. `seconds`: how long a call may compute."""
@@ -92,8 +59,7 @@ class CodeInterpreter:
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._opening = asyncio.Lock()
-        self._pool: AsyncMonty | None = None
+        self._processes = Processes()
 
     async def offer(self, requested: RequestedTool) -> ToolOffer:
         notes = unread(requested.settings, requested.where, ("type", "container"))
@@ -108,38 +74,12 @@ class CodeInterpreter:
         return PythonSession(self._begin, self._seconds)
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.__aexit__(None, None, None)
-            await asyncio.sleep(THREAD_EXIT_SECONDS)
+        await self._processes.close()
 
     async def _begin(self) -> AsyncMontySession:
         """A process for an answer. Raises ToolError if there is none."""
-        limits = ResourceLimits(
-            max_feed_duration_secs=self._seconds, max_memory=MEMORY, max_suspensions=MAX_SUSPENSIONS
-        )
-        try:
-            pool = await self._opened()
-            # There is nothing to wait for, so sleeping takes no time.
-            return await pool.checkout(limits=limits, os_policy={"sleep": "zero"}).__aenter__()
-        except TimeoutError as error:
-            raise ToolError(BUSY) from error
-        except (RuntimeError, OSError) as error:
-            log.exception("the code interpreter does not start")
-            raise ToolError(BROKEN) from error
-
-    async def _opened(self) -> AsyncMonty:
-        async with self._opening:
-            if self._pool is None:
-                # A process is used for one answer, so that no data can get into another.
-                pool = AsyncMonty(
-                    min_processes=0,
-                    max_processes=MAX_PROCESSES,
-                    max_checkouts_per_worker=1,
-                    checkout_timeout=QUEUE_SECONDS,
-                )
-                self._pool = await pool.__aenter__()
-            return self._pool
+        # There is nothing to wait for, so sleeping takes no time.
+        return await self._processes.begin(self._seconds, {"sleep": "zero"})
 
 
 class PythonSession:

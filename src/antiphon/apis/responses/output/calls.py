@@ -3,6 +3,7 @@
 from antiphon.apis.custom_tools import InputReader, to_input
 from antiphon.apis.responses.events import ArgumentsDelta, ArgumentsDone, InputDelta, InputDone
 from antiphon.apis.responses.output.item import ItemPosition, OpenItem, frame
+from antiphon.apis.responses.programs import calling
 from antiphon.apis.responses.resource import CustomCallItem, FunctionCallItem
 from antiphon.apis.responses.tools import Tool
 from antiphon.core.events import Delta
@@ -13,17 +14,27 @@ from antiphon.core.plain_tokens import SequenceNumbers
 class OpenFunctionCall(OpenItem):
     """A call of a function."""
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool) -> None:
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool, caller: str = ""
+    ) -> None:
         super().__init__(numbers, position)
         self.frame = frame(ArgumentsDelta, *position)
         self._call_id = call_id
         self._tool = tool
+        self._caller = calling(caller)
 
     def item(self, status: str) -> FunctionCallItem:
         """The call."""
         tool = self._tool
         return FunctionCallItem(
-            self.position.id, status, self._call_id, tool.name, self.text, tool.namespace, tool.unawaited
+            self.position.id,
+            status,
+            self._call_id,
+            tool.name,
+            self.text,
+            tool.namespace,
+            tool.unawaited,
+            self._caller,
         )
 
     def end(self, item: Item) -> list[bytes]:
@@ -36,18 +47,28 @@ class OpenFunctionCall(OpenItem):
 class OpenCustomCall(OpenItem):
     """A call of a custom tool: the model writes JSON, the client gets the text in it."""
 
-    def __init__(self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool) -> None:
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool, caller: str = ""
+    ) -> None:
         super().__init__(numbers, position)
         self._frame = frame(InputDelta, *position)
         self._call_id = call_id
         self._tool = tool
+        self._caller = calling(caller)
         self._reader = InputReader()
 
     def item(self, status: str) -> CustomCallItem:
         """The call."""
         tool = self._tool
         return CustomCallItem(
-            self.position.id, status, self._call_id, tool.name, self.text, tool.namespace, tool.unawaited
+            self.position.id,
+            status,
+            self._call_id,
+            tool.name,
+            self.text,
+            tool.namespace,
+            tool.unawaited,
+            self._caller,
         )
 
     def add(self, event: Delta, out: list[bytes]) -> None:

@@ -9,12 +9,13 @@ it, and clients do not mistake it for a call that they have to answer, as with a
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.apis.request_object import RequestObject, json_text
 from antiphon.apis.responses.events import CALL, event
 from antiphon.apis.responses.output.item import ItemPosition, frame
 from antiphon.apis.responses.presenters.presenter import PresentedCall, Presenter, output_item
+from antiphon.apis.responses.programs import ProgramCaller, calling
 from antiphon.apis.responses.tools import Toolbox
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.plain_tokens import SequenceNumbers
@@ -58,6 +59,7 @@ class McpCallItem(Struct, tag_field="type", tag="mcp_call"):
     output: str | None = None
     error: Struct | None = None
     approval_request_id: str | None = None
+    caller: ProgramCaller | UnsetType = UNSET
 
 
 class GenericPresenter(Presenter):
@@ -86,9 +88,11 @@ class GenericPresenter(Presenter):
         """The call, with its result."""
         hosted, result = self.call.hosted, self.result
         shown = McpCallItem(self.position.id, self.status_of(status), hosted.server, hosted.action, self.text)
+        shown.caller = calling(self.call.caller)
         if self.call.approved:
             shown.approval_request_id = self.call.id
-        if result is not None and isinstance(failure := result.details, RemoteFailure):
+        remote = None if self.call.caller else result and result.details  # programs get the text
+        if isinstance(failure := remote, RemoteFailure):
             shown.error = McpRemoteError(_REMOTE[failure.kind], failure.code, failure.message)
         elif result is not None and result.failed:
             shown.error = McpError((McpText(result.text),))

@@ -30,7 +30,8 @@ class PresentedCall(Struct, frozen=True):
     """A call, as its presenter gets it. `include` has the request's values of `include`.
 
     `approved`: its id is that of the request that the client has approved. `name` is the model's of the
-    function, `tools` are all that it is offered.
+    function, `tools` are all that it is offered. A program with the id `caller` makes the call. `clock` is
+    the time of programs, in seconds.
     """
 
     id: str
@@ -40,6 +41,8 @@ class PresentedCall(Struct, frozen=True):
     approved: bool = False
     name: str = ""
     tools: Toolbox = NO_TOOLS
+    caller: str = ""
+    clock: int = 0
 
 
 class Presenter(OpenItem):
