@@ -236,13 +236,6 @@ FAULTS = {
         "does not stop|never end",
         wanted=("stop", "background"),
     ),
-    "a conversation forgets what was said to a server that crashed": Fault(
-        "app/responses/record.py",
-        "else await _input_of(store, record)",
-        "else ()",
-        "without what was said before",
-        wanted=("converse",),
-    ),
     "a WebSocket is closed twice": Fault(
         "http/protocol.py",
         "        if self.transport.is_closing():\n            return\n        if self.handshake_complete",
