@@ -31,7 +31,7 @@ if __name__ == "__main__":
 import msgspec
 from msgspec import Struct
 from tokenizers import Tokenizer
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from bench.measure import cpu_seconds
 from bench.report import Machine, Target, target_table
@@ -241,9 +241,8 @@ class _Poster:
 class _Socket:
     """Sends the requests on one WebSocket."""
 
-    def __init__(self, port: int) -> None:
-        url = f"ws://127.0.0.1:{port}/v1/responses"
-        self._connection = connect(url, open_timeout=60, max_size=None, compression=None)
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
 
     def __call__(self, body: Json, is_text: Test) -> tuple[float, Json]:
         begun = perf_counter()
@@ -366,9 +365,9 @@ def _measured(model: Path, store: Path, history: Sequence[Sequence[Json]]) -> li
             "vllm serve: chat": (vllm, ChatClient(ports[0])),
             "chat": (antiphon, ChatClient(ports[1])),
             "responses": (antiphon, ResponsesClient(_Poster(ports[1], "/v1/responses"))),
-            "websocket": (antiphon, ResponsesClient(_Socket(ports[1]))),
+            "websocket": (antiphon, ResponsesClient(_Socket(stack.enter_context(_connected(ports[1]))))),
         }
-        for pid, client in _warm(ports, vllm, antiphon):
+        for pid, client in _warm(stack, ports, vllm, antiphon):
             _turn(pid, client, history[0])
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
         added = dict.fromkeys(ways, 0.0)
@@ -380,12 +379,17 @@ def _measured(model: Path, store: Path, history: Sequence[Sequence[Json]]) -> li
     return [Session(name, turns[name], round(added[name], 1)) for name in ways]
 
 
-def _warm(ports: tuple[int, int], vllm: int, antiphon: int) -> Iterator[tuple[int, Client]]:
+def _connected(port: int) -> connect:
+    """A WebSocket."""
+    return connect(f"ws://127.0.0.1:{port}/v1/responses", open_timeout=60, max_size=None, compression=None)
+
+
+def _warm(stack: ExitStack, ports: tuple[int, int], vllm: int, antiphon: int) -> Iterator[tuple[int, Client]]:
     """Clients of sessions that do not count, with which the servers run every line of their code once."""
     yield vllm, ChatClient(ports[0])
     yield antiphon, ChatClient(ports[1])
     yield antiphon, ResponsesClient(_Poster(ports[1], "/v1/responses"))
-    yield antiphon, ResponsesClient(_Socket(ports[1]))
+    yield antiphon, ResponsesClient(_Socket(stack.enter_context(_connected(ports[1]))))
 
 
 def _turn(pid: int, client: Client, new: Sequence[Json]) -> Turn:
