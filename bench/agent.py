@@ -17,7 +17,7 @@ import http.client
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -379,7 +379,7 @@ def _measured(model: Path, store: Path, history: Sequence[Sequence[Json]]) -> li
     return [Session(name, turns[name], round(added[name], 1)) for name in ways]
 
 
-def _connected(port: int) -> connect:
+def _connected(port: int) -> AbstractContextManager[ClientConnection]:
     """A WebSocket."""
     return connect(f"ws://127.0.0.1:{port}/v1/responses", open_timeout=60, max_size=None, compression=None)
 
