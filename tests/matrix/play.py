@@ -1,9 +1,10 @@
 """Plays the cases of one dialect over HTTP, in every API, streamed and whole, and collects what is wrong."""
 
+import re
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2 as httpx
 from msgspec.structs import replace
@@ -88,14 +89,14 @@ class Player:
         assert stream is not None, "it is refused only when it is streamed"
         folded = api.folded(stream.content)
         wrong = [*_misplaced(prompt, case), *_unenforced(engine, case)]
-        if sorted(engine.wrote) == sorted(wrote):
+        # Where an answer that is cut is closed depends on how much of it was sent: what closes it may differ.
+        count = None if case.limit is None else case.n or 1
+        assert sorted(engine.wrote[:count]) == sorted(wrote[:count]), (
+            f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
+        )
+        if _closed(folded) == _closed(found) and sorted(engine.wrote) == sorted(wrote):
             assert folded == found, f"the stream adds up to\n    {folded}\nnot to\n    {found}"
-        else:
-            # Where an answer that is cut is closed depends on how much of it was sent: each has to be right.
-            count = 0 if case.limit is None else case.n or 1
-            assert sorted(engine.wrote[:count]) == sorted(wrote[:count]) != [], (
-                f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
-            )
+        else:  # each has to be right
             wrong += [fault for answer in api.answers(folded, case) for fault in laws.faults(answer, case)]
         return Played(api.answers(found, case), given, wrong, prompt.endswith("<think>\n"))
 
@@ -131,6 +132,11 @@ class Player:
             yield from laws.faults(answer, case)
             if not played.begins_in_reasoning:
                 yield from laws.unlike_known(answer, case)
+
+
+def _closed(answer: Any) -> list[str]:
+    """How many tokens have closed each part of an answer that was cut."""
+    return sorted(re.findall(r"closed: its last (\d+) token", str(answer)))
 
 
 def _misplaced(prompt: str, case: Case) -> Iterator[str]:
