@@ -331,8 +331,13 @@ class UpstreamEngine:
 
     async def drain(self) -> None:
         """Wait until no request runs, or waits for its turn."""
-        while not self.load.idle or self._generations or self._client.busy:  # noqa: ASYNC110 - no event for all
+        while self._is_busy():  # noqa: ASYNC110 - there is no event for all of it
             await asyncio.sleep(DRAIN_SECONDS)
+
+    def _is_busy(self) -> bool:
+        """Whether a request runs or waits. One that was given the turn to score may not have a slot yet."""
+        scores = bool(self._scoring.running)
+        return scores or not self.load.idle or bool(self._generations) or self._client.busy
 
     def _running(self) -> UpstreamServer:
         if self._server is None:
