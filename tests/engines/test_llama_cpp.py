@@ -47,6 +47,7 @@ from tests.contracts.engine import (
     until,
 )
 from tests.engines.lora import write_lora
+from tests.search import CI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -163,7 +164,7 @@ async def test_a_next_token_has_the_same_bits_in_any_slot_after_anything(engine,
         await chunks_of(engine, STATE[: len(STATE) // 2], 2)
 
     for before in (nothing, answers, half_of_it, partial(engine.score_next, other)):
-        for places in ((0, 1, 2, 3), (3, 1, 0, 2), (1, 1)):
+        for places in ((3, 1, 0, 2),) if CI else ((0, 1, 2, 3), (3, 1, 0, 2), (1, 1)):
             await before()
             assert bits(await engine.score_next(among(request, *places))) == [alone[each] for each in places]
     single = LlamaCppEngine(shallow_model, Options(context=CONTEXT, parallel=1, threads=1))
@@ -238,7 +239,7 @@ async def test_next_tokens_depend_on_the_adapter(adapted):
 async def test_what_was_cancelled_leaves_nothing_behind(engine):
     request = await asking(engine)
     alone = bits(await engine.score_next(request))
-    for pause in (0.01, 0.05, 0.1):
+    for pause in (0.05,) if CI else (0.01, 0.05, 0.1):
         scoring = asyncio.create_task(engine.score_next(await asking(engine, f"{pause} {STATE}")))
         await asyncio.sleep(pause)
         scoring.cancel()
