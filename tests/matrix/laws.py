@@ -135,8 +135,11 @@ def _demands(answer: Answer, case: Case) -> Iterator[str]:
 
 
 def _is_met(call: Call, case: Case) -> bool:
-    """The demand on its arguments; a call that is forced has valid ones, strict or not, if the model obeys."""
-    bound = case.strict or call.name == RUN or (case.must and case.obeys)
+    """The demand on its arguments; a call that is forced has valid ones, strict or not, if the model obeys.
+
+    Nothing is demanded of the arguments of a function that was not offered.
+    """
+    bound = (case.strict and call.name in TOOLS) or call.name == RUN or (case.must and case.obeys)
     return not bound or is_valid(call, case)
 
 

@@ -18,7 +18,7 @@ from antiphon.run.constraints import ConstraintPlan, demands_of
 from antiphon.run.schemas import Schema
 
 COMMENTARY = "commentary"
-"""The phase of a message that only precedes others: the format does not apply to it."""
+"""The phase of a message that precedes others. The format applies to it only if there is no other."""
 
 
 class CheckedParts(Struct, frozen=True):
@@ -81,8 +81,9 @@ class OutputCheck:
         sources = {tool.name: tool.source for tool in self._turn.tools}
         text = None
         if self._turn.format is not None and not calls:
-            texts = [item for item in self._items if isinstance(item, Message) and item.phase != COMMENTARY]
-            text = "".join(message.text for message in texts)
+            messages = [item for item in self._items if isinstance(item, Message)]
+            answers = [message for message in messages if message.phase != COMMENTARY] or messages
+            text = "".join(message.text for message in answers)
         return CheckedParts(
             tuple((sources.get(call.name, "tools"), call.name, call.arguments) for call in calls),
             text,
