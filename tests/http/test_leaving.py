@@ -29,7 +29,7 @@ from antiphon.engines.engine import Capabilities, Task
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.app import ROUTES
 from antiphon.http.observing import ObservingMiddleware
-from antiphon.http.protocol import STREAM
+from antiphon.http.protocol import STREAM, StreamProtocol
 from antiphon.http.routes import ApiTable
 from antiphon.log import with_request
 from tests.http.test_observing import Line, line_of
@@ -100,6 +100,10 @@ class Client:
         self._writer.write(self._requests[: len(self._requests) - but])
         answer = self._reader._buffer  # type: ignore[attr-defined]
         await until(lambda: len(asyncio.all_tasks()) > before or answer)
+
+    def send_later(self, times: int) -> None:
+        """Send the request more often, while the first is answered."""
+        self._writer.write(self._requests * times)
 
     async def hear(self, text: bytes) -> None:
         """Wait for this part of the answer."""
@@ -238,6 +242,31 @@ async def test_a_client_that_leaves_is_no_failure(server: Running, lines: list[L
     after = await counted(server)
     assert after[way.path, "499"] - before.get((way.path, "499"), 0) == left
     assert {status for _, status in after} <= {"499", "2xx"}
+
+
+@pytest.mark.parametrize("abruptly", [True, False])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_who_leaves_is_noticed_though_later_requests_wait(
+    server: Running, lines: list[Line], monkeypatch: pytest.MonkeyPatch, way: Way, abruptly: bool
+) -> None:
+    """They come when the answer to the first is waited for already."""
+    received = count(1)
+    take, came = StreamProtocol.on_message_complete, asyncio.Event()
+
+    def counting(protocol: StreamProtocol) -> None:
+        take(protocol)
+        if next(received) == 3:
+            came.set()
+
+    monkeypatch.setattr(StreamProtocol, "on_message_complete", counting)
+    async with Client(server, way.path, way.body(MOMENTS[before_the_first_event])) as client:
+        await before_the_first_event(server, client, way)
+        client.send_later(2)
+        await came.wait()
+        client.leave(abruptly=abruptly)
+        line = await line_of(lines, client.id)
+    assert (line["status"], line.get("finish")) == (499, "client_left")
+    await until(lambda: is_free(server))
 
 
 @pytest.mark.parametrize("streamed", [True, False])

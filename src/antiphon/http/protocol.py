@@ -430,8 +430,7 @@ class StreamProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         waits, self.cycle = self.answering, cycle
-        if waits:
-            self.flow.pause_reading()
+        if waits:  # reading goes on: a client that leaves is noticed by it
             self.pipeline.appendleft((cycle, self.app))
         else:
             self._start_asgi_task(cycle, self.app)
@@ -478,7 +477,7 @@ class StreamProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        """Serve the next request. Read no more of them before those that wait are answered."""
+        """Serve the next request."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -487,9 +486,7 @@ class StreamProtocol(HttpToolsProtocol):
         elif self._awaited is None:
             self._awaited = "idle_seconds"
             self._time()
-        if self.pipeline:
-            self.flow.pause_reading()
-        elif self.flow.read_paused:
+        if self.flow.read_paused:
             self.flow.resume_reading()
 
     # The current response
