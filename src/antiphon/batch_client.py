@@ -46,13 +46,16 @@ class _LineError(Struct):
     message: str
     line: int | None = None
 
+    def __post_init__(self) -> None:
+        self.message = _plain(self.message)
+
 
 class _Errors(Struct):
     data: list[_LineError] = []
 
 
 class BatchNow(Struct):
-    """A batch as it is now."""
+    """A batch as it is now. What of it is shown has no control characters."""
 
     id: str
     status: str
@@ -60,6 +63,9 @@ class BatchNow(Struct):
     errors: _Errors | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.id, self.status = _plain(self.id), _plain(self.status)
 
     @property
     def ended(self) -> bool:
@@ -154,7 +160,7 @@ def _watched(client: ChatClient, batch: BatchNow, err: Console) -> BatchNow:
         while True:
             counts = batch.request_counts
             failed = f"{counts.failed} failed" if counts.failed else ""
-            done, shown = counts.completed + counts.failed, f"{_plain(batch.id)} {_plain(batch.status)}"
+            done, shown = counts.completed + counts.failed, f"{batch.id} {batch.status}"
             progress.update(bar, completed=done, total=counts.total, description=shown, failed=failed)
             if batch.ended:
                 return batch
@@ -172,10 +178,10 @@ def _fetch(client: ChatClient, batch: BatchNow, results: Path, err: Console) -> 
     counts = batch.request_counts
     for error in (batch.errors.data if batch.errors else [])[:MOST_SHOWN]:
         where = "" if error.line is None else f"line {error.line}: "
-        print(f"{where}{_plain(error.message)}", file=sys.stderr)
+        print(f"{where}{error.message}", file=sys.stderr)
     if batch.status != "completed" or counts.failed:
         answered = f"of {counts.total} lines, {counts.completed} have an answer."
-        raise BatchClientError(f"the batch is {_plain(batch.status)}: {answered}")
+        raise BatchClientError(f"the batch is {batch.status}: {answered}")
 
 
 def _download(client: ChatClient, file_id: str, path: Path) -> None:
