@@ -439,8 +439,9 @@ async def test_another_server_answers_only_what_has_no_answer() -> None:
     assert done["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
 
 
+@pytest.mark.parametrize("window", [60.0, -1.0], ids=["in time", "when the window is over"])
 async def test_a_server_that_stops_while_it_writes_the_files_loses_none(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, window: float
 ) -> None:
     store = await open_store("memory")
 
@@ -462,6 +463,7 @@ async def test_a_server_that_stops_while_it_writes_the_files_loses_none(
             await writing.wait()
         finalizing = await api.batch(batch)
     monkeypatch.setattr(batch_work, "_write", write)
+    monkeypatch.setattr(batch_work, "WINDOW", window)  # all lines have a result: nothing has expired
     async with asking(SCRIPT, open_store=opened) as api:
         done = await api.ended(batch)
         answers, errors = await api.answers(done), await api.errors(done)
