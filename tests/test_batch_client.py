@@ -80,6 +80,9 @@ def test_lines_that_failed_are_beside_the_results(tmp_path: Path, capsys: pytest
     assert results(tmp_path / "lines.results.jsonl") == ["a"]
     assert results(tmp_path / "lines.results.errors.jsonl") == ["b"]
     assert "of 2 lines, 1 have an answer" in capsys.readouterr().err
+    (tmp_path / "lines.results.jsonl").unlink()
+    assert main(["batch", str(file)]) == 1
+    assert "lines.results.errors.jsonl exists already" in capsys.readouterr().err
 
 
 def test_every_wrong_line_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,8 +89,9 @@ def run(
     path, err = Path(file_or_id), Console(stderr=True, highlight=False, markup=False)
     is_file = path.exists() or not file_or_id.startswith("batch_")
     results = output or (path if is_file else Path(f"{file_or_id}.jsonl")).with_suffix(".results.jsonl")
-    if watch and results.exists():
-        raise BatchClientError(f"{results} exists already. Name another file with --output.")
+    for written in (results, _errors_beside(results)) if watch else ():
+        if written.exists():
+            raise BatchClientError(f"{written} exists already. Name another file with --output.")
     batch = _submitted(client, path, endpoint) if is_file else _get(client, file_or_id)
     if not watch:
         print(batch.id)
@@ -101,6 +102,11 @@ def run(
         err.print(f"The batch goes on. To watch it again: antiphon batch {batch.id}", soft_wrap=True)
         raise
     _fetch(client, batch, results, err)
+
+
+def _errors_beside(results: Path) -> Path:
+    """The file of the lines that failed."""
+    return results.with_suffix(".errors.jsonl")
 
 
 def _submitted(client: ChatClient, path: Path, endpoint: str | None) -> BatchNow:
@@ -170,7 +176,7 @@ def _watched(client: ChatClient, batch: BatchNow, err: Console) -> BatchNow:
 
 def _fetch(client: ChatClient, batch: BatchNow, results: Path, err: Console) -> None:
     """Write the files with the results. Raises BatchClientError if not all lines have an answer."""
-    errors = results.with_suffix(".errors.jsonl")
+    errors = _errors_beside(results)
     for file_id, path in ((batch.output_file_id, results), (batch.error_file_id, errors)):
         if file_id is not None:
             _download(client, file_id, path)
