@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,9 @@ def test_lines_that_failed_are_beside_the_results(tmp_path: Path, capsys: pytest
     assert results(tmp_path / "lines.results.jsonl") == ["a"]
     assert results(tmp_path / "lines.results.errors.jsonl") == ["b"]
     assert "of 2 lines, 1 have an answer" in capsys.readouterr().err
+    (tmp_path / "lines.results.jsonl").unlink()
+    assert main(["batch", str(file)]) == 1
+    assert "lines.results.errors.jsonl exists already" in capsys.readouterr().err
 
 
 def test_every_wrong_line_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,3 +145,24 @@ def test_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], n
 
     assert main(["batch", given, "--output", str(tmp_path / "out.jsonl")]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_no_text_of_a_server_moves_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, watch: bool
+) -> None:
+    file, bad = tmp_path / "lines.jsonl", "\x1b[2J"
+    file.write_bytes(lines_of(line("a")))
+    errors = {"data": [{"message": f"wrong{bad}", "line": 1}]}
+    batches = [{"id": f"batch_1{bad}", "status": status, "errors": errors} for status in ("new", "failed")]
+    said = iter([{"id": "file-1"}, *batches])
+
+    @contextmanager
+    def request(*_: Any, **__: Any) -> Iterator[io.BytesIO]:
+        yield io.BytesIO(json.dumps(next(said)).encode())
+
+    monkeypatch.setattr(ChatClient, "request", request)
+    main(["batch", str(file), *([] if watch else ["--no-watch"])])
+    shown = "".join(capsys.readouterr())
+    assert "batch_1" in shown or "wrong" in shown
+    assert "\x1b" not in shown

@@ -46,13 +46,16 @@ class _LineError(Struct):
     message: str
     line: int | None = None
 
+    def __post_init__(self) -> None:
+        self.message = _plain(self.message)
+
 
 class _Errors(Struct):
     data: list[_LineError] = []
 
 
 class BatchNow(Struct):
-    """A batch as it is now."""
+    """A batch as it is now. What of it is shown has no control characters."""
 
     id: str
     status: str
@@ -60,6 +63,9 @@ class BatchNow(Struct):
     errors: _Errors | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.id, self.status = _plain(self.id), _plain(self.status)
 
     @property
     def ended(self) -> bool:
@@ -83,8 +89,9 @@ def run(
     path, err = Path(file_or_id), Console(stderr=True, highlight=False, markup=False)
     is_file = path.exists() or not file_or_id.startswith("batch_")
     results = output or (path if is_file else Path(f"{file_or_id}.jsonl")).with_suffix(".results.jsonl")
-    if watch and results.exists():
-        raise BatchClientError(f"{results} exists already. Name another file with --output.")
+    for written in (results, _errors_beside(results)) if watch else ():
+        if written.exists():
+            raise BatchClientError(f"{written} exists already. Name another file with --output.")
     batch = _submitted(client, path, endpoint) if is_file else _get(client, file_or_id)
     if not watch:
         print(batch.id)
@@ -95,6 +102,11 @@ def run(
         err.print(f"The batch goes on. To watch it again: antiphon batch {batch.id}", soft_wrap=True)
         raise
     _fetch(client, batch, results, err)
+
+
+def _errors_beside(results: Path) -> Path:
+    """The file of the lines that failed."""
+    return results.with_suffix(".errors.jsonl")
 
 
 def _submitted(client: ChatClient, path: Path, endpoint: str | None) -> BatchNow:
@@ -154,7 +166,7 @@ def _watched(client: ChatClient, batch: BatchNow, err: Console) -> BatchNow:
         while True:
             counts = batch.request_counts
             failed = f"{counts.failed} failed" if counts.failed else ""
-            done, shown = counts.completed + counts.failed, f"{_plain(batch.id)} {_plain(batch.status)}"
+            done, shown = counts.completed + counts.failed, f"{batch.id} {batch.status}"
             progress.update(bar, completed=done, total=counts.total, description=shown, failed=failed)
             if batch.ended:
                 return batch
@@ -164,7 +176,7 @@ def _watched(client: ChatClient, batch: BatchNow, err: Console) -> BatchNow:
 
 def _fetch(client: ChatClient, batch: BatchNow, results: Path, err: Console) -> None:
     """Write the files with the results. Raises BatchClientError if not all lines have an answer."""
-    errors = results.with_suffix(".errors.jsonl")
+    errors = _errors_beside(results)
     for file_id, path in ((batch.output_file_id, results), (batch.error_file_id, errors)):
         if file_id is not None:
             _download(client, file_id, path)
@@ -172,10 +184,10 @@ def _fetch(client: ChatClient, batch: BatchNow, results: Path, err: Console) -> 
     counts = batch.request_counts
     for error in (batch.errors.data if batch.errors else [])[:MOST_SHOWN]:
         where = "" if error.line is None else f"line {error.line}: "
-        print(f"{where}{_plain(error.message)}", file=sys.stderr)
+        print(f"{where}{error.message}", file=sys.stderr)
     if batch.status != "completed" or counts.failed:
         answered = f"of {counts.total} lines, {counts.completed} have an answer."
-        raise BatchClientError(f"the batch is {_plain(batch.status)}: {answered}")
+        raise BatchClientError(f"the batch is {batch.status}: {answered}")
 
 
 def _download(client: ChatClient, file_id: str, path: Path) -> None:

@@ -1,6 +1,7 @@
 """/v1/batches: files of requests, answered in the background."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -195,6 +196,28 @@ async def test_lines_may_be_written_in_several_ways() -> None:
         answers = await api.answers(done)
 
     assert texts(answers) == {"a": "Hello there!", second["custom_id"]: "Hello there!"}
+
+
+@pytest.mark.usefixtures("decided")
+@pytest.mark.parametrize("named", [None, "", "jev-latest"])
+async def test_decisions_may_leave_the_model_to_the_server(named: str | None) -> None:
+    url = "/v1/decisions"
+    request = {**DECISION, "model": named}
+    if named is None:
+        del request["model"]
+    async with asking(SCRIPT) as api:
+        done = await api.run(line("a", request, url), line("b", request, url), endpoint=url)
+        mixed = [
+            await api.create(lines_of(*lines), url)
+            for lines in itertools.permutations([
+                line("a", request, url), line("b", {**DECISION, "model": "scripted"}, url)
+            ])
+        ]  # fmt: skip
+
+    assert (done["status"], done["model"]) == ("completed", "scripted")
+    assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    codes = [[(each["line"], each["code"]) for each in batch["errors"]["data"]] for batch in mixed]
+    assert codes == [[(2, "mismatched_model")]] * 2  # in either order
 
 
 async def test_a_file_with_more_inputs_than_openai_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,8 +439,9 @@ async def test_another_server_answers_only_what_has_no_answer() -> None:
     assert done["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
 
 
+@pytest.mark.parametrize("window", [60.0, -1.0], ids=["in time", "when the window is over"])
 async def test_a_server_that_stops_while_it_writes_the_files_loses_none(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, window: float
 ) -> None:
     store = await open_store("memory")
 
@@ -439,6 +463,7 @@ async def test_a_server_that_stops_while_it_writes_the_files_loses_none(
             await writing.wait()
         finalizing = await api.batch(batch)
     monkeypatch.setattr(batch_work, "_write", write)
+    monkeypatch.setattr(batch_work, "WINDOW", window)  # all lines have a result: nothing has expired
     async with asking(SCRIPT, open_store=opened) as api:
         done = await api.ended(batch)
         answers, errors = await api.answers(done), await api.errors(done)

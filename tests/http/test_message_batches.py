@@ -5,11 +5,13 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.apis.messages.batch import read_entry
-from antiphon.app import message_batches
+from antiphon.app import message_batches, worker
 from antiphon.run.endings import CancelRequestedError
 from antiphon.store.open import open_store
+from antiphon.store.records import ResponseKind
 from antiphon.store.store import Store
 from tests.apis.messages.support import ANTHROPIC, request
 from tests.http.messages_api import MessagesApi, asking, texts
@@ -129,7 +131,8 @@ async def test_a_batch_that_ends_before_its_first_request_has_a_result_of_each(
     async def prepare(*_: Any) -> Any:
         raise reason
 
-    monkeypatch.setattr(message_batches, "prepare", prepare)
+    kind = ResponseKind.MESSAGE_BATCH
+    monkeypatch.setitem(worker._KINDS, kind, replace(worker._KINDS[kind], prepare=prepare))  # type: ignore[arg-type]
     async with asking(SCRIPT) as api:
         done = await ended(api, await made(api, entry("a"), entry("b")))
         found = await results(api, done)

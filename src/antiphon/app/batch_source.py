@@ -5,7 +5,7 @@ looks like. The results are pushed to a driver, whose journal stores them in the
 worker that takes the batch over does not answer requests again that have a result there; calls of server
 tools that had begun according to the log are not run again, unless that is harmless.
 
-To add an API with batches: a `BatchWork`, and a projection; its kind in `BATCHES` of `app/worker.py`.
+To add an API with batches: a `BatchWork`, and a projection; its kind in `_KINDS` of `app/worker.py`.
 """
 
 import asyncio

@@ -168,7 +168,7 @@ class BatchLines:
         return Logged(request.index, calls=count)
 
     def expire(self) -> list[Logged]:
-        return [EXPIRED]
+        return [] if all(self._done) else [EXPIRED]
 
     async def left(self) -> AsyncIterator[bytes]:
         """The results of lines for which there was no time. Raises AntiphonError."""

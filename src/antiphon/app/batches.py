@@ -12,7 +12,7 @@ from antiphon.apis.batches.lines import Expected, LineScanner
 from antiphon.apis.batches.results import BatchState, StoredBatch, resource
 from antiphon.apis.batches.schema import WINDOW, Batch, BatchError, CreateBatch
 from antiphon.apis.lists import encode_objects
-from antiphon.app import files
+from antiphon.app import decisions, files
 from antiphon.app.app import App
 from antiphon.app.batch_work import end_from_record, progress_of, scan
 from antiphon.app.ids import random_id
@@ -26,6 +26,7 @@ PREFIX = "batch_"
 PURPOSE = "batch"
 _KIND = ResponseKind.BATCH
 _FILE = "input_file_id"
+_DECISIONS = "/v1/decisions"
 
 
 async def create(app: App, owner: str, wire: CreateBatch) -> bytes:
@@ -38,8 +39,13 @@ async def create(app: App, owner: str, wire: CreateBatch) -> bytes:
         raise missing_file(file.id, _FILE)
     try:
         scanner = await scan(app, owner, file.digest, _expected(app, wire))
-        errors = [*scanner.errors, *_model_errors(app, wire, scanner)]
-        record = _record(app, owner, batch_id, now, wire, file, scanner, errors)
+        model, errors = scanner.model or "", scanner.errors
+        try:
+            model = _model(app, wire, scanner)
+        except RequestError as error:
+            errors.append(BatchError(error.code or "model_not_found", error.message, "body.model"))
+        stored = StoredBatch(wire, model, file.digest, len(scanner), app.settings.keep_days * DAY)
+        record = _record(owner, batch_id, now, stored, errors)
         await app.storage.store.usage.check(owner, len(record.body), _FILE)
         await app.storage.store.responses.create(record, ())
         if errors:
@@ -66,33 +72,23 @@ async def _file(app: App, owner: str, file_id: str) -> FileRecord:
 def _expected(app: App, wire: CreateBatch) -> Expected:
     """What the lines of the file have to be."""
     # Decisions may leave the model to the server.
-    model = app.models.default or ("" if wire.endpoint == "/v1/decisions" else None)
+    model = app.models.default or ("" if wire.endpoint == _DECISIONS else None)
     return Expected(wire.endpoint, app.limits.batch_lines, app.limits.body_bytes, model)
 
 
-def _model_errors(app: App, wire: CreateBatch, scanner: LineScanner) -> list[BatchError]:
-    """That there is no such model, or that the key may not use it. Raises EngineNotReadyError."""
-    if not scanner.model or wire.endpoint == "/v1/decisions":  # which has names of its own
-        return []
-    try:
-        app.models.entry(scanner.model)
-    except NotFoundError as error:
-        return [BatchError(error.code or "model_not_found", error.message, "body.model")]
-    return []
+def _model(app: App, wire: CreateBatch, scanner: LineScanner) -> str:
+    """The name of the model of the lines. Raises RequestError: there is none, or the key may not use it."""
+    name = scanner.model or ""
+    if wire.endpoint == _DECISIONS:  # which may name whichever model decides
+        name = decisions.model_name(app, name)
+    if name:  # else no line is right
+        app.models.entry(name)
+    return name
 
 
-def _record(  # noqa: PLR0913, PLR0917 - the parts of a batch
-    app: App,
-    owner: str,
-    batch_id: str,
-    now: float,
-    wire: CreateBatch,
-    file: FileRecord,
-    scanner: LineScanner,
-    errors: list[BatchError],
+def _record(
+    owner: str, batch_id: str, now: float, stored: StoredBatch, errors: list[BatchError]
 ) -> ResponseRecord:
-    keep_seconds = app.settings.keep_days * DAY
-    stored = StoredBatch(wire, scanner.model or "", file.digest, len(scanner), keep_seconds)
     state = BatchState("failed", now, errors=errors) if errors else BatchState()
     return ResponseRecord(
         id=batch_id,
@@ -104,7 +100,7 @@ def _record(  # noqa: PLR0913, PLR0917 - the parts of a batch
         request=msgspec.json.encode(stored),
         body=msgspec.json.encode(state),
         background=True,
-        expires_at=now + max(keep_seconds, 2 * WINDOW),
+        expires_at=now + max(stored.keep_seconds, 2 * WINDOW),
     )
 
 

@@ -70,7 +70,7 @@ async def _accepted(app: App, accept: Callable[[], Decision], *, large: bool) ->
 async def _decided(app: App, decision: Decision) -> tuple[str, Verdicts]:
     """The name of the model, and its answers, whose tokens are counted for the key."""
     with naming(decision.parameters):
-        name = _name(app, decision.model)
+        name = model_name(app, decision.model)
         model = await app.models.model(name)
         decision = await _attached(app, model, replace(decision, model=name))
         with observed().account.charge(tokens_of(decision)) as charge:
@@ -85,7 +85,7 @@ async def _decided(app: App, decision: Decision) -> tuple[str, Verdicts]:
     return canonical, verdicts
 
 
-def _name(app: App, requested: str) -> str:
+def model_name(app: App, requested: str) -> str:
     """The name of the model of a request, which may leave it to the server. Raises RequestError."""
     models = app.models
     if requested and (requested not in ALIASES or models.knows(requested)):

@@ -12,7 +12,7 @@ ended. Nobody waits for their requests: these are last for everything that they 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -74,20 +74,18 @@ class AbandonedError(EngineError):
 
 
 class _Kind(Struct, frozen=True):
-    """How jobs of one kind are worked on, and ended from their row. `last`: nobody waits for them."""
+    """How jobs of one kind are worked on, and ended from their row. A `batch` decides itself how it ends."""
 
     prepare: Callable[[App, ResponseRecord], Awaitable[tuple[Driver, BackgroundJournal]]]
     end: EndFromRecord
-    last: bool = True
+    batch: bool = True
 
 
-def _kind_of(record: ResponseRecord) -> _Kind:
-    match record.kind:
-        case ResponseKind.MESSAGE_BATCH:
-            return _Kind(message_batches.prepare, message_batches.end_from_record)
-        case ResponseKind.BATCH:
-            return _Kind(batch_work.prepare, batch_work.end_from_record)
-    return _Kind(prepare, end_from_record, last=may_wait(record))
+_KINDS: Mapping[ResponseKind, _Kind] = {
+    ResponseKind.RESPONSE: _Kind(prepare, end_from_record, batch=False),
+    ResponseKind.MESSAGE_BATCH: _Kind(message_batches.prepare, message_batches.end_from_record),
+    ResponseKind.BATCH: _Kind(batch_work.prepare, batch_work.end_from_record),
+}
 
 
 class Worker:
@@ -162,7 +160,7 @@ class Worker:
                     permit.leave()
                     await watch.changed(await self._pause())
                     continue
-                if _is_batch(record):  # it was claimed because there is a permit for it
+                if _KINDS[record.kind].batch:  # it was claimed because there is a permit for it
                     permit.leave()
                     permit = self.batches.enter(lambda: None)
                 if record.prompt_ids is not None:  # another server has begun it
@@ -207,7 +205,7 @@ class Worker:
 
     async def _work(self, record: ResponseRecord) -> None:
         """Answer a response, until any ending. Raises the reason if it was ended from outside."""
-        if _kind_of(record).last:
+        if _KINDS[record.kind].batch or may_wait(record):  # nobody waits for it
             PRIORITY.set(LAST)
             # Clients who wait share slots among themselves; batches of several owners do, too.
             CLIENT.set(f"batches of {record.owner}")
@@ -223,7 +221,7 @@ class Worker:
 
     async def _work_on(self, record: ResponseRecord) -> None:
         writer = self._app.storage.writer
-        if record.cancel_requested and not _is_batch(record):
+        if record.cancel_requested and not _KINDS[record.kind].batch:
             await finish_from_record(writer, record, CancelRequestedError())
             return
         watching = asyncio.create_task(self._watch_cancel(record.id))
@@ -242,7 +240,7 @@ class Worker:
         except (*_NOT_NOW, LostError):
             raise
         except Exception as why:  # it cannot be run any more, for example because its model was removed
-            await finish_from_record(writer, record, why, _kind_of(record).end)
+            await finish_from_record(writer, record, why, _KINDS[record.kind].end)
             return
         self._stops[record.id] = driver.stop
         self._steers[record.id] = driver.steer
@@ -271,11 +269,11 @@ class Worker:
         writer = self._app.storage.writer
         now = await writer.store.responses.get(record.owner, record.id, record.kind)
         if now is not None:
-            await finish_from_record(writer, now, why, _kind_of(record).end)
+            await finish_from_record(writer, now, why, _KINDS[record.kind].end)
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""
-        preparing = asyncio.ensure_future(_kind_of(record).prepare(self._app, record))
+        preparing = asyncio.ensure_future(_KINDS[record.kind].prepare(self._app, record))
         reasons: list[Exception] = []
 
         def stop(reason: Exception) -> None:
@@ -327,11 +325,6 @@ class Worker:
         swept = await self._app.storage.store.sweep(time.time())
         if any(astuple(swept)):
             log.info("swept", **asdict(swept))
-
-
-def _is_batch(record: ResponseRecord) -> bool:
-    """Whether it is a batch, which decides itself how it ends."""
-    return record.kind is not ResponseKind.RESPONSE
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:

@@ -213,8 +213,9 @@ class LineScanner:
             raise _WrongLineError(
                 "missing_required_parameter", "Missing required parameter: 'body.model'.", "body.model"
             )
-        self.model = self.model or name
-        if name != self.model:
+        if self.model is None:
+            self.model = name
+        elif name != self.model:
             remedy = f"Lines before it are for '{self.model[:_SHOWN]}': a batch has one model."
             raise _wrong("mismatched_model", "body.model", name, remedy)
 

@@ -81,14 +81,6 @@ class Progress(Struct, array_like=True):
     finalizing_at: float | None = None
 
 
-class _InputDetails(Struct):
-    cached_tokens: int = 0
-
-
-class _OutputDetails(Struct):
-    reasoning_tokens: int = 0
-
-
 class _Usage(Struct):
     """The usage in the body of an answer, by either of its names."""
 
@@ -96,10 +88,10 @@ class _Usage(Struct):
     input_tokens: int = 0
     completion_tokens: int = 0
     output_tokens: int = 0
-    prompt_tokens_details: _InputDetails | None = None
-    input_tokens_details: _InputDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: CachedTokens | None = None
+    input_tokens_details: CachedTokens | None = None
+    completion_tokens_details: ReasoningTokens | None = None
+    output_tokens_details: ReasoningTokens | None = None
 
 
 class _Used(Struct):
