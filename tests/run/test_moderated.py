@@ -21,6 +21,7 @@ from antiphon.core.moderation import (
     ModerationPolicy,
 )
 from antiphon.run.drive import Output
+from antiphon.run.guarding import OVERLAP, WINDOW
 from antiphon.run.moderated import ModeratedInput, ModeratedSource
 
 BAD = "bad thing"
@@ -29,7 +30,7 @@ LATE = TextDelta("late" * 4, raw="")
 POLICIES = [ModerationPolicy(*modes) for modes in product((SCORE, BLOCK), repeat=2)]
 
 
-def answer(text: str, size: int = 4) -> list[Event]:
+def answer(text: str, size: int) -> list[Event]:
     """The events of a text, in deltas of so many characters."""
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     deltas = [TextDelta(piece, raw=piece) for piece in pieces]
@@ -87,7 +88,7 @@ class Places:
 
 
 class Source:
-    """Pushes answers, one event in a turn; it ends in `rest` turns more, also when it is cancelled.
+    """Pushes answers, one event in a turn, in deltas of so many characters; it ends in `rest` turns more, also when it is cancelled.
 
     It fails before its event number `fails`. When it is cut short, it pushes `late`.
     """
@@ -97,6 +98,7 @@ class Source:
         texts: Sequence[str],
         *,
         fails: int | None = None,
+        size: int = 4,
         rest: int = 3,
         late: Sequence[Event] = (),
         forever: bool = False,
@@ -105,6 +107,7 @@ class Source:
         self.rested = False
         self._texts = texts
         self._fails = fails
+        self._size = size
         self._rest = rest
         self._late = late
         self._forever = forever
@@ -113,7 +116,9 @@ class Source:
         over = False
         with self.places:
             try:
-                for number, step in enumerate(zip_longest(*map(answer, self._texts))):
+                for number, step in enumerate(
+                    zip_longest(*(answer(text, self._size) for text in self._texts))
+                ):
                     if number == self._fails:
                         raise EngineError("It died.")
                     await asyncio.sleep(0)
@@ -265,6 +270,21 @@ async def test_a_choice_that_is_blocked_ends_and_the_others_go_on() -> None:
     assert heard.ends() == {0: FinishReason.STOP, 1: FinishReason.CONTENT_FILTER}
     assert heard.text(0) == "All is well"
     assert BAD not in heard.text(1)
+
+
+@pytest.mark.parametrize("window", [1, 7, 8, 64, WINDOW, 2 * WINDOW])
+@pytest.mark.parametrize("size", [1, 64, WINDOW + 1])
+async def test_each_window_is_seen_with_what_was_before(window: int, size: int) -> None:
+    text = "".join(map(chr, range(ord("一"), ord("一") + 3 * WINDOW)))
+    source, guard, heard = Source([text], size=size), Guard(0), Heard()
+    await moderated(source, guard, ModerationPolicy(output=BLOCK), window=window).run(heard)
+    assert heard.text() == text
+    end = 0
+    for seen in guard.seen:
+        start = text.index(seen)
+        assert start <= max(0, end - min(OVERLAP, end)), (start, end)
+        end = start + len(seen)
+    assert end == len(text)
 
 
 async def test_a_request_is_refused_before_the_source_begins() -> None:

@@ -54,7 +54,7 @@ from antiphon.core.moderation import (
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
 from antiphon.run.drive import Output, Source, Steerable, wait_for_turn
-from antiphon.run.guarding import SAFE, WINDOW
+from antiphon.run.guarding import OVERLAP, SAFE, WINDOW
 
 DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
@@ -385,7 +385,7 @@ class HeldOutput(_PassedOutput):
 
     async def _flags(self, state: _Choice, text: str) -> bool:
         """Whether the guard flags a text, which follows what was passed on. Raises ModerationFailedError."""
-        outcome = await self._check((state.tail + text)[-max(WINDOW, len(text)) :])
+        outcome = await self._check((state.tail + text)[-max(WINDOW, OVERLAP + len(text)) :])
         if isinstance(outcome, GuardFailure):
             raise ModerationFailedError(outcome.message)
         state.verdicts.append(outcome)
