@@ -18,17 +18,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.decision import Decision, Verdict, Verdicts
-from antiphon.core.items import text_in
+from antiphon.core.items import Role, text_in
 from antiphon.core.limits import Limits
 from antiphon.core.moderation import CATEGORIES
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.guard.formats import DECISIONS, DEFINITIONS, FORMATS
+from antiphon.run.guarding import AT_ONCE
 from antiphon.run.models import Models
 from tests.deciding import deciding
 from tests.http.chat_api import events
 from tests.http.test_socket import connected, turn
 from tests.media import data_url, png
 from tests.openai_schema import OPENAI_MODERATION, validate
+from tests.run.support import until
 from tests.server import NO_TLS, Running, running, served_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -330,6 +332,17 @@ async def test_a_model_that_is_blocked_stops_at_once(llama: Guarded, api: str, s
     assert llama.server.models.loads["chat"].running == 0
 
 
+async def test_a_verdict_is_not_taken_for_that_of_another_text() -> None:
+    """Whatever characters it has, and the message before it."""
+    async with guarded(told=False) as server:
+        assert server.server.app.moderator is not None
+        for count, (before, text) in enumerate(
+            [("a\0b", "c"), ("a", "b\0c"), ("a", "🙂"), ("a", "?")], 1
+        ):
+            await server.server.app.moderator.guard.judge([text], Role.ASSISTANT, "somebody", before)
+            assert len(server.guard.seen) == count
+
+
 async def test_what_is_harmful_only_together_is_seen(llama: Guarded) -> None:
     """Its beginning ends one window, its end begins the next."""
     answer = await llama.ask(CHAT, "Say apart", stream=True, **policy(output="block"))
@@ -507,6 +520,8 @@ async def test_a_client_that_leaves_frees_the_guard(path: str, mode: str) -> Non
         while (loads := server.server.models.loads)["guard"].running:
             await asyncio.sleep(0.005)
         assert loads["chat"].running == 0
+        permits = server.server.app.permits["moderation"]
+        assert (permits.running, permits.waiting) == (0, 0)
 
 
 # Requests that are refused
@@ -623,6 +638,20 @@ async def test_the_guards_tokens_count_for_the_key(tmp_path: Path) -> None:
         moderations, plain, moderated = used
         assert moderations > 20
         assert moderated > plain + 20
+
+
+async def test_a_key_with_much_to_check_does_not_delay_the_others(tmp_path: Path) -> None:
+    script = [{"when": "slow", "output": "safe", "delay_ms": 60_000}, {"output": "safe"}]
+    async with guarded(told=False, script=script, keys=key_file(tmp_path)) as server:
+        one, third = ({"authorization": f"Bearer {key}"} for key in ("one", "third"))
+        body = {"input": [f"slow {number}" for number in range(2 * AT_ONCE)]}
+        asking = asyncio.create_task(server.http.post(MODERATIONS, json=body, headers=one))
+        await until(lambda: server.server.app.permits["moderation"].running == AT_ONCE - 1)
+        response = await server.http.post(MODERATIONS, json={"input": "Hello."}, headers=third)
+        assert response.status_code == 200
+        asking.cancel()
+        await until(lambda: server.server.app.permits["moderation"].running == 0)
+        assert server.server.app.permits["moderation"].waiting == 0
 
 
 async def test_keys_share_no_verdicts(tmp_path: Path) -> None:
