@@ -336,9 +336,7 @@ async def test_a_verdict_is_not_taken_for_that_of_another_text() -> None:
     """Whatever characters it has, and the message before it."""
     async with guarded(told=False) as server:
         assert server.server.app.moderator is not None
-        for count, (before, text) in enumerate(
-            [("a\0b", "c"), ("a", "b\0c"), ("a", "🙂"), ("a", "?")], 1
-        ):
+        for count, (before, text) in enumerate([("a\0b", "c"), ("a", "b\0c"), ("a", "🙂"), ("a", "?")], 1):
             await server.server.app.moderator.guard.judge([text], Role.ASSISTANT, "somebody", before)
             assert len(server.guard.seen) == count
 
@@ -436,6 +434,14 @@ async def test_all_of_a_conversation_is_checked(llama: Guarded) -> None:
         said = [{"role": role, "content": "Hello."} for role in ("system", "user", "assistant", "user")]
         said[place]["content"] = f"A {BAD}"
         body = {"model": "chat", "messages": said, **policy("block")}
+        assert (await llama.http.post(CHAT, json=body)).json()["error"]["code"] == "moderation_blocked"
+    document = {"title": "A", "parts": [{"text": f"A {BAD}"}]}
+    for beside in (
+        {"response_prefix": f"A {BAD}"},
+        {"documents": [{"text": "Good."}, document]},
+        {"chat_template_kwargs": {"documents": [document]}},
+    ):
+        body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], **beside, **policy("block")}
         assert (await llama.http.post(CHAT, json=body)).json()["error"]["code"] == "moderation_blocked"
     first = await llama.http.post(RESPONSES, json={"model": "chat", "input": f"A {BAD}"})
     body = {"model": "chat", "input": "And?", "previous_response_id": first.json()["id"], **policy("block")}

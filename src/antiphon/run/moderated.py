@@ -53,6 +53,7 @@ from antiphon.core.moderation import (
 )
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
+from antiphon.core.turn import Turn
 from antiphon.run.drive import Output, Source, Steerable, wait_for_turn
 from antiphon.run.guarding import OVERLAP, SAFE, WINDOW
 
@@ -81,7 +82,7 @@ class Checking(Protocol):
 
 
 class ModeratedInput(Struct, frozen=True):
-    """The texts of a request, and the parameter that has them. `unread`: it has media."""
+    """The texts of a request, and the parameter of its conversation. `unread`: it has media."""
 
     texts: tuple[str, ...]
     param: str
@@ -440,6 +441,21 @@ def texts_in(items: Iterable[Item]) -> list[str]:
         texts.append(text)
     before, after = texts[:last], texts[last:]
     return [text for text in ("\n\n".join(filter(None, before)), *after) if text.strip()]
+
+
+def texts_beside(turn: Turn) -> list[str]:
+    """The texts of a request that are no items: documents, and the beginning of its answer."""
+    documents = turn.latest_variables.get("documents")
+    listed = documents if isinstance(documents, list) else [documents]
+    return [text for text in (*map(_strings, listed), turn.prefix) if text.strip()]
+
+
+def _strings(value: Any) -> str:
+    """All strings in a JSON value."""
+    if isinstance(value, str):
+        return value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "\n".join(filter(None, map(_strings, inner)))
 
 
 def _text(item: Item) -> str:
