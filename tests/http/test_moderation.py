@@ -519,13 +519,11 @@ async def test_a_client_that_leaves_frees_the_guard(path: str, mode: str) -> Non
         if path != MODERATIONS:
             given = {**given, "model": "chat", **policy(mode)}
         asking = asyncio.create_task(server.http.post(path, json=given))
-        while not server.server.models.loads["guard"].running:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.server.models.loads["guard"].running)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        while (loads := server.server.models.loads)["guard"].running:
-            await asyncio.sleep(0.005)
-        assert loads["chat"].running == 0
+        await until(lambda: not server.server.models.loads["guard"].running)
+        assert server.server.models.loads["chat"].running == 0
         permits = server.server.app.permits["moderation"]
         assert (permits.running, permits.waiting) == (0, 0)
 
@@ -573,12 +571,12 @@ async def test_bad_requests_name_the_parameter(llama: Guarded, given: Any, param
 async def test_what_is_too_long_is_refused_or_said(llama: Guarded) -> None:
     response = await llama.http.post(MODERATIONS, content=b'{"input": "' + b"a" * 30_000_000 + b'"}')
     assert response.status_code == 413
-    long = "a b " * 260_000
-    scored = await llama.ask(RESPONSES, long, truncation="auto", **policy())
-    if scored.status == 200:
-        assert scored.moderation["input"]["code"] == "limit_exceeded"
-    blocked = await llama.ask(RESPONSES, long, **policy("block"))
-    assert (blocked.status, blocked.error["code"]) == (400, "limit_exceeded")
+    async with guarded(limit=Limits(moderation_characters=100)) as server:
+        for api in (CHAT, RESPONSES):
+            scored = await server.ask(api, "a b " * 30, **policy())
+            assert (scored.status, scored.moderation["input"]["code"]) == (200, "limit_exceeded")
+            blocked = await server.ask(api, "a b " * 30, **policy("block"))
+            assert (blocked.status, blocked.error["code"]) == (400, "limit_exceeded")
 
 
 @pytest.mark.parametrize(
