@@ -18,17 +18,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.decision import Decision, Verdict, Verdicts
-from antiphon.core.items import text_in
+from antiphon.core.items import Role, text_in
 from antiphon.core.limits import Limits
 from antiphon.core.moderation import CATEGORIES
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
 from antiphon.guard.formats import DECISIONS, DEFINITIONS, FORMATS
+from antiphon.run.guarding import AT_ONCE
 from antiphon.run.models import Models
 from tests.deciding import deciding
 from tests.http.chat_api import events
 from tests.http.test_socket import connected, turn
 from tests.media import data_url, png
 from tests.openai_schema import OPENAI_MODERATION, validate
+from tests.run.support import until
 from tests.server import NO_TLS, Running, running, served_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -330,6 +332,15 @@ async def test_a_model_that_is_blocked_stops_at_once(llama: Guarded, api: str, s
     assert llama.server.models.loads["chat"].running == 0
 
 
+async def test_a_verdict_is_not_taken_for_that_of_another_text() -> None:
+    """Whatever characters it has, and the message before it."""
+    async with guarded(told=False) as server:
+        assert server.server.app.moderator is not None
+        for count, (before, text) in enumerate([("a\0b", "c"), ("a", "b\0c"), ("a", "🙂"), ("a", "?")], 1):
+            await server.server.app.moderator.guard.judge([text], Role.ASSISTANT, "somebody", before)
+            assert len(server.guard.seen) == count
+
+
 async def test_what_is_harmful_only_together_is_seen(llama: Guarded) -> None:
     """Its beginning ends one window, its end begins the next."""
     answer = await llama.ask(CHAT, "Say apart", stream=True, **policy(output="block"))
@@ -424,6 +435,14 @@ async def test_all_of_a_conversation_is_checked(llama: Guarded) -> None:
         said[place]["content"] = f"A {BAD}"
         body = {"model": "chat", "messages": said, **policy("block")}
         assert (await llama.http.post(CHAT, json=body)).json()["error"]["code"] == "moderation_blocked"
+    document = {"title": "A", "parts": [{"text": f"A {BAD}"}]}
+    for beside in (
+        {"response_prefix": f"A {BAD}"},
+        {"documents": [{"text": "Good."}, document]},
+        {"chat_template_kwargs": {"documents": [document]}},
+    ):
+        body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], **beside, **policy("block")}
+        assert (await llama.http.post(CHAT, json=body)).json()["error"]["code"] == "moderation_blocked"
     first = await llama.http.post(RESPONSES, json={"model": "chat", "input": f"A {BAD}"})
     body = {"model": "chat", "input": "And?", "previous_response_id": first.json()["id"], **policy("block")}
     assert (await llama.http.post(RESPONSES, json=body)).json()["error"]["code"] == "moderation_blocked"
@@ -500,13 +519,13 @@ async def test_a_client_that_leaves_frees_the_guard(path: str, mode: str) -> Non
         if path != MODERATIONS:
             given = {**given, "model": "chat", **policy(mode)}
         asking = asyncio.create_task(server.http.post(path, json=given))
-        while not server.server.models.loads["guard"].running:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.server.models.loads["guard"].running)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        while (loads := server.server.models.loads)["guard"].running:
-            await asyncio.sleep(0.005)
-        assert loads["chat"].running == 0
+        await until(lambda: not server.server.models.loads["guard"].running)
+        assert server.server.models.loads["chat"].running == 0
+        permits = server.server.app.permits["moderation"]
+        assert (permits.running, permits.waiting) == (0, 0)
 
 
 # Requests that are refused
@@ -552,12 +571,12 @@ async def test_bad_requests_name_the_parameter(llama: Guarded, given: Any, param
 async def test_what_is_too_long_is_refused_or_said(llama: Guarded) -> None:
     response = await llama.http.post(MODERATIONS, content=b'{"input": "' + b"a" * 30_000_000 + b'"}')
     assert response.status_code == 413
-    long = "a b " * 260_000
-    scored = await llama.ask(RESPONSES, long, truncation="auto", **policy())
-    if scored.status == 200:
-        assert scored.moderation["input"]["code"] == "limit_exceeded"
-    blocked = await llama.ask(RESPONSES, long, **policy("block"))
-    assert (blocked.status, blocked.error["code"]) == (400, "limit_exceeded")
+    async with guarded(limit=Limits(moderation_characters=100)) as server:
+        for api in (CHAT, RESPONSES):
+            scored = await server.ask(api, "a b " * 30, **policy())
+            assert (scored.status, scored.moderation["input"]["code"]) == (200, "limit_exceeded")
+            blocked = await server.ask(api, "a b " * 30, **policy("block"))
+            assert (blocked.status, blocked.error["code"]) == (400, "limit_exceeded")
 
 
 @pytest.mark.parametrize(
@@ -623,6 +642,20 @@ async def test_the_guards_tokens_count_for_the_key(tmp_path: Path) -> None:
         moderations, plain, moderated = used
         assert moderations > 20
         assert moderated > plain + 20
+
+
+async def test_a_key_with_much_to_check_does_not_delay_the_others(tmp_path: Path) -> None:
+    script = [{"when": "slow", "output": "safe", "delay_ms": 60_000}, {"output": "safe"}]
+    async with guarded(told=False, script=script, keys=key_file(tmp_path)) as server:
+        one, third = ({"authorization": f"Bearer {key}"} for key in ("one", "third"))
+        body = {"input": [f"slow {number}" for number in range(2 * AT_ONCE)]}
+        asking = asyncio.create_task(server.http.post(MODERATIONS, json=body, headers=one))
+        await until(lambda: server.server.app.permits["moderation"].running == AT_ONCE - 1)
+        response = await server.http.post(MODERATIONS, json={"input": "Hello."}, headers=third)
+        assert response.status_code == 200
+        asking.cancel()
+        await until(lambda: server.server.app.permits["moderation"].running == 0)
+        assert server.server.app.permits["moderation"].waiting == 0
 
 
 async def test_keys_share_no_verdicts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 `specs/vllm_generate.json` has what the classes of vLLM write: answers have every field of it.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from itertools import product
@@ -14,8 +15,10 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from antiphon.engines.scripted import CAPABILITIES, ScriptedEngine
+from antiphon.run.token_model import TokenModel
 from tests.http.chat_api import ChatApi, chatting, events
 from tests.media import data_url, png
+from tests.run.support import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -307,6 +310,44 @@ async def test_what_vllm_has_no_field_for_is_noted(api: ChatApi) -> None:
     assert [note["param"] for note in answer["notes"]] == ["typical_p", "tool_choice"]
     context = answer["parse_context"]
     assert (context["tools"][0]["function"]["name"], context["tool_choice"]) == ("f", "required")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_client_that_leaves_ends_the_work(
+    api: ChatApi, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[str] = []
+
+    async def compose(*_: Any) -> None:
+        places.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            places.append("over")
+
+    monkeypatch.setattr(TokenModel, "compose", compose)
+    asking = asyncio.create_task(renderings(api, path))
+    await until(lambda: places)
+    asking.cancel()
+    await until(lambda: places == ["begun", "over"])
+
+
+NOTED: Mapping[str, list[dict[str, Any]]] = {
+    CHAT: [{"moderation": {"model": "guard"}}],
+    RESPONSES: [{"moderation": {"model": "guard"}}, {"safety_identifier": "a", "reasoning": {"mode": "pro"}}],
+    MESSAGES: [{"inference_geo": "us"}],
+}
+
+
+@pytest.mark.parametrize(("path", "fields"), [(path, one) for path, all_ in NOTED.items() for one in all_])
+async def test_what_has_no_effect_is_noted_as_in_answers(api: ChatApi, path: str, fields: Any) -> None:
+    answer = await rendered(api, path, **fields)
+    told = [note["param"] for note in answer.get("notes", [])]
+    if "moderation" in fields:
+        assert told == ["moderation"]
+    else:
+        body = {"model": "scripted", **BODIES[path], **fields}
+        assert told == [note["param"] for note in (await api.post(path, body)).get("notes", [])] != []
 
 
 async def test_several_prompts_are_several_requests(api: ChatApi) -> None:

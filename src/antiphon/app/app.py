@@ -115,6 +115,8 @@ class App(Struct, frozen=True, dict=True):
         """How many permits there are of each kind of work, how many are given, and how many wait."""
         schemas = [served.model.pool.permits for served in self.models.served if served.model is not None]
         own = {"attachments": self.attachments.pool.permits, "large_requests": self.large.permits}
+        if self.moderator is not None:
+            own["moderation"] = self.moderator.guard.permits
         pools_of = {"schemas": schemas} | {
             work: [pool] for work, pool in (own | self.metrics.permits).items()
         }

@@ -31,7 +31,7 @@ from antiphon.decode.chat_decoder import BYTES_PER_TOKEN
 from antiphon.run.drive import Source
 from antiphon.run.guarding import GuardModel, failure_of
 from antiphon.run.models import Models
-from antiphon.run.moderated import ModeratedInput, ModeratedSource, Outcomes, texts_in
+from antiphon.run.moderated import ModeratedInput, ModeratedSource, Outcomes, texts_beside, texts_in
 
 if TYPE_CHECKING:
     from antiphon.app.app import App
@@ -134,7 +134,9 @@ def checked(
     moderator = app.moderator
     assert moderator is not None
     texts = texts_in(turn.items)
-    given = ModeratedInput((*texts,), turn.parameter("conversation"), unread=_has_media(turn.items))
+    given = ModeratedInput(
+        (*texts, *texts_beside(turn)), turn.parameter("conversation"), unread=_has_media(turn.items)
+    )
     checking = _Checking(moderator, turn.owner, texts, report)
     return ModeratedSource(source, checking, policy, given, choices=turn.choices, window=moderator.window)
 

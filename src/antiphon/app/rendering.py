@@ -41,7 +41,8 @@ async def chat(app: App, request: ChatRequest, owner: str, header_id: str | None
     model = await app.models.model(request.model)
     accepted = accept_chat(request, owner, await chats.defaults(app, model, request, owner))
     app.check_template(accepted.turn.template)
-    source = await _source(model, await app.attached(model, accepted.turn))
+    notes = (*accepted.presentation.notes, *_unchecked(request))
+    source = await _source(model, await app.attached(model, accepted.turn), notes)
     source = replace(
         source, parses=True, reasoning_shown=request.include_reasoning is not False, **_shown(request)
     )
@@ -75,7 +76,8 @@ async def message(
     reading = await messages.context_of(app, model, request, owner, contents)
     accepted = await app.large.run_on_items(request.messages, lambda: accept_message(request, reading))
     turn = await app.attached(model, accepted.turn, contents)
-    source = replace(await _source(model, turn), parses=True, stream=bool(request.stream))
+    source = await _source(model, turn, accepted.presentation.tools.notes)
+    source = replace(source, parses=True, stream=bool(request.stream))
     return rendered(source, answer_id(messages.PREFIX, request.request_id, header_id), "message.render")
 
 
@@ -88,9 +90,18 @@ async def response(
     check_conflicts(request)
     context = await read_context(app, model, request, owner, random_id(RESPONSE, 48))
     accepted = await app.large.run_on_items(request.input, lambda: accept_response(request, context))
-    source = await _source(model, await app.attached(model, accepted.turn))
+    notes = (*accepted.notes, *_unchecked(request))
+    source = await _source(model, await app.attached(model, accepted.turn), notes)
     source = replace(source, stream=bool(request.stream))
     return rendered(source, answer_id(RESPONSE, request.request_id, header_id), "response.render")
+
+
+def _unchecked(request: ChatRequest | CreateResponse) -> Sequence[Note]:
+    """A note for who wants a guard to check the request or its answer."""
+    if request.moderation is None:
+        return ()
+    message = "Nothing is checked: neither this request, nor the answer to its token ids."
+    return (Note("moderation", message),)
 
 
 def _shown(request: Request) -> Mapping[str, Any]:
@@ -103,10 +114,11 @@ def _shown(request: Request) -> Mapping[str, Any]:
     }
 
 
-async def _source(model: Model, turn: Turn) -> RenderSource:
+async def _source(model: Model, turn: Turn, notes: Sequence[Note] = ()) -> RenderSource:
+    """The turn with its prompt. `notes` are on parts of its request."""
     prompt = await model.compose(turn)
     card = model.card
-    features, notes = (await _features(model, prompt)) if prompt.media else (None, ())
+    features, on_media = (await _features(model, prompt)) if prompt.media else (None, ())
     return RenderSource(
         turn=turn,
         text=prompt.text,
@@ -115,7 +127,7 @@ async def _source(model: Model, turn: Turn) -> RenderSource:
         defaults={**card.defaults, **card.sampling},
         forced=card.forced,
         features=features,
-        notes=notes,
+        notes=(*notes, *on_media),
     )
 
 

@@ -14,13 +14,18 @@ from antiphon.apis.messages.api import MESSAGES
 from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.app import rendering
+from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.http.request import Handler, app_of, json_response, owner_of, read_request, request_id_of
+from antiphon.http.vectors import unless_disconnected
 
 
 def _renders(type_: type[Any], use_case: Callable[..., Awaitable[Any]], api: Api = OPENAI) -> Handler:
     async def handle(request: Request) -> Response:
         wire = await read_request(request, type_, api=api)
-        answer = await use_case(app_of(request), wire, owner_of(request), request_id_of(request))
+        work = use_case(app_of(request), wire, owner_of(request), request_id_of(request))
+        answer = await unless_disconnected(request, work)
+        if answer is None:
+            return Response(status_code=CLIENT_CLOSED)
         return json_response(msgspec.json.encode(answer))
 
     handle.__doc__ = use_case.__doc__

@@ -18,6 +18,7 @@ from antiphon.core.decision import Decision, Option, Question, QuestionKind
 from antiphon.core.errors import AntiphonError
 from antiphon.core.items import Item, Message, Role, TextPart
 from antiphon.core.moderation import GuardFailure, GuardOutcome, GuardVerdict, ModerationFailedError, merged
+from antiphon.core.permits import Permits
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import NextToken
 from antiphon.guard.formats import DECISIONS, DEFINITIONS, FORMATS, GuardFormat, format_of
@@ -42,7 +43,7 @@ OVERLAP = 400
 BEFORE = 1_000
 """The most characters of the message before, which the guard sees with an answer: its end."""
 AT_ONCE = 8
-"""The checks of one server that are under way at the same time; others wait."""
+"""The checks of one server that are under way at the same time, one fewer of one client; others wait."""
 REMEMBERED = 4_096
 """The verdicts that are kept: conversations are sent again with each message."""
 VERDICT_TOKENS = 64
@@ -65,7 +66,7 @@ class GuardModel:
         self._model = model
         self._form = form
         self._seconds = seconds
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self.permits = Permits(AT_ONCE, owner_capacity=AT_ONCE - 1)
         self._known: OrderedDict[bytes, GuardVerdict] = OrderedDict()
 
     async def names(self) -> Sequence[str]:
@@ -104,11 +105,11 @@ class GuardModel:
     async def _window(self, text: str, role: Role, owner: str, before: str) -> tuple[GuardVerdict, int]:
         """The verdict on one window; one that is known costs nothing. Clients share no verdicts."""
         before = before[-BEFORE:] if role is Role.ASSISTANT else ""
-        key = sha256("\0".join((owner, role, before, text)).encode(errors="surrogatepass")).digest()
+        key = sha256(repr((owner, role.value, before, text)).encode()).digest()  # of texts with any character
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known, 0
-        async with self._places, asyncio.timeout(self._seconds):
+        async with self.permits.hold(), asyncio.timeout(self._seconds):
             verdict, tokens = await self._judged(text, role, before)
         self._known[key] = verdict
         if len(self._known) > REMEMBERED:

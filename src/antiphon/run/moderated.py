@@ -13,7 +13,6 @@ model writes for the client: text, reasoning, and arguments of calls.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import copy_context
 from itertools import islice
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.core.chunks import FinishReason
-from antiphon.core.errors import AntiphonError, RequestError
+from antiphon.core.errors import RequestError
 from antiphon.core.events import (
     ArgumentsDelta,
     CallEnded,
@@ -54,8 +53,9 @@ from antiphon.core.moderation import (
 )
 from antiphon.core.observation import observed
 from antiphon.core.plain_tokens import DeltaWriter
+from antiphon.core.turn import Turn
 from antiphon.run.drive import Output, Source, Steerable, wait_for_turn
-from antiphon.run.guarding import SAFE, WINDOW
+from antiphon.run.guarding import OVERLAP, SAFE, WINDOW
 
 DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
@@ -82,7 +82,7 @@ class Checking(Protocol):
 
 
 class ModeratedInput(Struct, frozen=True):
-    """The texts of a request, and the parameter that has them. `unread`: it has media."""
+    """The texts of a request, and the parameter of its conversation. `unread`: it has media."""
 
     texts: tuple[str, ...]
     param: str
@@ -123,7 +123,7 @@ class ModeratedSource:
             outputs = await self._answer(output)
             checking.report(await asking, outputs)
         finally:
-            asking.cancel()
+            await _cancelled(asking)
 
     async def _checked_input(self) -> GuardOutcome:
         """What the guard says of a request that is not blocked."""
@@ -146,8 +146,11 @@ class ModeratedSource:
         if self._policy.output is ModerationMode.SCORE:
             collected = CollectedOutput(output, self._choices)
             await self._source.run(collected)
-            checks = (self._checking.output(text) for text in collected.texts)
-            return await asyncio.gather(*checks)
+            checks = [asyncio.create_task(self._checking.output(text)) for text in collected.texts]
+            try:
+                return [await check for check in checks]
+            finally:
+                await _cancelled(*checks)
         self._held = HeldOutput(output, self._checking.output, self._choices, self._window)
         return await self._held.run(self._source)
 
@@ -161,17 +164,11 @@ class ModeratedSource:
         return last if self._held is None else self._held.closing(last)
 
 
-class CollectedOutput:
-    """Passes all on, and keeps the text of each choice. See `Output`."""
+class _PassedOutput:
+    """Passes all on. See `Output`."""
 
-    def __init__(self, output: Output, choices: int) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._pieces: list[list[str]] = [[] for _ in range(choices)]
-
-    @property
-    def texts(self) -> list[str]:
-        """All that the model has written for the client, of each choice."""
-        return ["".join(pieces) for pieces in self._pieces]
 
     @property
     def paused(self) -> bool:
@@ -185,21 +182,10 @@ class CollectedOutput:
         self._output.announce()
 
     def push(self, choice: int, events: Sequence[Event]) -> None:
-        """Take the texts of events, and pass them on."""
-        self._pieces[choice] += [text for event in events if (text := text_of(event))]
         self._output.push(choice, events)
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
-        """The writer of the output, whose texts are kept, too."""
-        write, pieces = self._output.delta_writer(choice, delta), self._pieces[choice]
-        if write is None:
-            return None
-
-        def collect(text: str, tokens: Any) -> None:
-            pieces.append(text)
-            write(text, tokens)
-
-        return collect
+        return self._output.delta_writer(choice, delta)
 
     def set_prompts(self, prompts: Sequence[Any]) -> None:
         self._output.set_prompts(prompts)
@@ -217,11 +203,44 @@ class CollectedOutput:
         self._output.on_resume(call)
 
 
+class CollectedOutput(_PassedOutput):
+    """Keeps the text of each choice, which is passed on."""
+
+    def __init__(self, output: Output, choices: int) -> None:
+        super().__init__(output)
+        self._pieces: list[list[str]] = [[] for _ in range(choices)]
+
+    @property
+    def texts(self) -> list[str]:
+        """All that the model has written for the client, of each choice."""
+        return ["".join(pieces) for pieces in self._pieces]
+
+    def push(self, choice: int, events: Sequence[Event]) -> None:
+        """Take the texts of events, and pass them on."""
+        self._pieces[choice] += [text for event in events if (text := text_of(event))]
+        super().push(choice, events)
+
+    def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
+        """The writer of the output, whose texts are kept, too."""
+        write, pieces = super().delta_writer(choice, delta), self._pieces[choice]
+        if write is None:
+            return None
+
+        def collect(text: str, tokens: Any) -> None:
+            pieces.append(text)
+            write(text, tokens)
+
+        return collect
+
+
 class _Choice:
     """One choice: its events that are held, the item that the client has the beginning of, and verdicts."""
 
     def __init__(self) -> None:
         self.held: deque[Event] = deque()
+        self.counted = 0  # of the held events, those that are known to belong to the next window
+        self.size = 0  # their characters
+        self.is_whole = False  # they are all of it
         self.tail = ""  # the last characters that were passed on
         self.open: Started | None = None
         self.shown: list[str] = []  # of the open item
@@ -234,6 +253,24 @@ class _Choice:
     def whole(self) -> bool:
         """Its end is among the held events."""
         return bool(self.held) and type(self.held[-1]) is Finished
+
+    def next(self, window: int) -> int:
+        """How many of the held events are the next window, of so many characters; 0 if it is not whole.
+
+        It does not depend on when they came, so that an answer that is replayed has the same windows. An
+        answer begins with text that was checked; after that, events without text are not held for long.
+        """
+        while not self.is_whole and self.counted < len(self.held):
+            event = self.held[self.counted]
+            self.counted += 1
+            self.size += len(text_of(event))
+            self.is_whole = self.size >= window or isinstance(event, PRESSING)
+        return self.counted if self.is_whole or (self.verdicts and not self.size) else 0
+
+    def taken(self, count: int) -> list[Event]:
+        """The first held events, which are held no more."""
+        self.counted, self.size, self.is_whole = 0, 0, False
+        return [self.held.popleft() for _ in range(count)]
 
     def passed(self, event: Event) -> None:
         """This event is passed on."""
@@ -262,41 +299,28 @@ class _Choice:
         return [*events, replace(end, raw="", tokens=())]
 
 
-class HeldOutput(CollectedOutput):
+class HeldOutput(_PassedOutput):
     """Holds events until `check` has seen their text, in windows of so many characters."""
 
     def __init__(
         self, output: Output, check: Callable[[str], Awaitable[GuardOutcome]], choices: int, window: int
     ) -> None:
-        super().__init__(output, 0)
+        super().__init__(output)
         self._check = check
         self._window = window
         self._choices = [_Choice() for _ in range(choices)]
         self._context = copy_context()  # engines push in one of their own
-        self._stopping = asyncio.Event()  # nothing is left to wait for, or a check has failed
+        self._stopping = asyncio.Event()  # the source is not needed any more: what it pushes is dropped
         self._failure: Exception | None = None
 
     def push(self, choice: int, events: Sequence[Event]) -> None:
         """Hold events, and begin to check them if they are a window."""
         state = self._choices[choice]
-        if state.blocked:
+        if state.blocked or self._stopping.is_set():
             return
         state.held += events
-        if state.check is None and self._next(state):
+        if state.check is None and state.next(self._window):
             self._begin(choice)
-
-    def _next(self, state: _Choice) -> int:
-        """How many of the held events are the next window, 0 if it is not whole.
-
-        It does not depend on when they came, so that an answer that is replayed has the same windows. An
-        answer begins with text that was checked; after that, events without text are not held for long.
-        """
-        size = 0
-        for count, event in enumerate(state.held, 1):
-            size += len(text_of(event))
-            if size >= self._window or isinstance(event, PRESSING):
-                return count
-        return 0 if size or not state.verdicts else len(state.held)
 
     def delta_writer(self, choice: int, delta: type[TextDelta | ReasoningDelta]) -> DeltaWriter | None:
         """Each delta is an event."""
@@ -314,6 +338,7 @@ class HeldOutput(CollectedOutput):
             if self._failure is not None:
                 raise self._failure
         finally:
+            self._stopping.set()
             await _cancelled(working, stopping, *(state.check for state in self._choices if state.check))
         blocked = [index for index, state in enumerate(self._choices) if state.blocked and not state.over]
         last = _ends(source.abandon()) if blocked else {}
@@ -341,22 +366,27 @@ class HeldOutput(CollectedOutput):
     async def _checked(self, choice: int, state: _Choice) -> None:
         """Check the next window, and pass it on; then what has come meanwhile, if it is one."""
         try:
-            while not state.blocked and (count := self._next(state)):
+            while not state.blocked and (count := state.next(self._window)):
                 text = "".join(text_of(event) for event in islice(state.held, count))
                 if text.strip() and await self._flags(state, text):
                     break
                 await wait_for_turn(self._output)
-                self._pass(choice, [state.held.popleft() for _ in range(count)])
+                self._pass(choice, state.taken(count))
         except Exception as error:  # raised by `run`
             self._failure = self._failure or error
         finally:
             state.check = None
-        if self._failure is not None or all(other.blocked or other.over for other in self._choices):
+        if self._failure is not None or self._is_blocked():
             self._stopping.set()
+
+    def _is_blocked(self) -> bool:
+        """Whether the source goes on in vain. One whose choices are all over ends by itself."""
+        states = self._choices
+        return any(one.blocked for one in states) and all(one.blocked or one.over for one in states)
 
     async def _flags(self, state: _Choice, text: str) -> bool:
         """Whether the guard flags a text, which follows what was passed on. Raises ModerationFailedError."""
-        outcome = await self._check((state.tail + text)[-max(WINDOW, len(text)) :])
+        outcome = await self._check((state.tail + text)[-max(WINDOW, OVERLAP + len(text)) :])
         if isinstance(outcome, GuardFailure):
             raise ModerationFailedError(outcome.message)
         state.verdicts.append(outcome)
@@ -378,12 +408,10 @@ class HeldOutput(CollectedOutput):
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks, and wait until they are over."""
+    """Cancel tasks, and wait until they are over. A cancellation that comes meanwhile is raised then."""
     for task in tasks:
         task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError, AntiphonError):
-            await task
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _ends(last: Iterable[tuple[int, Any]]) -> Mapping[int, Finished]:
@@ -413,6 +441,21 @@ def texts_in(items: Iterable[Item]) -> list[str]:
         texts.append(text)
     before, after = texts[:last], texts[last:]
     return [text for text in ("\n\n".join(filter(None, before)), *after) if text.strip()]
+
+
+def texts_beside(turn: Turn) -> list[str]:
+    """The texts of a request that are no items: documents, and the beginning of its answer."""
+    documents = turn.latest_variables.get("documents")
+    listed = documents if isinstance(documents, list) else [documents]
+    return [text for text in (*map(_strings, listed), turn.prefix) if text.strip()]
+
+
+def _strings(value: Any) -> str:
+    """All strings in a JSON value."""
+    if isinstance(value, str):
+        return value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "\n".join(filter(None, map(_strings, inner)))
 
 
 def _text(item: Item) -> str:

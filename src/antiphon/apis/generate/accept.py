@@ -61,7 +61,7 @@ def accept(request: GenerateTokens, owner: str, able: Container[str]) -> Accepte
         raise RequestError(message, param="reasoning_ended")
     sampling = shared_sampling(options, max_tokens=token_limit(options.max_tokens), logprobs=options.logprobs)
     unset = {name: value for name, value in NEUTRAL.items() if name in able and _is_unset(sampling, name)}
-    kv = request.kv_transfer_params or options.kv_transfer_params or {}
+    kv = request.kv_transfer_params or {}
     if kv.get("do_remote_decode") and request.stream:
         message = "'do_remote_decode' is not available in streams. Set 'stream' to false."
         raise RequestError(message, param="kv_transfer_params")
@@ -69,8 +69,8 @@ def accept(request: GenerateTokens, owner: str, able: Container[str]) -> Accepte
         sampling,
         **unset,
         prompt_logprobs=options.prompt_logprobs,
-        cache_salt=request.cache_salt or sampling.cache_salt,
-        priority=request.priority or sampling.priority or None,
+        cache_salt=request.cache_salt or None,
+        priority=request.priority or None,
         kv_transfer_params=kv,
     )
     turn = Turn(
