@@ -82,7 +82,7 @@ class Processes:
 
 
 async def _entered(session: AsyncMontySession) -> AsyncMontySession:
-    """The session, with its process. Whoever is cancelled when the process is there does not get to know it."""
+    """The session, with its process: who is cancelled in the turn in which that is there never gets it."""
     try:
         return await session.__aenter__()
     except BaseException:
