@@ -457,7 +457,11 @@ async def test_a_program_can_be_demanded_and_then_may_call() -> None:
     acting = ActingTool(functions=(PYTHON,), results=[ToolResult("one")])
     async with asking(program("print(python(code='1'))"), "Done.", others=[acting]) as (api, _):
         response = await api.create("Go!", tools=[RUNNER, SERVER], tool_choice=RUNNER)
-        error = await api.refused("Go!", tools=TOOLS, tool_choice={"type": "function", "name": "stock"})
+        stock = {"type": "function", "name": "stock"}
+        error = await api.refused("Go!", tools=TOOLS, tool_choice=stock)
+        for mode in ("auto", "required"):
+            few = {"type": "allowed_tools", "mode": mode, "tools": [stock]}
+            assert (await api.refused("Go!", tools=TOOLS, tool_choice=few))["param"] == "tool_choice.tools"
         allowed = {"type": "allowed_tools", "mode": "auto", "tools": [RUNNER]}
         body = ask("Go!", tools=[RUNNER, SERVER], tool_choice=allowed)
         narrow = (await api.http.post("/responses", json=body)).json()
