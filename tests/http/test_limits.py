@@ -16,7 +16,8 @@ from websockets.asyncio.client import connect
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.chat.tools import tools_of as chat_tools_of
-from antiphon.apis.responses.tools import tool_choice, toolbox
+from antiphon.apis.responses.tool_choice import tool_choice
+from antiphon.apis.responses.tools import toolbox
 from antiphon.apis.wire import decode
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts

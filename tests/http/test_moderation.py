@@ -32,6 +32,7 @@ from tests.media import data_url, png
 from tests.openai_schema import OPENAI_MODERATION, validate
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running, served_model
+from tests.steering import Halting, talking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -198,8 +199,15 @@ def _streamed_response(response: httpx.Response) -> Answer:
 
 
 @asynccontextmanager
-async def guarded(form: str = "llama-guard", *, told: bool = True, script: Any = None, **options: Any) -> Any:
-    chat, guard = ScriptedEngine(SCRIPT), guard_engine(form, told=told, script=script)
+async def guarded(
+    form: str = "llama-guard",
+    *,
+    told: bool = True,
+    script: Any = None,
+    chat: ScriptedEngine | None = None,
+    **options: Any,
+) -> Any:
+    chat, guard = chat or ScriptedEngine(SCRIPT), guard_engine(form, told=told, script=script)
     models = Models(
         [
             served_model(chat, model_name=("chat",), dialect="hermes"),
@@ -427,6 +435,29 @@ async def test_turns_of_a_websocket_are_checked(llama: Guarded, mode: str) -> No
             response = await turn(socket, said, model="chat", **policy(output=mode))
             assert response["moderation"]["output"]["flagged"] is flagged
             assert (response["status"] == "incomplete") is (flagged and mode == "block")
+
+
+@pytest.mark.parametrize("mode", ["score", "block"])
+@pytest.mark.parametrize("after", [0, 30, 70])
+async def test_a_response_that_is_steered_is_checked_as_well(mode: str, after: int) -> None:
+    """It ends while its text is held, as far as it was written; the one with the input is checked, too."""
+    chat, said = Halting(), "All is well here. " * 40
+    chat.says(said, f"Well, {BAD}", after=after)
+    async with guarded(chat=chat) as server, talking(server.server) as talk:
+        await talk.create("Go on", model="chat", request_id="held", store=False, **policy(mode, mode))
+        await chat.reached()
+        await talk.steer("resp_held", "Rather briefly.")
+        begun = await talk.until("response.steer.accepted")
+        chat.go.set()
+        first = await talk.response(begun[:-1])
+        second = await talk.response()
+
+    written = "".join(part["text"] for item in first["output"] for part in item["content"])
+    assert (first["status"], written) == ("incomplete", said[:after])
+    assert first["moderation"]["output"]["flagged"] is False
+    assert second["previous_response_id"] == first["id"]
+    assert second["moderation"]["output"]["flagged"] is True
+    assert (BAD in json.dumps(second["output"])) is (mode == "score")
 
 
 async def test_all_of_a_conversation_is_checked(llama: Guarded) -> None:

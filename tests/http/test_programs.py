@@ -22,7 +22,7 @@ from tests.http.harmony import FINAL, Said, written
 from tests.response_invariants import check
 from tests.run.support import until
 from tests.server import Running, running
-from tests.tools.processes import children
+from tests.tools.processes import alive
 
 RUNNER = {"type": "programmatic_tool_calling"}
 BOTH = ["direct", "programmatic"]
@@ -457,7 +457,11 @@ async def test_a_program_can_be_demanded_and_then_may_call() -> None:
     acting = ActingTool(functions=(PYTHON,), results=[ToolResult("one")])
     async with asking(program("print(python(code='1'))"), "Done.", others=[acting]) as (api, _):
         response = await api.create("Go!", tools=[RUNNER, SERVER], tool_choice=RUNNER)
-        error = await api.refused("Go!", tools=TOOLS, tool_choice={"type": "function", "name": "stock"})
+        stock = {"type": "function", "name": "stock"}
+        error = await api.refused("Go!", tools=TOOLS, tool_choice=stock)
+        for mode in ("auto", "required"):
+            few = {"type": "allowed_tools", "mode": mode, "tools": [stock]}
+            assert (await api.refused("Go!", tools=TOOLS, tool_choice=few))["param"] == "tool_choice.tools"
         allowed = {"type": "allowed_tools", "mode": "auto", "tools": [RUNNER]}
         body = ask("Go!", tools=[RUNNER, SERVER], tool_choice=allowed)
         narrow = (await api.http.post("/responses", json=body)).json()
@@ -555,13 +559,13 @@ except RuntimeError as error:
 
 @pytest.mark.parametrize("code", ["while True: pass", "held = [python(code='1')]"])
 async def test_a_client_that_leaves_frees_the_process_of_its_program(code: str) -> None:
-    before, acting = children("monty"), ActingTool(results=[None])
+    before, acting = alive("monty"), ActingTool(results=[None])
     async with asking(program(code), "Done.", others=[acting]) as (api, server):
         asking_for = asyncio.create_task(api.create("Go!", tools=[RUNNER, SERVER]))
-        await until(lambda: children("monty") != before)
+        await until(lambda: alive("monty") - before)
         if "python" in code:
             await acting.running.wait()
         asking_for.cancel()
         await asyncio.gather(asking_for, return_exceptions=True)
-        await until(lambda: children("monty") == before)
+        await until(lambda: alive("monty") == before)
         await until(lambda: not server.app.models.loads["scripted"].running)

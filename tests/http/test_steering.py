@@ -380,6 +380,22 @@ async def test_invalid_input_is_named(talk: Talk, given: Any, param: str) -> Non
     assert param.partition("[")[0] in failed["error"]["message"]
 
 
+@pytest.mark.parametrize("given", [b"1e999", b"9" * 400, b'"\xff"', b'"\\ud800"'])
+async def test_what_cannot_be_read_is_told_and_the_others_go_on(
+    server: Running, talk: Talk, given: bytes
+) -> None:
+    server.engine.says("abc", after=1)
+    await talk.create("Hi")
+    await server.engine.reached()
+    message = b'{"type": "response.steer", "previous_response_id": "resp_x", "input": ' + given + b"}"
+    await talk.socket.send(message)
+    *_, told = await talk.until("response.steer.failed")
+    server.engine.go.set()
+
+    assert told["error"]["code"] == ("response_not_found" if b"ud800" in given else "invalid_input")
+    await talk.until("response.completed")
+
+
 async def test_a_steer_has_no_lane(talk: Talk) -> None:
     await talk.steer("resp_x", "Hi", stream_id="a")
     failed = await talk.next()

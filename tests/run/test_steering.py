@@ -12,12 +12,13 @@ from antiphon.core.chunks import Chunk, FinishReason, Token
 from antiphon.core.events import Event
 from antiphon.core.items import FunctionCall, Message, Reasoning
 from antiphon.core.limits import Limits
+from antiphon.core.permits import GIVE_BACK, LAST, PRIORITY
 from antiphon.core.turn import ToolChoice
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
-from antiphon.engines.engine import Engine
+from antiphon.engines.engine import Engine, GenerationRequest, Receiver, Work
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.call_filter import CallFilter
 from antiphon.run.generation import GenerationRun, Interceptors, ReasoningLimit
@@ -136,3 +137,57 @@ async def test_what_was_recorded_is_repeated_before_it_ends(after: int) -> None:
         await running
     whole = merge(heard.events)[:-1]  # the last may have gone on
     assert whole == merge(again.events)[: len(whole)]
+
+
+class Lending(Handheld):
+    """Takes its slot back when the test says so."""
+
+    def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
+        given = GIVE_BACK.get()
+        assert given is not None
+        self.take_back = given
+        return super().generate(request, receiver)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@settings(max_examples=examples(40))
+@given(after=st.integers(0, len(ANSWER) - 1), lent=st.integers(0, len(ANSWER) - 1), first=st.booleans())
+async def test_one_that_gives_its_slot_back_ends_as_well(
+    parts: str, after: int, lent: int, first: bool
+) -> None:
+    engine, heard = Lending(), Heard()
+    token = PRIORITY.set(LAST)
+    try:
+        run = generation(engine, **PARTS[parts]())
+        running = asyncio.create_task(run.run(heard, 0))
+    finally:
+        PRIORITY.reset(token)
+    pushed = 0
+    for pushed, char in enumerate(ANSWER):
+        await until(lambda: running.done() or engine.working)
+        if running.done():
+            break
+        if pushed == after and first:
+            run.steer()
+        if pushed == lent:
+            engine.take_back()
+        if pushed == after and not first:
+            run.steer()
+        await until(lambda: running.done() or engine.working)
+        for _ in range(3):  # what was given back is asked for again
+            await asyncio.sleep(0)
+        if running.done():
+            break
+        engine.receivers[-1].push([chunk(char)])
+    async with asyncio.timeout(5):
+        await running
+
+    output = fold(heard.events)
+    calls = [item for item in output.items if isinstance(item, FunctionCall)]
+    assert [item.arguments for item in calls] == ['{"a": 1}'] * len(calls)
+    assert output.reason is FinishReason.STEERED or calls
+    call = ANSWER.index("<tool_call>"), ANSWER.index("And")
+    assert call[0] < after < call[1] or pushed <= after + len("</think>") + 3
+    assert not engine.working
+    begun, *goes_on = engine.asked
+    assert [len(request.prompt.ids) - len(begun.prompt.ids) for request in goes_on] in ([], [lent])

@@ -39,6 +39,11 @@ def children(program: str) -> list[Process]:
     return [each for each in begun if Path(each.said.removesuffix(" <defunct>")).name == program]
 
 
+def alive(program: str) -> frozenset[int]:
+    """The ids of the processes with this program that this one has begun, and that have not ended."""
+    return frozenset(each.pid for each in children(program) if not each.zombie)
+
+
 def running(words: str) -> list[Process]:
     """The processes of anyone whose commands are just that."""
     return [each for each in _processes("args") if each.said == words and not each.zombie]

@@ -37,6 +37,7 @@ from antiphon.app.responses.create import Creation
 from antiphon.core.errors import AntiphonError, RequestError
 from antiphon.core.limits import CLIENT as CLIENT_NAME
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.core.surrogates import with_whole_characters
 from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.lanes import Lane, RunningTurn, Steer
 from antiphon.http.request import app_of, decoded
@@ -45,6 +46,8 @@ from antiphon.store.records import ResponseStatus
 
 ENDED = 256
 """The number of the last turns that are told apart from unknown ones."""
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 StreamId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,256}\Z")]
 """The name of a lane."""
@@ -179,7 +182,7 @@ class Conversation:
 
     async def _steer(self, message: bytes) -> None:
         """Take input for a turn that is being answered, or say why not."""
-        given = await decoded(self.app, message, partial(msgspec.json.decode, message))
+        given = await decoded(self.app, message, partial(_members, message))
         target = given.get("previous_response_id")
         running = self.running.get(target) if isinstance(target, str) else None
         client = SocketClient(self.output, None) if running is None else running.client
@@ -239,9 +242,18 @@ class Conversation:
 def _address(message: bytes) -> _Address:
     """Where a message goes; if that cannot be read, its lane says what is wrong with it."""
     try:
-        return msgspec.json.decode(message, type=_Address)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(with_whole_characters(message), type=_Address)
+    except _UNREADABLE:
         return _Address()
+
+
+def _members(message: bytes) -> dict[str, Any]:
+    """What a message has; nothing if there is something in it that its address does not show to be wrong."""
+    try:
+        given: dict[str, Any] = msgspec.json.decode(with_whole_characters(message))
+    except _UNREADABLE:
+        return {}
+    return given
 
 
 def _lane(address: _Address) -> str | None:

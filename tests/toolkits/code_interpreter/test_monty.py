@@ -21,7 +21,7 @@ from antiphon.toolkits.code_interpreter.details import ProgramDetails
 from antiphon.toolkits.code_interpreter.monty import MAX_CHARS, MODULES, CodeInterpreter
 from antiphon.tools.tool import RequestedTool, ServerTool, Session
 from tests.contracts.tool import ToolContract, failure, successful
-from tests.tools.processes import PATIENCE, children
+from tests.tools.processes import PATIENCE, alive
 
 FOREVER = "while True: pass"
 
@@ -179,10 +179,11 @@ async def test_a_program_that_takes_too_much_memory_is_stopped(session: Session,
 
 
 async def test_a_process_that_dies_is_replaced(hasty: CodeInterpreter) -> None:
+    others = alive("monty")
     session = hasty.open(RequestedTool({}))
     await said(session, "1")
-    for process in children("monty"):
-        os.kill(process.pid, signal.SIGKILL)
+    for process in alive("monty") - others:
+        os.kill(process, signal.SIGKILL)
     assert "crashed" in failure(await session.run(*code("1")))
     assert await said(session, "2") == "2\n"
     await session.close()
@@ -203,7 +204,7 @@ async def test_a_value_nested_without_end_stays_in_the_sandbox(session: Session)
 
 
 async def test_processes_are_gone_with_their_sessions(tool: CodeInterpreter) -> None:
-    others = frozenset(children("monty"))  # of servers of other tests
+    others = alive("monty")  # of servers of other tests
     session = tool.open(RequestedTool({}))
     running = asyncio.create_task(session.run(*code(FOREVER)))
     await until_there_are(1, others)
@@ -338,5 +339,5 @@ def test_code_that_is_too_long_to_look_at_runs_as_it_is() -> None:
 async def until_there_are(count: int, others: frozenset[int]) -> None:
     """Wait until this number of processes of this one run sandboxes, `others` not counted."""
     async with asyncio.timeout(PATIENCE):
-        while len(set(children("monty")) - others) != count:  # other processes give no notice of their end
+        while len(alive("monty") - others) != count:  # other processes give no notice of their end
             await asyncio.sleep(0.01)

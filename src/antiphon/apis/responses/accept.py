@@ -24,7 +24,8 @@ from antiphon.apis.responses.resource import ResponseSettings
 from antiphon.apis.responses.schema import CreateResponse, PromptParams
 from antiphon.apis.responses.settings import response_settings, summary_of, text_format
 from antiphon.apis.responses.stored import StoredItem
-from antiphon.apis.responses.tools import Toolbox, tool_choice, toolbox
+from antiphon.apis.responses.tool_choice import tool_choice
+from antiphon.apis.responses.tools import Toolbox, toolbox
 from antiphon.apis.responses.updates import Settings, updates_of
 from antiphon.apis.sampling import adapters, check, shared_sampling, stops, token_limit, variables
 from antiphon.apis.sealing import NO_SIGNER, Signer

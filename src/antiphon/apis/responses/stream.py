@@ -303,9 +303,7 @@ class ResponseProjection:
         own = CLIENT_TOOLS.get(tool.type)
         if own is not None:
             return OpenClientCall(numbers, self._position(own.type), event.call_id, own)
-        if tool.type == CUSTOM:
-            return OpenCustomCall(numbers, self._position("custom_tool_call"), event.call_id, tool)
-        return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool)
+        return self._new_call_of_client(event, tool)
 
     def _new_call_of_program(self, event: CallStarted) -> OpenItem:
         """A call that a program makes: with its whole result, for the program to go on from the items."""
@@ -315,10 +313,13 @@ class ResponseProjection:
         if hosted is not None:
             call = PresentedCall(event.call_id, hosted, accepted.id, name=event.name, caller=event.caller)
             return GenericPresenter(numbers, self._position(GenericPresenter.type), call)
+        return self._new_call_of_client(event, tool)
+
+    def _new_call_of_client(self, event: CallStarted, tool: Tool) -> OpenItem:
+        """A call that the client answers, of the model or of its program."""
         if tool.type == CUSTOM:
-            position = self._position("custom_tool_call")
-            return OpenCustomCall(numbers, position, event.call_id, tool, event.caller)
-        return OpenFunctionCall(numbers, self._position("function_call"), event.call_id, tool, event.caller)
+            return OpenCustomCall(self._numbers, self._position("custom_tool_call"), event, tool)
+        return OpenFunctionCall(self._numbers, self._position("function_call"), event, tool)
 
     def _resume(self, event: CallStarted) -> None:
         """A program of an earlier response goes on: its item is there, and its output follows."""

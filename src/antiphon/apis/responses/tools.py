@@ -4,14 +4,14 @@ Functions are offered unchanged, those with `defer_loading` when a search has fo
 offered as a function with one string. The tools of a namespace are offered under flat names, joined by two
 underscores; the client gets both names. Client tools with types of their own are in `client_tools.py`, tools
 that come in the input in `added_tools.py`. A server tool is offered as the functions that it has for this
-model; `tools/discovery.py` decides what to do if the server does not run it.
+model; `tools/discovery.py` decides what to do if the server does not run it. Which of them the model may, or
+must, call is in `tool_choice.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ from antiphon.apis.responses.programs import (
     for_programs,
     notes_on_callers,
 )
+from antiphon.apis.responses.tool_secrets import without_secrets
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError
@@ -46,21 +47,14 @@ from antiphon.core.positions import (
     describe,
     found_text,
 )
-from antiphon.core.programs import PROGRAMS
 from antiphon.core.turn import (
     TOOL_SEARCH,
-    CallMode,
     Function,
     Hosted,
     Placement,
     SearchAction,
-    ToolChoice,
 )
 
-SECRET = frozenset({"authorization", "headers"})
-"""Members of a tool that only the server that it names may see."""
-SEALED = "sealed_secrets"
-"""The field with the sealed secrets of a stored tool."""
 FUNCTION = "function"
 CUSTOM = "custom"
 NAMESPACE = "namespace"
@@ -102,7 +96,6 @@ SEARCH = Function(
 _NOTHING_ADDED: Mapping[str, Any] = MappingProxyType({})
 _NO_PROGRAMS: Mapping[str, Any] = MappingProxyType({})
 _NOTHING_SAID: Mapping[int, str] = MappingProxyType({})
-_MODES = {calling.value: calling for calling in CallMode}
 
 
 class Tool(Struct, frozen=True):
@@ -539,83 +532,3 @@ def echo(tools: list[Object] | None) -> list[Object]:
     """The tools as the response returns them: functions with every field, and without secrets."""
     nothing = {"description": None, "parameters": None, "strict": None}
     return [nothing | tool if tool["type"] == FUNCTION else without_secrets(tool) for tool in tools or ()]
-
-
-def without_secrets(tool: Object) -> Object:
-    """The tool without the secrets for its server."""
-    return {name: value for name, value in tool.items() if name not in (*SECRET, SEALED)}
-
-
-def sealed_tools(tools: list[Any] | None, seal: Callable[[str], str] | None) -> list[Any] | None:
-    """The tools as they are stored: with their secrets sealed for background responses, or without any."""
-    return tools and [_sealed(tool, seal) if isinstance(tool, dict) else tool for tool in tools]
-
-
-def _sealed(tool: Object, seal: Callable[[str], str] | None) -> Object:
-    secrets = {name: tool[name] for name in SECRET if tool.get(name)}
-    kept = without_secrets(tool)
-    if secrets and seal is not None:
-        kept[SEALED] = seal(msgspec.json.encode(secrets).decode())
-    return kept
-
-
-def unsealed_tools(tools: list[Any] | None, unseal: Callable[[str], str | None]) -> list[Any] | None:
-    """The tools that were stored, with their secrets."""
-    return tools and [_unsealed(tool, unseal) if isinstance(tool, dict) else tool for tool in tools]
-
-
-def _unsealed(tool: Object, unseal: Callable[[str], str | None]) -> Object:
-    sealed = unseal(str(tool[SEALED])) if SEALED in tool else None
-    return tool if sealed is None else without_secrets(tool) | msgspec.json.decode(sealed)
-
-
-# Tool choice
-
-
-def tool_choice(choice: object, tools: Toolbox, parallel: bool | None) -> ToolChoice:
-    """Which calls the answer may have, and whether it must have one. Raises RequestError."""
-    requested = _choice(choice, tools)
-    if requested.calling is CallMode.REQUIRED and not tools:
-        message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
-        raise RequestError(message, param="tool_choice")
-    return replace(requested, parallel=parallel is not False)
-
-
-def _choice(choice: object, tools: Toolbox) -> ToolChoice:
-    if choice is None:
-        return ToolChoice()
-    if isinstance(choice, str):
-        if choice not in _MODES:
-            known = "'auto', 'none', 'required', or an object"
-            raise RequestError(f"Unknown tool choice '{choice}'. Use {known}.", param="tool_choice")
-        return ToolChoice(_MODES[choice])
-    reference = object_at(choice, "tool_choice")
-    if reference.text("type") != "allowed_tools":
-        names = _allowed(reference, tools)
-        if not any(map(tools.offers, names)):
-            raise reference.wrong("name", f"Only programs may call it. Use {{'type': '{PROGRAMS}'}}.")
-        if not any(tools.find(name).function.placement is not Placement.SEARCH for name in names):
-            message = (
-                "The model has not found it yet. Let it search, or leave out 'defer_loading' of the tool."
-            )
-            raise reference.wrong("name", message)
-        return ToolChoice(CallMode.REQUIRED, names, named=True)
-    mode = reference.text_or_none("mode") or CallMode.AUTO.value
-    if mode not in _MODES:
-        raise reference.wrong("mode", "Use 'auto' or 'required'.")
-    allowed = reference.objects("tools")
-    if not allowed:
-        raise reference.wrong("tools", "Name at least one tool.")
-    return ToolChoice(_MODES[mode], frozenset[str]().union(*(_allowed(tool, tools) for tool in allowed)))
-
-
-def _allowed(reference: RequestObject, tools: Toolbox) -> frozenset[str]:
-    """The flat names of a tool that a choice allows: a server tool may have several."""
-    type_ = reference.text("type")
-    if type_ in (FUNCTION, CUSTOM):
-        return frozenset({tools.named(reference)})
-    names = frozenset(tools.named_of(reference, type_))
-    if not names:
-        message = f"Tools of type '{type_}' are not offered to the model. Use one of those that are."
-        raise reference.wrong("type", message)
-    return names

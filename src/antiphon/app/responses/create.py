@@ -15,7 +15,7 @@ from antiphon.apis.media import with_sources
 from antiphon.apis.request import ScaledAdapter
 from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
-from antiphon.apis.responses.tools import sealed_tools, unsealed_tools
+from antiphon.apis.responses.tool_secrets import sealed_tools, unsealed_tools
 from antiphon.app.app import App
 from antiphon.app.ids import answer_id, random_id
 from antiphon.app.journal import (

@@ -52,7 +52,7 @@ class Processes:
         )
         try:
             pool = await self._opened()
-            return await pool.checkout(limits=limits, os_policy=policy).__aenter__()
+            return await _entered(pool.checkout(limits=limits, os_policy=policy))
         except TimeoutError as error:
             raise ToolError(BUSY) from error
         except (RuntimeError, OSError) as error:
@@ -61,7 +61,8 @@ class Processes:
 
     async def close(self) -> None:
         """End the pool: all its processes have ended."""
-        pool, self._pool = self._pool, None
+        async with self._opening:
+            pool, self._pool = self._pool, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
             await asyncio.sleep(THREAD_EXIT_SECONDS)
@@ -78,3 +79,12 @@ class Processes:
                 )
                 self._pool = await pool.__aenter__()
             return self._pool
+
+
+async def _entered(session: AsyncMontySession) -> AsyncMontySession:
+    """The session, with its process: who is cancelled in the turn in which that is there never gets it."""
+    try:
+        return await session.__aenter__()
+    except BaseException:
+        await session.__aexit__(None, None, None)
+        raise

@@ -6,27 +6,28 @@ from antiphon.apis.responses.output.item import ItemPosition, OpenItem, frame
 from antiphon.apis.responses.programs import calling
 from antiphon.apis.responses.resource import CustomCallItem, FunctionCallItem
 from antiphon.apis.responses.tools import Tool
-from antiphon.core.events import Delta
+from antiphon.core.events import CallStarted, Delta
 from antiphon.core.items import FunctionCall, Item
 from antiphon.core.plain_tokens import SequenceNumbers
 
 
-class OpenFunctionCall(OpenItem):
-    """A call of a function."""
+class _OpenCall(OpenItem):
+    """A call of a client's tool, which is shown as an item of the type `shown`."""
+
+    shown: type[FunctionCallItem | CustomCallItem]
 
     def __init__(
-        self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool, caller: str = ""
+        self, numbers: SequenceNumbers, position: ItemPosition, begun: CallStarted, tool: Tool
     ) -> None:
         super().__init__(numbers, position)
-        self.frame = frame(ArgumentsDelta, *position)
-        self._call_id = call_id
+        self._call_id = begun.call_id
         self._tool = tool
-        self._caller = calling(caller)
+        self._caller = calling(begun.caller)
 
-    def item(self, status: str) -> FunctionCallItem:
+    def item(self, status: str) -> FunctionCallItem | CustomCallItem:
         """The call."""
         tool = self._tool
-        return FunctionCallItem(
+        return self.shown(
             self.position.id,
             status,
             self._call_id,
@@ -36,6 +37,18 @@ class OpenFunctionCall(OpenItem):
             tool.unawaited,
             self._caller,
         )
+
+
+class OpenFunctionCall(_OpenCall):
+    """A call of a function."""
+
+    shown = FunctionCallItem
+
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, begun: CallStarted, tool: Tool
+    ) -> None:
+        super().__init__(numbers, position, begun, tool)
+        self.frame = frame(ArgumentsDelta, *position)
 
     def end(self, item: Item) -> list[bytes]:
         """All arguments."""
@@ -44,32 +57,17 @@ class OpenFunctionCall(OpenItem):
         return [self.numbers.encode(ArgumentsDone, *self.position, self._tool.name, self.text)]
 
 
-class OpenCustomCall(OpenItem):
+class OpenCustomCall(_OpenCall):
     """A call of a custom tool: the model writes JSON, the client gets the text in it."""
 
-    def __init__(
-        self, numbers: SequenceNumbers, position: ItemPosition, call_id: str, tool: Tool, caller: str = ""
-    ) -> None:
-        super().__init__(numbers, position)
-        self._frame = frame(InputDelta, *position)
-        self._call_id = call_id
-        self._tool = tool
-        self._caller = calling(caller)
-        self._reader = InputReader()
+    shown = CustomCallItem
 
-    def item(self, status: str) -> CustomCallItem:
-        """The call."""
-        tool = self._tool
-        return CustomCallItem(
-            self.position.id,
-            status,
-            self._call_id,
-            tool.name,
-            self.text,
-            tool.namespace,
-            tool.unawaited,
-            self._caller,
-        )
+    def __init__(
+        self, numbers: SequenceNumbers, position: ItemPosition, begun: CallStarted, tool: Tool
+    ) -> None:
+        super().__init__(numbers, position, begun, tool)
+        self._frame = frame(InputDelta, *position)
+        self._reader = InputReader()
 
     def add(self, event: Delta, out: list[bytes]) -> None:
         """Append the event for the new input in these arguments, if there is any."""
