@@ -27,7 +27,6 @@ from antiphon.core.cache_trace import (
 from antiphon.core.limits import Limits
 
 
-
 def runs(ids: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
     """Prompts of several blocks, in which an id repeats."""
     some = st.lists(st.tuples(ids, st.integers(1, 3) | st.integers(BLOCK - 2, BLOCK + 2)), max_size=6)

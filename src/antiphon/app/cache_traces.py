@@ -93,7 +93,7 @@ def _own_size(trace: PromptTrace) -> int:
 class Diagnosis:
     """Compares the prompt of an answer with that of an earlier one, and keeps its trace.
 
-    `parts` are made when the prompt is known. Without an `earlier` there is nothing to compare.
+    `parts` are those of its request. Without an `earlier` there is nothing to compare.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Diagnosis:
         traces: CacheTraces,
         owner: str,
         answer: str,
-        parts: Callable[[], RequestParts],
+        parts: RequestParts,
         earlier: PromptTrace | NotCompared | None = None,
     ) -> None:
         self._traces = traces
@@ -112,7 +112,7 @@ class Diagnosis:
     def __call__(self, prompts: Sequence[Any]) -> CacheResult | None:
         """What is found of the first of these prompts."""
         prompt, earlier = prompts[0], self._earlier
-        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts())
+        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts)
         self._traces.put(*self._key, trace)
         if not isinstance(earlier, PromptTrace):
             return earlier

@@ -87,7 +87,9 @@ async def response(
     model = await app.models.model(request.model)
     check_conflicts(request)
     context = await read_context(app, model, request, owner, random_id(RESPONSE, 48))
-    accepted = await app.large.run_on_items(request.input, lambda: accept_response(request, context))
+    accepted = await app.large.run_on_items(
+        request.input, lambda: accept_response(request, context), context.history
+    )
     source = await _source(model, await app.attached(model, accepted.turn))
     source = replace(source, stream=bool(request.stream))
     return rendered(source, answer_id(RESPONSE, request.request_id, header_id), "response.render")

@@ -1,7 +1,6 @@
 """A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -144,7 +143,7 @@ class AcceptedResponse(Struct, frozen=True):
     compact_from: int | None = None
     notes: tuple[Note, ...] = ()
     carried: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    parts: Callable[[], RequestParts] = RequestParts
+    parts: RequestParts = RequestParts()
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
@@ -193,7 +192,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         answered=asked.answered,
         compact_from=None if request.warms else _compact_from(request),
         carried=tuple(carried_tools(given)),
-        parts=partial(request_parts, request, conversation.history, conversation.items),
+        parts=request_parts(request, conversation.history, conversation.items),
         notes=(
             *tools.notes,
             *parameter_notes(request),
