@@ -142,8 +142,18 @@ def test_traces_share_blocks_and_stay_within_the_limits(answers: list[tuple[str,
     assert (traces.size, len(traces), traces._blocks) == (0, 0, {})
 
 
-def test_a_trace_that_is_over_the_limit_is_not_kept() -> None:
-    traces = CacheTraces(Limits(trace_bytes=1_000))
-    traces.put("owner", "a", trace(LONG))
+@pytest.mark.parametrize(
+    "large",
+    [
+        trace(LONG),
+        trace([1], ("d" * 64,) * 8),
+        trace([1], items=(hash_of(1),) * 16),
+        trace([1], settings=settings_of(**{str(number): 1 for number in range(16)})),
+    ],
+    ids=["tokens", "media", "items", "settings"],
+)
+def test_a_trace_that_is_over_the_limit_is_not_kept(large: PromptTrace) -> None:
+    traces = CacheTraces(Limits(trace_bytes=1_500))
+    traces.put("owner", "a", large)
     assert traces.get("owner", "a") is None
     assert traces.size == 0

@@ -26,6 +26,7 @@ TRACE_BYTES = 512
 """About the memory of a trace besides its blocks, and of what a block takes besides its ids."""
 BLOCK_BYTES = 256
 PART_BYTES = 64
+MEDIA_BYTES = 128
 
 
 class CacheTraces:
@@ -87,7 +88,8 @@ class CacheTraces:
 
 def _own_size(trace: PromptTrace) -> int:
     parts = trace.parts
-    return TRACE_BYTES + PART_BYTES * (len(trace.hashes) + len(parts.items) + len(parts.settings))
+    hashes = len(trace.hashes) + len(parts.items) + len(parts.settings)
+    return TRACE_BYTES + PART_BYTES * hashes + MEDIA_BYTES * len(trace.media)
 
 
 class Diagnosis:
