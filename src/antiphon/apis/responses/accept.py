@@ -221,7 +221,13 @@ def _notes_on_steers(request: CreateResponse, context: ResponseContext) -> Seque
 
 def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    conversation = parse_conversation(request, context)
+    return conversation_turn(request, context, parse_conversation(request, context))
+
+
+def conversation_turn(
+    request: PromptParams, context: ResponseContext, conversation: ConversationItems
+) -> Turn:
+    """The same, of a conversation that is read. Raises RequestError."""
     tools = _toolbox(request, context, [*conversation.history, *conversation.items])
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     return _turn(request, context, conversation, tools, asked)
