@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import stat
 import sys
 import tomllib
@@ -20,6 +21,7 @@ import pytest
 import antiphon
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.launch import AGENTS, NO_KEY
+from antiphon.launch_codex import _Reader
 from tests.server import running
 
 ANTIPHON = Path(sys.executable).with_name("antiphon")
@@ -295,6 +297,17 @@ async def test_codex_has_a_catalogue_with_its_own_instructions(
     [model] = json.loads((folder / "models.json").read_text())["models"]
     assert (model["slug"], model["base_instructions"]) == (MODEL, told)
     assert (model["context_window"], model["max_context_window"]) == (CONTEXT, CONTEXT)
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "", "0", "2"])
+def test_no_request_stops_the_reader_of_instructions(length: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A length that is none is that of no body: nothing waits for more, or is printed to the terminal."""
+    with _Reader() as reader, socket.create_connection(("127.0.0.1", reader.server_port), 5) as connection:
+        head = f"POST /v1/responses HTTP/1.1\r\ncontent-length: {length}\r\n\r\n"
+        connection.sendall(head.encode() + b"{}")
+        assert connection.recv(4096).startswith(b"HTTP/1.0 400")
+    assert reader.instructions is None
+    assert capfd.readouterr() == ("", "")
 
 
 PRINTS_THE_SERVER = """

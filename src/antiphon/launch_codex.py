@@ -102,8 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Keep what the model would be told."""
-        size = int(self.headers.get("content-length") or 0)
-        body = self.rfile.read(min(size, LARGEST))
+        size = self.headers.get("content-length") or ""
+        body = self.rfile.read(min(int(size), LARGEST) if size.isdecimal() else 0)
         reader: Any = self.server
         reader.instructions = reader.instructions or _instructions(body)
         self.send_response(400)

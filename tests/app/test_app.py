@@ -7,23 +7,29 @@ import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.wire import decode
-from antiphon.app.app import MANY_ITEMS, LargeWork
+from antiphon.app.app import MANY_BYTES, MANY_ITEMS, LargeWork
 from antiphon.core.limits import Limits
 
 
 @pytest.mark.parametrize(
-    ("given", "beside"),
+    ("given", "history", "beside"),
     [
-        ("x" * 10_000, False),
-        (None, False),
-        ([{"role": "user", "content": "x"}] * MANY_ITEMS, False),
-        ([{"role": "user", "content": "x"}] * (MANY_ITEMS + 1), True),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * MANY_ITEMS}], True),
+        ("x" * 10_000, [], False),
+        (None, [], False),
+        ([{"role": "user", "content": "x"}] * MANY_ITEMS, [], False),
+        ([{"role": "user", "content": "x"}] * (MANY_ITEMS + 1), [], True),
+        ([{"role": "user", "content": [{"type": "text", "text": "x"}] * MANY_ITEMS}], [], True),
+        ("x", [b"{}"] * MANY_ITEMS, False),
+        ("x", [b"{}"] * (MANY_ITEMS + 1), True),
+        ([{"role": "user", "content": "x"}], [b"{}"] * MANY_ITEMS, True),
+        ("x", [b" " * MANY_BYTES], False),
+        ("x", [b" " * MANY_BYTES, b" "], True),
     ],
-    ids=["text", "nothing", "some items", "many items", "many parts"],
 )
-async def test_many_items_are_understood_beside_the_event_loop(given: Any, beside: bool):
-    thread = await LargeWork().run_on_items(given, threading.current_thread)
+async def test_many_items_are_understood_beside_the_event_loop(
+    given: Any, history: list[bytes], beside: bool
+):
+    thread = await LargeWork().run_on_items(given, threading.current_thread, history)
     assert (thread is not threading.main_thread()) is beside
 
 

@@ -26,8 +26,15 @@ from antiphon.core.cache_trace import (
 )
 from antiphon.core.limits import Limits
 
-IDS = st.lists(st.sampled_from([1, 2, 2**31 - 1, 2**40]), max_size=4 * BLOCK)
-SMALL = st.lists(st.integers(0, 3), max_size=4 * BLOCK)
+
+def runs(ids: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
+    """Prompts of several blocks, in which an id repeats."""
+    some = st.lists(st.tuples(ids, st.integers(1, 3) | st.integers(BLOCK - 2, BLOCK + 2)), max_size=6)
+    return some.map(lambda pairs: [id_ for id_, count in pairs for _ in range(count)])
+
+
+IDS = runs(st.sampled_from([-1, 0, 1, 2**31, 2**32 - 1, 2**32, 2**40]))
+SMALL = runs(st.integers(0, 3))
 
 
 def trace(ids: list[int], media: tuple[str, ...] = (), **parts: Any) -> PromptTrace:
@@ -135,8 +142,18 @@ def test_traces_share_blocks_and_stay_within_the_limits(answers: list[tuple[str,
     assert (traces.size, len(traces), traces._blocks) == (0, 0, {})
 
 
-def test_a_trace_that_is_over_the_limit_is_not_kept() -> None:
-    traces = CacheTraces(Limits(trace_bytes=2_000))
-    traces.put("owner", "a", trace(LONG))
+@pytest.mark.parametrize(
+    "large",
+    [
+        trace(LONG),
+        trace([1], ("d" * 64,) * 8),
+        trace([1], items=(hash_of(1),) * 16),
+        trace([1], settings=settings_of(**{str(number): 1 for number in range(16)})),
+    ],
+    ids=["tokens", "media", "items", "settings"],
+)
+def test_a_trace_that_is_over_the_limit_is_not_kept(large: PromptTrace) -> None:
+    traces = CacheTraces(Limits(trace_bytes=1_500))
+    traces.put("owner", "a", large)
     assert traces.get("owner", "a") is None
     assert traces.size == 0

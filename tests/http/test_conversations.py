@@ -1,13 +1,17 @@
 """Conversations over HTTP: their items, what responses add to them, and what is wrong with them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.http.api import Api, client, prompt_of, read_some, user
+from antiphon.apis.responses import accept as responses_accept
+from antiphon.app.app import MANY_BYTES, MANY_ITEMS
+from antiphon.app.responses import history as responses_history
+from tests.http.api import Api, ask, client, prompt_of, read_some, user
 from tests.openai_schema import OPENAI_RESPONSES, validate
 from tests.server import Running, running
 
@@ -150,3 +154,40 @@ async def test_items_need_to_be_given(api: Api) -> None:
     path = await api.conversation()
     assert (await api.post(f"{path}/items", {}, 400))["error"]["param"] == "items"
     assert (await api.post(path, {}, 400))["error"]["param"] == "metadata"
+
+
+# Long ones
+
+
+READERS = (
+    (responses_accept, "to_core"),
+    (responses_accept, "request_parts"),
+    (responses_history, "raw_added_tools"),
+)
+"""What goes through all items of a history."""
+PATHS = ("/responses", "/responses/input_tokens", "/responses/compact", "/responses/render")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "items", [[user("one")] * (MANY_ITEMS + 1), [user("x" * MANY_BYTES)]], ids=["many", "large"]
+)
+async def test_a_long_history_is_read_beside_the_event_loop(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str, items: list[Any]
+) -> None:
+    """What a request sends is short: the items that it continues count, too."""
+    first = await api.create(items, max_output_tokens=1)
+    threads: list[threading.Thread] = []
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*given: Any, **named: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*given, **named)
+
+        return read
+
+    for module, name in READERS:
+        monkeypatch.setattr(module, name, recorded(getattr(module, name)))
+    await api.post(path, ask("Hi", previous_response_id=first["id"]))
+    assert len(threads) >= 2
+    assert threading.main_thread() not in threads

@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 MANY_ITEMS = 500
 """The number of items of a request, with their parts, from which on they are read in a thread."""
+MANY_BYTES = 1024 * 1024
+"""The same for the bytes of stored items that it continues."""
 
 
 class LargeWork:
@@ -59,11 +61,15 @@ class LargeWork:
         """The result of this work, which goes on if the caller is cancelled."""
         return await self.permits.run(lambda: asyncio.ensure_future(asyncio.to_thread(work)))
 
-    async def run_on_items(self, items: Any, work: Callable[[], T]) -> T:
-        """The result of work on the items of a request, in a thread if they are many."""
+    async def run_on_items(self, items: Any, work: Callable[[], T], history: Sequence[bytes] = ()) -> T:
+        """The result of work on the items of a request, in a thread if they are many.
+
+        `history` are the payloads of stored items that the work reads, too.
+        """
         given = items if isinstance(items, list) else ()
-        many = len(given) + sum(map(_parts, given[:MANY_ITEMS])) > MANY_ITEMS
-        return await self.run(work) if many else work()
+        many = len(history) + len(given) + sum(map(_parts, given[:MANY_ITEMS])) > MANY_ITEMS
+        large = many or sum(map(len, history)) > MANY_BYTES
+        return await self.run(work) if large else work()
 
 
 class App(Struct, frozen=True, dict=True):

@@ -26,6 +26,7 @@ TRACE_BYTES = 512
 """About the memory of a trace besides its blocks, and of what a block takes besides its ids."""
 BLOCK_BYTES = 256
 PART_BYTES = 64
+MEDIA_BYTES = 128
 
 
 class CacheTraces:
@@ -87,13 +88,14 @@ class CacheTraces:
 
 def _own_size(trace: PromptTrace) -> int:
     parts = trace.parts
-    return TRACE_BYTES + PART_BYTES * (len(trace.hashes) + len(parts.items) + len(parts.settings))
+    hashes = len(trace.hashes) + len(parts.items) + len(parts.settings)
+    return TRACE_BYTES + PART_BYTES * hashes + MEDIA_BYTES * len(trace.media)
 
 
 class Diagnosis:
     """Compares the prompt of an answer with that of an earlier one, and keeps its trace.
 
-    `parts` are made when the prompt is known. Without an `earlier` there is nothing to compare.
+    `parts` are those of its request. Without an `earlier` there is nothing to compare.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Diagnosis:
         traces: CacheTraces,
         owner: str,
         answer: str,
-        parts: Callable[[], RequestParts],
+        parts: RequestParts,
         earlier: PromptTrace | NotCompared | None = None,
     ) -> None:
         self._traces = traces
@@ -112,7 +114,7 @@ class Diagnosis:
     def __call__(self, prompts: Sequence[Any]) -> CacheResult | None:
         """What is found of the first of these prompts."""
         prompt, earlier = prompts[0], self._earlier
-        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts())
+        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts)
         self._traces.put(*self._key, trace)
         if not isinstance(earlier, PromptTrace):
             return earlier

@@ -50,7 +50,9 @@ async def create(
     model = await app.models.model(request.model)
     contents = app.contents(owner)
     reading = await context_of(app, model, request, owner, contents)
-    accepted = await app.large.run_on_items(request.messages, lambda: accept(request, reading))
+    accepted, parts = await app.large.run_on_items(
+        request.messages, lambda: (accept(request, reading), request_parts(request))
+    )
     if forced := app.notes_on_forced(model, accepted.turn):
         presentation = accepted.presentation
         tools = replace(presentation.tools, notes=(*presentation.tools.notes, *forced))
@@ -61,7 +63,6 @@ async def create(
     kind: type[MessageStream | MessageBuilder] = MessageStream if request.stream else MessageBuilder
     projection = kind(envelope, accepted.presentation, app.seal(owner))
     earlier = await earlier_trace(app.traces, owner, compares_with(request))
-    parts = partial(request_parts, request)
     projection.blocks.diagnose = Diagnosis(app.traces, owner, answer, parts, earlier)
     context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
     turn = await app.attached(model, accepted.turn, contents)

@@ -89,7 +89,9 @@ async def response(
     model = await app.models.model(request.model)
     check_conflicts(request)
     context = await read_context(app, model, request, owner, random_id(RESPONSE, 48))
-    accepted = await app.large.run_on_items(request.input, lambda: accept_response(request, context))
+    accepted = await app.large.run_on_items(
+        request.input, lambda: accept_response(request, context), context.history
+    )
     notes = (*accepted.notes, *_unchecked(request))
     source = await _source(model, await app.attached(model, accepted.turn), notes)
     source = replace(source, stream=bool(request.stream))

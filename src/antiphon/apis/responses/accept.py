@@ -1,7 +1,6 @@
 """A request → a turn, and the response's copy of the settings. Every error names the parameter."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -145,7 +144,7 @@ class AcceptedResponse(Struct, frozen=True):
     compact_from: int | None = None
     notes: tuple[Note, ...] = ()
     carried: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    parts: Callable[[], RequestParts] = RequestParts
+    parts: RequestParts = RequestParts()
 
 
 def accept(request: CreateResponse, context: ResponseContext) -> AcceptedResponse:
@@ -194,7 +193,7 @@ def accept(request: CreateResponse, context: ResponseContext) -> AcceptedRespons
         answered=asked.answered,
         compact_from=None if request.warms else _compact_from(request),
         carried=tuple(carried_tools(given)),
-        parts=partial(request_parts, request, conversation.history, conversation.items),
+        parts=request_parts(request, conversation.history, conversation.items),
         notes=(
             *tools.notes,
             *parameter_notes(request),
@@ -223,7 +222,13 @@ def _notes_on_steers(request: CreateResponse, context: ResponseContext) -> Seque
 
 def prompt_turn(request: PromptParams, context: ResponseContext) -> Turn:
     """The turn of a request that wants no answer, only the prompt. Raises RequestError."""
-    conversation = parse_conversation(request, context)
+    return conversation_turn(request, context, parse_conversation(request, context))
+
+
+def conversation_turn(
+    request: PromptParams, context: ResponseContext, conversation: ConversationItems
+) -> Turn:
+    """The same, of a conversation that is read. Raises RequestError."""
     tools = _toolbox(request, context, [*conversation.history, *conversation.items])
     asked = approvals(conversation.history, conversation.items, tools, context.signer)
     return _turn(request, context, conversation, tools, asked)

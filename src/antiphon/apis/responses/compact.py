@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.apis.responses.accept import ResponseContext, parse_conversation, prompt_turn
+from antiphon.apis.responses.accept import ResponseContext, conversation_turn, parse_conversation
 from antiphon.apis.responses.added_tools import carried_tools
 from antiphon.apis.responses.kinds import item_id
 from antiphon.apis.responses.output.reasoning import Seal
@@ -32,9 +32,9 @@ class AcceptedCompaction(Struct, frozen=True):
 
 def accept_compact(request: CompactRequest, context: ResponseContext) -> AcceptedCompaction:
     """The request as a turn. Raises RequestError."""
-    turn = summary_turn(prompt_turn(request, context))  # also checks the items
-    history, items, _ = parse_conversation(request, context)
-    given = [*history, *items]
+    conversation = parse_conversation(request, context)
+    turn = summary_turn(conversation_turn(request, context, conversation))  # also checks the items
+    given = [*conversation.history, *conversation.items]
     kept = [
         item.value
         for item in given

@@ -112,7 +112,9 @@ async def compact(app: App, request: CompactRequest, owner: str) -> Driver:
         raise RequestError(message, param="moderation")
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("cmp_", 48))
-    accepted = await app.large.run_on_items(request.input, lambda: accept_compact(request, context))
+    accepted = await app.large.run_on_items(
+        request.input, lambda: accept_compact(request, context), context.history
+    )
 
     def make(summary: ConversationSummary) -> bytes:
         fields = compaction_fields(summary.text, app.seal(owner))

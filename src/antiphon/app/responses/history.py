@@ -73,7 +73,7 @@ async def read_request(  # noqa: PLR0913, PLR0917 - the context of a request
         message = "A response of a conversation has to be stored. Leave out 'store' or 'conversation'."
         raise RequestError(message, param="conversation")
     reading = await read_context(app, model, request, owner, response_id, earlier, listed)
-    accepted = await app.large.run_on_items(request.input, lambda: accept(request, reading))
+    accepted = await app.large.run_on_items(request.input, lambda: accept(request, reading), reading.history)
     app.limits.check("programs", len(accepted.turn.unfinished), "input")
     accepted = replace(accepted, notes=(*accepted.notes, *app.notes_on_forced(model, accepted.turn)))
     app.log_notes(accepted.notes)
@@ -117,14 +117,20 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
     """The context of a request: the items that it continues, and those that it refers to."""
     app.check_template(request.chat_template)
     history, continued = await _history(app, request, owner, earlier)
-    asking = ToolRequester(
-        owner,
-        ALWAYS_SENT,
-        {**known_listings(history, request.input), **listed},
-        last_container(history, request.input),
-        client_names(request.tools),
-        items=True,
-    )
+
+    def read() -> tuple[ToolRequester, Mapping[str, Any]]:
+        """What the conversation says of tools: which have to be asked, and with which listings."""
+        asking = ToolRequester(
+            owner,
+            ALWAYS_SENT,
+            {**known_listings(history, request.input), **listed},
+            last_container(history, request.input),
+            client_names(request.tools),
+            items=True,
+        )
+        return asking, requested_tools(request.tools, raw_added_tools(history, request.input))
+
+    asking, requested = await app.large.run_on_items(request.input, read, history)
     return ResponseContext(
         id=response_id,
         owner=owner,
@@ -134,9 +140,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         unseal=partial(app.sealer.unseal, owner),
         signer=app.signer(owner),
         raw_reasoning=REASONING_FORMS[app.settings.reasoning_events],
-        hosts=await app.hosts(
-            model, requested_tools(request.tools, raw_added_tools(history, request.input)), asking
-        ),
+        hosts=await app.hosts(model, requested, asking),
         presenters=app.toolkits.presenters,
         defaults=model.card.defaults,
         read_messages=model.read_messages,
@@ -164,7 +168,7 @@ async def count_input_tokens(app: App, request: CountTokens, owner: str) -> Prom
     """The number of tokens of a request's prompt, without a limit. Raises RequestError."""
     model = await app.models.model(request.model)
     context = await read_context(app, model, request, owner, random_id("resp_", 48))
-    turn = await app.large.run_on_items(request.input, lambda: prompt_turn(request, context))
+    turn = await app.large.run_on_items(request.input, lambda: prompt_turn(request, context), context.history)
     return await model.count(await app.attached(model, turn))
 
 
