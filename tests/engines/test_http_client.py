@@ -2,6 +2,8 @@ import asyncio
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.core.limits import Limits
 from antiphon.engines.http_client import MAX_HEAD, Exchange, HttpClient, HttpError, LineSplitter
@@ -58,6 +60,73 @@ async def test_a_connection_is_used_again():
         await asyncio.gather(*(client.request("GET", "/a") for _ in range(4)))
         assert server.connections == 4
         client.close()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_requests_wait_for_a_limited_number_of_connections(most):
+    async with canned({"/a": [answer(200, 1)], "/b": [HEAD, part(b"x"), END]}) as server:
+        client = HttpClient(server.url)
+        client.limit_connections(most)
+        for _ in range(2):
+            done = await asyncio.gather(
+                *(client.request("GET", "/a") for _ in range(20)), taken(client, "/b")
+            )
+            assert [each.status for each in done] == [200] * 21
+        assert server.connections == most
+        assert not client.busy
+        client.close()
+
+
+async def test_a_limit_closes_what_is_idle():
+    async with canned({"/a": [answer(200, 1)]}) as server:
+        client = HttpClient(server.url)
+        await asyncio.gather(*(client.request("GET", "/a") for _ in range(5)))
+        client.limit_connections(2)
+        assert (server.connections, len(client._connections)) == (5, 2)
+        await asyncio.gather(*(client.request("GET", "/a") for _ in range(9)))
+        assert server.connections == 5
+        client.close()
+
+
+@given(data=st.data())
+def test_no_place_is_lost_whoever_leaves(data):
+    """Whether one waits, connects, is answered or fails when its client leaves it."""
+    moments = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=12))
+    paths = [data.draw(st.sampled_from(["/a", "/closed", "/slow"])) for _ in moments]
+
+    async def play():
+        answers = {"/a": [answer(200, 1)], "/closed": [b""], "/slow": [HEAD, *[part(b"x")] * 9, END]}
+        async with canned(answers, close={"/closed"}) as server:
+            client = HttpClient(server.url)
+            client.limit_connections(2)
+            exchanges = [Taken(client, path) for path in paths]
+            for exchange in exchanges:
+                client.send(exchange)
+            for turn in range(7):
+                for exchange, moment in zip(exchanges, moments, strict=True):
+                    if moment == turn:
+                        exchange.abort()
+                assert len(client._connections) <= 2
+                await asyncio.sleep(0.001)
+            assert (await client.request("GET", "/a")).status == 200
+            await until(lambda: not client.busy and not client._connecting)
+            assert not client._queue
+            client.close()
+
+    asyncio.run(play())
+
+
+async def test_those_that_wait_end_with_the_client():
+    async with canned({"/hang": [HEAD, part(b"x")]}) as server:
+        client = HttpClient(server.url)
+        client.limit_connections(1)
+        exchanges = [Taken(client, "/hang") for _ in range(3)]
+        for exchange in exchanges:
+            client.send(exchange)
+        await until(lambda: exchanges[0].pieces)
+        assert client.busy
+        client.close()
+        assert all(exchange.over.is_set() and exchange.error for exchange in exchanges)
 
 
 async def test_a_stream_comes_piece_by_piece():

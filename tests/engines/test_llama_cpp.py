@@ -32,6 +32,7 @@ from antiphon.engines.models import resolve
 from antiphon.engines.next_token import LIKELIEST
 from antiphon.engines.samplers import LLAMA_ORDER
 from antiphon.engines.upstreams.llama_next_token import LINGER
+from antiphon.engines.upstreams.llama_server import SPARE_THREADS
 from tests.contracts.engine import (
     NOISE,
     AdapterContract,
@@ -171,6 +172,14 @@ async def test_a_next_token_has_the_same_bits_in_any_slot_after_anything(engine,
     await single.start()
     assert bits(await single.score_next(request)) == alone
     await single.stop()
+
+
+async def test_no_more_connections_than_its_server_has_threads(engine):
+    """A connection without a thread waits for seconds, until an idle one is closed."""
+    texts = [f"{place} and some text" for place in range(64)]
+    ids = await asyncio.gather(*(engine.tokenize([text]) for text in texts))
+    assert await asyncio.gather(*map(engine.detokenize, ids)) == texts
+    assert len(engine._running.client._client._connections) <= SLOTS + SPARE_THREADS
 
 
 async def test_the_beginning_is_computed_once_and_kept(engine):

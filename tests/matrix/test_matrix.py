@@ -13,7 +13,7 @@ from tests.matrix.case import NAMES, PARAMETERS, TRIPLES, Case, cases, cut_cases
 from tests.matrix.play import faults_of
 
 WHOLE = bool(os.environ.get("ANTIPHON_TEST_MATRIX"))
-SOME = 6
+SOME = 5
 """The cases of each dialect where not all are played."""
 SOME_CUT = 1
 """And of those that are about answers that are cut."""

@@ -82,6 +82,8 @@ class Exchange:
     whole = False
     connection: "_Connection | None" = None
     connecting: asyncio.Task[None] | None = None
+    queue: "deque[Exchange] | None" = None
+    """Where it waits for a connection."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
@@ -106,6 +108,9 @@ class Exchange:
 
     def abort(self) -> None:
         """Close the connection: this tells a server to stop its work."""
+        if self.queue is not None:
+            self.queue.remove(self)
+            self.queue = None
         if self.connecting is not None:
             self.connecting.cancel()
         if self.connection is not None:
@@ -179,7 +184,8 @@ class HttpClient:
 
     `version` replaces the `/v1` at the beginning of paths. `headers` are sent with every request, and `key`
     as a bearer token. Connecting may take `connect_seconds`, and a response may pause for `idle_seconds`.
-    The `limits` bound responses. Raises ValueError, with a message for people, if `url` is not a URL.
+    The `limits` bound responses. The number of connections has no bound, unless `limit_connections` sets one.
+    Raises ValueError, with a message for people, if `url` is not a URL.
     """
 
     def __init__(  # noqa: PLR0913 - options
@@ -207,6 +213,9 @@ class HttpClient:
         self.idle_seconds = idle_seconds
         self._idle: list[_Connection] = []
         self._connections: set[_Connection] = set()
+        self._most: int | None = None
+        self._connecting = 0
+        self._queue: deque[Exchange] = deque()  # those that wait for a connection
 
     @property
     def mounted(self) -> bool:
@@ -216,7 +225,17 @@ class HttpClient:
     @property
     def busy(self) -> bool:
         """A response is waited for on some connection."""
-        return len(self._connections) > len(self._idle)
+        return len(self._connections) > len(self._idle) or bool(self._queue)
+
+    def limit_connections(self, most: int) -> None:
+        """Have at most so many connections, for which requests wait in order.
+
+        It is for servers with a thread for each: further ones would wait there until idle ones are closed,
+        which takes seconds.
+        """
+        self._most = most
+        while self._idle and len(self._connections) > most:
+            self._idle[0].close()
 
     def heard_within(self, seconds: float) -> bool:
         """Whether the server has sent a part of a successful response in this time, that goes on."""
@@ -259,12 +278,33 @@ class HttpClient:
         """Send the request. The exchange is not called before this has returned."""
         if self._idle:
             self._idle.pop().begin(exchange, reused=True)
-        else:
+        elif self._has_room():
             self.connect(exchange)
+        else:
+            exchange.queue = self._queue
+            self._queue.append(exchange)
+
+    def _has_room(self) -> bool:
+        return self._most is None or len(self._connections) + self._connecting < self._most
 
     def connect(self, exchange: Exchange) -> None:
         """Begin, on a new connection."""
-        exchange.connecting = asyncio.ensure_future(self._connect(exchange))
+        self._connecting += 1
+        exchange.connecting = connecting = asyncio.ensure_future(self._connect(exchange))
+        connecting.add_done_callback(self._has_connected)
+
+    def _has_connected(self, _: asyncio.Task[None]) -> None:
+        self._connecting -= 1
+        self._connect_next()
+
+    def _connect_next(self) -> None:
+        while self._queue and self._has_room():
+            self.connect(self._next())
+
+    def _next(self) -> Exchange:
+        exchange = self._queue.popleft()
+        exchange.queue = None
+        return exchange
 
     async def _connect(self, exchange: Exchange) -> None:
         loop, address = asyncio.get_running_loop(), self._address
@@ -287,16 +327,22 @@ class HttpClient:
 
     def release(self, connection: "_Connection") -> None:
         """A connection is free for the next exchange."""
-        self._idle.append(connection)
+        if self._queue:
+            connection.begin(self._next(), reused=True)
+        else:
+            self._idle.append(connection)
 
     def closed(self, connection: "_Connection") -> None:
         """Forget a closed connection."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+        self._connect_next()
 
     def close(self) -> None:
-        """Close all connections. Running exchanges end with an error."""
+        """Close all connections. Running exchanges, and those that wait, end with an error."""
+        while self._queue:
+            self._next().on_end(HttpError("the client was closed"))
         for connection in [*self._connections]:
             connection.fail("the client was closed")
 
@@ -420,12 +466,11 @@ class _Connection(asyncio.Protocol):
         # A body of unknown length ends where the connection does.
         exchange, whole = self._exchange, self._begun and not self._delimited and exc is None
         self._detach()
-        self._client.closed(self)
-        if exchange is None:
-            return
-        if self._reused and not self._begun:  # the server closed it while the request was on its way
+        again = self._reused and not self._begun
+        if exchange is not None and again:  # the server closed it while the request was on its way
             self._client.connect(exchange)
-        else:
+        self._client.closed(self)
+        if exchange is not None and not again:
             exchange.on_end(None if whole else HttpError("it closed the connection"))
 
     # Called by the parser

@@ -74,9 +74,6 @@ PROMPT_BATCH = 256
 PROMPT_CACHE_MIB = 512
 """Main memory for the prompts of conversations that no slot holds."""
 
-SPARE_THREADS = 4
-"""Threads of llama.cpp's HTTP server in addition to one for each slot: to tokenize while all slots work."""
-
 SILENCE_SECONDS = 24 * 60 * 60.0
 """How long llama.cpp may send nothing: it reports each prompt batch, and the end of its process is noticed.
 """
@@ -378,7 +375,7 @@ class LlamaCppEngine:
             "hostnames": ["127.0.0.1"],
             "port": 0,
             "cors_origins": "",
-            "n_threads_http": options.parallel + SPARE_THREADS,
+            "n_threads_http": options.parallel + llama_server.SPARE_THREADS,
             "ui": False,
             "endpoint_slots": False,
             "sse_ping_interval": -1,

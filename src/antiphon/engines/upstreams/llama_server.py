@@ -58,6 +58,12 @@ from antiphon.engines.upstreams.tokenizers import opening_of
 
 NAME = "llama-server"
 
+SPARE_THREADS = 4
+"""Threads of its HTTP server in addition to one for each slot: to tokenize while all slots work.
+
+It is llama-server's own least number, and those of a process of ours.
+"""
+
 _MODALITIES = {"vision": MediaKind.IMAGE, "audio": MediaKind.AUDIO}
 """Video is missing here: it needs programs on the server."""
 
@@ -242,6 +248,7 @@ async def recognise(client: HttpClient, answers: Answers, settings: UpstreamSett
         ),
         defaults=defaults_of(props["default_generation_settings"].get("params", {})),
     )
+    client.limit_connections(props["total_slots"] + SPARE_THREADS)
     slots = min(props["total_slots"], settings.parallel or 2**31)
     cells = slots * props["default_generation_settings"]["n_ctx"]
     return LlamaServer(client, card, slots, cells, model["meta"]["n_vocab"], props.get("media_marker", ""))
