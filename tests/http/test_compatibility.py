@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -538,16 +539,20 @@ async def test_no_beta_has_to_be_known(messages_api: MessagesApi) -> None:
     assert response.status_code == 200, response.text
 
 
+@cache
+def words_of_tests() -> set[str]:
+    """All words of the other tests."""
+    own = {Path(__file__), TESTS / "sdk_unions.py"}
+    text = "".join(path.read_text() for path in TESTS.rglob("*.py") if path not in own)
+    return {*ZEBRAS, *ZEBRA_BLOCKS, *CLIENT_TOOLS, *re.findall(r"[\w.]+", text)}
+
+
 @pytest.mark.parametrize("heading", [head for head in UNIONS if head != "Messages: betas"])
 def test_what_acts_or_is_sent_is_named_in_a_test(heading: str) -> None:
-    own = {Path(__file__), TESTS / "sdk_unions.py"}
-    words = {*ZEBRAS, *ZEBRA_BLOCKS, *CLIENT_TOOLS}
-    text = "".join(path.read_text() for path in TESTS.rglob("*.py") if path not in own)
-    words.update(re.findall(r"[\w.]+", text))
     untested = [
         name
         for name in verdicts(heading, "acts", "sent")
-        if not {name, name.rpartition(".")[2], re.sub(r"_\d{8}$", "", name)} & words
+        if not {name, name.rpartition(".")[2], re.sub(r"_\d{8}$", "", name)} & words_of_tests()
     ]
 
     assert untested == []
