@@ -364,6 +364,9 @@ class Wire:
         exchange.status = 200
         exchange.connection = _Sending(exchange, events, cut)  # type: ignore[assignment]
 
+    def limit_connections(self, most: int) -> None:
+        """There are no connections."""
+
     def close(self) -> None:
         """There is nothing to close."""
 

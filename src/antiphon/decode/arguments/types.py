@@ -9,13 +9,13 @@ import ast
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from antiphon.core.json_scanner import JsonScanner
+from antiphon.core.python_code import parsed
 
 ORDER = ("null", "integer", "number", "boolean", "object", "array", "string")
 """JSON types, the most specific first."""
@@ -166,14 +166,15 @@ def _container(opener: str, types: tuple[type, ...]) -> Callable[[str], str | No
 
 
 def _python(text: str, types: tuple[type, ...]) -> str | None:
+    tree = parsed(text, "eval")
+    if tree is None:
+        return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SyntaxWarning: invalid escapes in the model's strings
-            value = ast.literal_eval(text)
+        value = ast.literal_eval(tree)  # type: ignore[arg-type] # typeshed knows only the text
         encoded = json.dumps(value, ensure_ascii=False, allow_nan=False)
         encoded.encode()  # raises on a lone surrogate
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return None  # `literal_eval` raises any of these; for deep nesting a MemoryError
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None  # `literal_eval` raises any of these
     return encoded if isinstance(value, types) else None
 
 

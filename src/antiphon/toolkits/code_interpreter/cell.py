@@ -6,10 +6,10 @@ prints the value, so that values never leave the sandbox: they may be huge, or n
 
 import ast
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.core.python_code import parsed
 from antiphon.core.tool_result import ToolResult
 
 ACTION = "python"
@@ -54,9 +54,7 @@ def _last_statement(code: str) -> ast.stmt | None:
     """The last statement; None if the code cannot be parsed: the sandbox reports the error."""
     if len(code) > MAX_PARSED:
         return None
-    try:
-        with warnings.catch_warnings(action="ignore"):  # warnings about the model's code are not ours
-            statements = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return statements[-1] if statements else None
+    match parsed(code):
+        case ast.Module(body=[*_, last]):
+            return last
+    return None

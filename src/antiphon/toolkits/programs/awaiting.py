@@ -6,8 +6,9 @@ is read from the code, without running it: from each `await` back to the calls, 
 """
 
 import ast
-import warnings
 from collections.abc import Container, Iterable, Iterator
+
+from antiphon.core.python_code import parsed
 
 PASSES = 16
 """How often variables are followed. Few programs need more than two."""
@@ -26,11 +27,12 @@ def awaited_calls(code: str, names: Container[str]) -> frozenset[int]:
 
     None for code that is none: the interpreter reports the error.
     """
+    tree = parsed(code)
+    if tree is None:
+        return frozenset()
     try:
-        with warnings.catch_warnings(action="ignore"):  # warnings about the model's code are not ours
-            tree = ast.parse(code)
         found = _Reading(tree, names).found()
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except RecursionError:
         return frozenset()
     starts = [0]
     for line in code.split("\n"):
@@ -41,7 +43,7 @@ def awaited_calls(code: str, names: Container[str]) -> frozenset[int]:
 class _Reading:
     """What is awaited in a program: calls, and the variables that hold what is awaited."""
 
-    def __init__(self, tree: ast.Module, names: Container[str]) -> None:
+    def __init__(self, tree: ast.AST, names: Container[str]) -> None:
         self._names = names
         self._calls: set[ast.Call] = set()
         self._variables: set[str] = set()
