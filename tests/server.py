@@ -151,8 +151,8 @@ async def running(
         config.app = before(config.app)
     server = PromptServer(config)
     await server.start(listener)
-    await runtime.start()
     try:
+        await runtime.start()
         yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, app, worker)
     finally:
         await server.stop()
