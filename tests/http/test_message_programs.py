@@ -17,7 +17,8 @@ from antiphon.core.programs import fingerprint
 from antiphon.core.tool_result import ToolResult
 from antiphon.toolkits.programs.tool import Programs
 from tests.acting import ActingTool, TakingTurns
-from tests.http import messages_api
+from tests.apis.messages.support import request
+from tests.http import messages_api, test_message_batches
 from tests.http.harmony import FINAL, Said, written
 from tests.http.messages_api import MessagesApi, texts
 from tests.http.test_programs import AT_ONCE, STOCKS, STYLES, program
@@ -524,3 +525,31 @@ async def test_a_named_choice_has_the_model_write_a_program() -> None:
     async with asking(program("print(stock('a')['left'])"), "Done.") as api:
         message = await api.full([GO], tools=TOOLS, tool_choice={"type": "tool", "name": "code_execution"})
     assert types_in(message) == ["server_tool_use", "tool_use"]
+
+
+async def test_what_the_user_says_beside_the_results_follows_the_output() -> None:
+    async with asking(program("print(stock('a')['left'])"), "Done.", "Bye.") as api:
+        message = await api.full([GO], tools=TOOLS)
+        told = results(calls_in(message), '{"left": 77}')
+        told["content"].append({"type": "text", "text": "Quickly!"})
+        messages = [GO, said_by(message), told]
+        ended = await api.full(messages, tools=TOOLS)
+        prompt = api.prompt
+        await api.full([*messages, said_by(ended), GO], tools=TOOLS)
+    assert 0 < prompt.rindex("77") < prompt.index("Quickly!")
+    assert api.prompt.startswith(f"{prompt}Done.")
+
+
+async def test_a_batch_goes_on_with_a_program() -> None:
+    async with asking(program("print(stock('a')['left'])"), "Done.") as api:
+        message = await api.full([GO], tools=TOOLS)
+        told = [GO, said_by(message), results(calls_in(message), '{"left": 77}')]
+        entries = [
+            {"custom_id": id_, "params": request(messages, tools=TOOLS)}
+            for id_, messages in (("begins", [GO]), ("goes_on", told))
+        ]
+        batch = await test_message_batches.ended(api, await test_message_batches.made(api, *entries))
+        found = await test_message_batches.results(api, batch)
+    assert types_in(found["begins"]["message"]) == ["server_tool_use", "tool_use"]
+    assert found["begins"]["message"]["container"]["id"].startswith("container_py1_")
+    assert found["goes_on"]["message"]["content"][0]["content"]["stdout"] == "77\n"
