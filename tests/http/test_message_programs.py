@@ -234,13 +234,13 @@ async def test_programs_side_by_side_and_a_direct_call_go_on_together() -> None:
 async def test_time_and_random_numbers_are_the_same_when_it_goes_on() -> None:
     code = """import random, datetime, time
 before = (random.random(), str(datetime.datetime.now()), time.time())
+x = name_of(str(before))
 stock("a")
-print(before)
-x = name_of(str(before))"""
+print(before)"""
     async with asking(program(code), "Done.") as api:
         asker = Client(api, stream=False)
         message = await asker.result(STOCKS)
-    (_, told), printed = asker.rounds[1][0], message["content"][0]["content"]["stdout"]
+    (_, told), printed = asker.rounds[0][0], message["content"][0]["content"]["stdout"]
     assert printed == f"{told}\n"
 
 
