@@ -4,10 +4,10 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
+from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient, beta_async_tool
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message
 from msgspec.structs import replace
@@ -49,6 +49,14 @@ async def asking(
     tools = [Programs(limits), *others]
     async with messages_api.asking(TakingTurns(*said), tools=tools, limit=limits, **options) as api:
         yield api
+
+
+@asynccontextmanager
+async def anthropic(api: MessagesApi) -> AsyncIterator[AsyncAnthropic]:
+    """Anthropic's own client."""
+    http = DefaultAsyncHttpxClient(verify=NO_TLS)
+    async with AsyncAnthropic(base_url=api.server.url, api_key="k", http_client=http) as sdk:
+        yield sdk
 
 
 def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -190,14 +198,11 @@ async def test_the_blocks_of_a_program_say_which_it_is(version: str, caller: str
 
 async def test_the_sdk_of_anthropic_answers_calls_of_programs() -> None:
     code = STYLES["together"].replace("KEYS", "['a', 'b']")
-    async with asking(program(code), "It is b.") as api:
-        client = AsyncAnthropic(
-            base_url=api.server.url, api_key="k", http_client=DefaultAsyncHttpxClient(verify=NO_TLS)
-        )
+    async with asking(program(code), "It is b.") as api, anthropic(api) as sdk:
         messages: list[Any] = [GO]
         fields: dict[str, Any] = {"model": "scripted", "max_tokens": 999, "tools": [RUNNER, STOCK, NAME]}
         while True:
-            async with client.messages.stream(messages=messages, **fields) as stream:
+            async with sdk.messages.stream(messages=messages, **fields) as stream:
                 message = await stream.get_final_message()
             calls = [block for block in message.content if block.type == "tool_use"]
             if not calls:
@@ -208,7 +213,6 @@ async def test_the_sdk_of_anthropic_answers_calls_of_programs() -> None:
             given = [{"id": call.id} for call in calls]
             answers = ['{"left": 2}' if call.name == "stock" else "B" for call in calls]
             messages += [{"role": "assistant", "content": message.content}, results(given, *answers)]
-        await client.close()
     assert [block.type for block in message.content] == ["code_execution_tool_result", "text"]
 
 
@@ -553,3 +557,29 @@ async def test_a_batch_goes_on_with_a_program() -> None:
     assert types_in(found["begins"]["message"]) == ["server_tool_use", "tool_use"]
     assert found["begins"]["message"]["container"]["id"].startswith("container_py1_")
     assert found["goes_on"]["message"]["content"][0]["content"]["stdout"] == "77\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_tool_runner_of_anthropic_runs_the_functions_of_programs(*, stream: bool) -> None:
+    asked: list[str] = []
+
+    @beta_async_tool(allowed_callers=[CALLER])
+    async def stock(key: str) -> str:
+        """How much there is."""
+        asked.append(key)
+        return str(len(asked))
+
+    code = "import asyncio\nprint(await asyncio.gather(stock('a'), stock('b')), stock('c'))"
+    async with asking(program(code), "Done.") as api, anthropic(api) as sdk:
+        runner = sdk.beta.messages.tool_runner(
+            model="scripted",
+            max_tokens=999,
+            tools=[cast("Any", RUNNER), stock],
+            messages=cast("Any", [GO]),
+            stream=cast("Any", stream),
+        )
+        last = await runner.until_done()
+    assert asked == ["a", "b", "c"]
+    result, text = last.content
+    assert (result.type, text.type) == ("code_execution_tool_result", "text")
+    assert result.to_dict()["content"]["stdout"] == "['1', '2'] 3\n"
