@@ -583,3 +583,40 @@ async def test_the_tool_runner_of_anthropic_runs_the_functions_of_programs(*, st
     result, text = last.content
     assert (result.type, text.type) == ("code_execution_tool_result", "text")
     assert result.to_dict()["content"]["stdout"] == "['1', '2'] 3\n"
+
+
+def _removal(name: str) -> dict[str, Any]:
+    reference = {"type": "tool_reference", "name": name}
+    return {"role": "system", "content": [{"type": "tool_removal", "tool": reference}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "stdout"),
+    [
+        ({"tool_choice": {"type": "none"}}, [], "77\n"),
+        ({"tools": [{**RUNNER, "max_uses": 1}, STOCK]}, [], "77\n"),
+        ({}, [_removal("code_execution")], "77\n"),
+        ({"tools": [RUNNER, {**STOCK, "allowed_callers": BOTH}]}, [_removal("stock")], ""),
+        ({"thinking": {"type": "adaptive"}}, [], "77\n"),
+        ({}, [{"role": "assistant", "content": "It is"}], None),
+    ],
+)
+async def test_a_program_goes_on_whatever_else_the_request_says(
+    fields: dict[str, Any], more: list[Any], stdout: str | None
+) -> None:
+    async with asking(program("print(stock('a')['left'])"), "Done.") as api:
+        message = await api.full([GO], tools=TOOLS)
+        told = [GO, said_by(message), results(calls_in(message), '{"left": 77}'), *more]
+        given = {"tools": TOOLS, **fields}
+        ended = await api.full(told, **given)
+        assert types_in(await streamed(api, told, **given)) == types_in(ended)
+    printed = [block["content"]["stdout"] for block in ended["content"] if "tool_use_id" in block]
+    assert printed == ([] if stdout is None else [stdout])
+
+
+async def test_no_program_goes_on_to_warm_a_prompt() -> None:
+    async with asking(program("print(stock('a')['left'])"), "Done.") as api:
+        message = await api.full([GO], tools=TOOLS)
+        told = [GO, said_by(message), results(calls_in(message), "{}")]
+        error = await api.post("/v1/messages", request(told, tools=TOOLS) | {"max_tokens": 0}, 400)
+    assert error["error"]["message"].startswith("max_tokens: A program goes on")
