@@ -86,13 +86,20 @@ class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
     """The caller of a tool: the model itself."""
 
 
+class ProgramCaller(Struct, frozen=True):
+    """The program that has called a tool: `tool_id` is that of its block."""
+
+    type: str
+    tool_id: str
+
+
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     """A call that the client answers."""
 
     id: str
     name: str
     input: dict[str, Any]
-    caller: Caller = Caller()
+    caller: Caller | ProgramCaller = Caller()
 
 
 class ServerToolUseBlock(Struct, tag_field="type", tag="server_tool_use"):
@@ -238,6 +245,13 @@ def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) 
 # Messages
 
 
+class Container(Struct, frozen=True):
+    """Where a program of the answer runs. Nothing is kept there: clients may send the id back."""
+
+    id: str
+    expires_at: str
+
+
 class ClearedToolUses(Struct, frozen=True, tag_field="type", tag="clear_tool_uses_20250919"):
     """So many results of tools were left out of the prompt, which has so many tokens fewer."""
 
@@ -307,7 +321,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     context_management: ContextManagement | UnsetType = UNSET
     diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     usage: MessageUsage
@@ -402,7 +416,7 @@ class Stop(Struct, kw_only=True):
     stop_reason: str
     stop_sequence: str | None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET
