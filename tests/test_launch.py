@@ -245,7 +245,7 @@ async def test_what_is_not_there_is_said(home: Home) -> None:
         code, _, error = await home.launch("pi", "--url", f"{server.url}/v1")
         assert (code, "The program pi is not installed. Install it with `npm install" in error) == (1, True)
     code, _, error = await home.launch("pi", "--url", "http://127.0.0.1:9/v1")
-    assert (code, "no server at http://127.0.0.1:9/v1" in error) == (1, True)
+    assert (code, "No server at http://127.0.0.1:9/v1" in error) == (1, True)
 
 
 # Asks the server that it is told of in its options, with a body of the test's, and is started like any agent then.
