@@ -11,6 +11,7 @@ import pytest
 from tests.matrix.apis import APIS
 from tests.matrix.case import NAMES, PARAMETERS, TRIPLES, Case, cases, cut_cases
 from tests.matrix.play import faults_of
+from tests.search import share
 
 WHOLE = bool(os.environ.get("ANTIPHON_TEST_MATRIX"))
 SOME = 5
@@ -22,7 +23,7 @@ SOME_BATCHED = 1
 
 
 @pytest.mark.timeout(600 if WHOLE else 120)
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("dialect", share(NAMES))
 async def test_every_answer_is_right(dialect: str) -> None:
     most = None if WHOLE else SOME
     every = [*cases(dialect, most), *cut_cases(dialect, most and SOME_CUT)]

@@ -35,6 +35,7 @@ from antiphon.apis.messages.resource import (
     ToolUseBlock,
     applied_edits,
     iteration,
+    program_caller,
     usage_fields,
 )
 from antiphon.apis.messages.server_tools import Seal
@@ -146,7 +147,7 @@ class Blocks:
         """The block of a call that the client answers, of the model or of its program `caller`."""
         by: Caller | ProgramCaller = Caller()
         if caller:
-            by = ProgramCaller(self.presentation.tools.caller, self._programs[caller])
+            by = program_caller(self.presentation.tools.caller, self._programs[caller])
         return ToolUseBlock(wire_id(TOOL_USE, call_id), name, input_ or {}, by)
 
     def _begin_program(self, call: FunctionCall, clock: int) -> None:

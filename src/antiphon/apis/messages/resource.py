@@ -86,11 +86,25 @@ class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
     """The caller of a tool: the model itself."""
 
 
-class ProgramCaller(Struct, frozen=True):
+class ServerToolCaller(Struct, frozen=True, tag_field="type", tag="code_execution_20250825"):
     """The program that has called a tool: `tool_id` is that of its block."""
 
-    type: str
     tool_id: str
+
+
+class ServerToolCaller20260120(Struct, frozen=True, tag_field="type", tag="code_execution_20260120"):
+    """The same, of the newer version of its tool."""
+
+    tool_id: str
+
+
+ProgramCaller = ServerToolCaller | ServerToolCaller20260120
+
+
+def program_caller(version: str, tool_id: str) -> ProgramCaller:
+    """The caller that a program is, by the version of its tool."""
+    versions = (ServerToolCaller, ServerToolCaller20260120)
+    return next(caller for caller in versions if caller.__struct_config__.tag == version)(tool_id)
 
 
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
