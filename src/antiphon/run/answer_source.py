@@ -57,9 +57,7 @@ class AnswerSource:
         """
         try:
             # Of the key's account, a place for one answer; then the model, which may have to be loaded.
-            account = observed().account
-            await account.secure(place=True)
-            with account:
+            with observed().account:
                 async with self._model.in_use():
                     await self._run(output)
         except RequestError as error:
@@ -82,7 +80,7 @@ class AnswerSource:
                 prepared_turn = await self._model.prepare(turn, self._context.prompt, choices)
             prepared.append(prepared_turn)
             prompts.append(prepared_turn.prompt)
-        await _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
+        _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
             output.set_prompts(prompts)
         else:
@@ -208,7 +206,7 @@ def _check_searched(prepared: Prepared) -> None:
             raise RequestError(message, param="use_beam_search")
 
 
-async def _reserve(prepared: Iterable[Prepared]) -> None:
+def _reserve(prepared: Iterable[Prepared]) -> None:
     """Reserve the tokens of prompts and answers, as far as their number is known."""
     observation, tokens = observed(), 0
     for prepared_turn in prepared:
@@ -216,7 +214,6 @@ async def _reserve(prepared: Iterable[Prepared]) -> None:
             len(prepared_turn.prompt.ids)
             + (prepared_turn.turn.sampling.max_tokens or 0) * prepared_turn.turn.choices
         )
-    await observation.account.secure(tokens=tokens)
     observation.reserved += observation.account.reserve(tokens)
 
 
