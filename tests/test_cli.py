@@ -124,6 +124,7 @@ def test_the_whole_help_is_in_groups_and_begins_with_the_model(lines_of_help: li
         ("serve http://127.0.0.1:9 --upstream-kind olama", "ollama"),
         ("serve --tool shel", "shell"),
         ("launch codx", '"codex"'),
+        ("serve --hlep", "--help"),
     ],
 )
 def test_an_unknown_word_has_the_nearest_known_one(

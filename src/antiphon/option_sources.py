@@ -249,6 +249,8 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
             chosen, _ = _chosen(tokens, ConfigFile())
             why = f"{option} is an option of the engine {owners[0]}, and this is {chosen}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
+        if hint := did_you_mean(option, ("--help", HELP_ALL)):
+            return CycloptsError(msg=f"Unknown option: {option}.{hint}")
     if isinstance(error, CoercionError) and error.msg and error.argument is not None:
         for token in error.argument.tokens[:1]:  # as of a wrong number of texts: the message has no name
             return CycloptsError(msg=f"{place_of(token)}: {error.msg}")

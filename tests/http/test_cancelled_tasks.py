@@ -6,8 +6,7 @@ as Ray Serve does, 3 ms after the disconnect, or without it, or again and again,
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -18,13 +17,11 @@ import pytest
 import pytest_asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message
-from structlog.testing import capture_logs
 
 from antiphon.engines.engine import Capabilities, Task
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.http.leaving import LeavingMiddleware
 from antiphon.http.request import unless_disconnected
-from antiphon.log import with_request
 from tests.acting import ActingTool
 from tests.http.test_chat_server_tools import CODE, PYTHON_CALL
 from tests.http.test_observing import Line, line_of
@@ -69,15 +66,6 @@ async def server() -> AsyncIterator[tuple[Running, ASGIApp, ActingTool]]:
     engine = ScriptedEngine(SCRIPT, parallel=1, capabilities=Capabilities(tasks=frozenset(Task)))
     async with running(engine, before=keep, tools=[tool]) as server:
         yield server, apps[0], tool
-
-
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[Line]]:
-    """What is logged. Nothing of it is an error, or has a traceback."""
-    with capture_logs(processors=[with_request]) as lines, caplog.at_level(logging.WARNING):
-        yield lines
-    assert caplog.get_records("call") == []
-    assert [each for each in lines if each["log_level"] == "error" or "exc_info" in each] == []
 
 
 _numbers = count()
@@ -288,3 +276,27 @@ async def test_an_application_that_does_not_end_is_cancelled(monkeypatch: pytest
     with pytest.raises(asyncio.CancelledError):
         await call.task
     assert ended
+
+
+async def test_what_is_sent_to_a_client_that_has_left_is_dropped() -> None:
+    """Also what waits to be sent when it leaves: a server may not take it any more."""
+    sent: list[Message] = []
+    stuck = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if len(sent) > 1:
+            stuck.set()
+            await asyncio.Event().wait()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        for number in range(4):
+            await send({"type": "http.response.body", "body": b"%d" % number, "more_body": True})
+        assert (await receive())["type"] == "http.disconnect"
+
+    task = asyncio.create_task(LeavingMiddleware(application)({"type": "http"}, asyncio.Event().wait, send))  # type: ignore[arg-type]
+    await stuck.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [message["body"] for message in sent] == [b"0", b"1"]

@@ -204,5 +204,6 @@ async def playing(dialect: str) -> AsyncIterator[Player]:
 async def faults_of(dialect: str, cases: list[Case], batched: int | None = 0) -> list[Fault]:
     """What is wrong with the answers to the cases of a dialect. The first so many are lines of batches, too."""
     async with playing(dialect) as player:
-        found = [await player.faults(case, batched=case in cases[:batched]) for case in cases]
+        lines = len(cases) if batched is None else batched
+        found = [await player.faults(case, batched=number < lines) for number, case in enumerate(cases)]
         return [fault for faults in found for fault in faults]

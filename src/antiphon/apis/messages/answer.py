@@ -17,6 +17,7 @@ from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, 
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.programs import container_of, is_runner
 from antiphon.apis.messages.resource import (
+    PROGRAM_CALLERS,
     Block,
     CacheDiagnostics,
     CallBlock,
@@ -35,7 +36,6 @@ from antiphon.apis.messages.resource import (
     ToolUseBlock,
     applied_edits,
     iteration,
-    program_caller,
     usage_fields,
 )
 from antiphon.apis.messages.server_tools import Seal
@@ -147,7 +147,7 @@ class Blocks:
         """The block of a call that the client answers, of the model or of its program `caller`."""
         by: Caller | ProgramCaller = Caller()
         if caller:
-            by = program_caller(self.presentation.tools.caller, self._programs[caller])
+            by = PROGRAM_CALLERS[self.presentation.tools.caller](self._programs[caller])
         return ToolUseBlock(wire_id(TOOL_USE, call_id), name, input_ or {}, by)
 
     def _begin_program(self, call: FunctionCall, clock: int) -> None:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.apis.messages.ids import core_id, fingerprint_in
 from antiphon.apis.request_object import RequestObject, json_text
+from antiphon.apis.tool_callers import CALLERS, DIRECT, LATER, ONLY_DIRECT, Callers, read_callers
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.items import FunctionCall
@@ -28,8 +29,6 @@ from antiphon.core.turn import Function, Placement
 if TYPE_CHECKING:
     from antiphon.apis.messages.tools import Tools
 
-CALLERS = "allowed_callers"
-DIRECT = "direct"
 CODE = "code_execution"
 """The type of the tool, without its date, and the name of its blocks."""
 CALLER = "code_execution_20260120"
@@ -42,32 +41,14 @@ _CONTAINER_ID = re.compile(r"container_py1_[0-9a-f]{1,12}_[0-9a-f]{32}")
 _NOT_RUN = "This server runs no programs that call tools: it needs --programs."
 _ALONE = f"No tool of the type '{CALLER}' is in 'tools': only the model itself calls it."
 _OF_SERVER = "Programs call tools of the client only, in this API: the model itself calls it."
-_LATER = "Programs can call the tools of 'tools' only, not those that a conversation adds."
 _LOST = "Its program is not in the conversation: the model sees this call as one of its own."
 
 
-class Callers(Struct, frozen=True):
-    """Who may call a tool: the model itself, programs, or both."""
-
-    direct: bool = True
-    programs: bool = False
-
-
-ONLY_DIRECT = Callers()
-
-
 def callers_of(tool: RequestObject) -> Callers:
-    """Who may call a tool of a request. Raises RequestError."""
-    given = tool.value.get(CALLERS)
-    if given is None or given == []:
+    """Who may call a tool of a request; an empty list is as none. Raises RequestError."""
+    if tool.value.get(CALLERS) == []:
         return ONLY_DIRECT
-    if not isinstance(given, list) or not all(map(_is_caller, given)):
-        raise tool.wrong(CALLERS, f"Use a list of '{DIRECT}', '{CALLER}', or both.")
-    return Callers(DIRECT in given, any(caller != DIRECT for caller in given))
-
-
-def _is_caller(value: object) -> bool:
-    return isinstance(value, str) and (value == DIRECT or value.startswith(f"{CODE}_"))
+    return read_callers(tool, lambda name: name.startswith(f"{CODE}_"), CALLER)
 
 
 def is_runner(function: Function) -> bool:
@@ -119,7 +100,7 @@ def note_on_callers(
     elif not of_client:
         why = _OF_SERVER
     elif later:
-        why = _LATER
+        why = LATER
     elif not runs:
         why = _ALONE
     else:

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.apis.messages.programs import CALLER, PYTHON_ONLY
 from antiphon.core.edits import AppliedEdit, ClearReasoning
 from antiphon.core.events import GenerationUsage, Usage
 from antiphon.core.hosts import Note
@@ -86,25 +87,24 @@ class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
     """The caller of a tool: the model itself."""
 
 
-class ServerToolCaller(Struct, frozen=True, tag_field="type", tag="code_execution_20250825"):
+class ServerToolCaller(Struct, frozen=True, tag_field="type", tag=PYTHON_ONLY):
     """The program that has called a tool: `tool_id` is that of its block."""
 
     tool_id: str
 
 
-class ServerToolCaller20260120(Struct, frozen=True, tag_field="type", tag="code_execution_20260120"):
+class ServerToolCaller20260120(Struct, frozen=True, tag_field="type", tag=CALLER):
     """The same, of the newer version of its tool."""
 
     tool_id: str
 
 
 ProgramCaller = ServerToolCaller | ServerToolCaller20260120
-
-
-def program_caller(version: str, tool_id: str) -> ProgramCaller:
-    """The caller that a program is, by the version of its tool."""
-    versions = (ServerToolCaller, ServerToolCaller20260120)
-    return next(caller for caller in versions if caller.__struct_config__.tag == version)(tool_id)
+PROGRAM_CALLERS: Mapping[str, type[ProgramCaller]] = {
+    PYTHON_ONLY: ServerToolCaller,
+    CALLER: ServerToolCaller20260120,
+}
+"""The version of the tool that runs programs → the caller that they are."""
 
 
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):

@@ -20,10 +20,7 @@ from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_deferred, is_enabled, mcp_settings, toolset_places
 from antiphon.apis.messages.programs import (
     CALLER,
-    CALLERS,
     CODE,
-    ONLY_DIRECT,
-    Callers,
     callers_of,
     is_runner,
     note_on_callers,
@@ -32,6 +29,7 @@ from antiphon.apis.messages.programs import (
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import EVERY_TOOL, NO_VIEWS, ToolViews
 from antiphon.apis.request_object import Object, RequestObject, object_at
+from antiphon.apis.tool_callers import CALLERS, ONLY_DIRECT, Callers
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
