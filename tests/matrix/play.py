@@ -82,27 +82,31 @@ class Player:
         if full is None:
             return None
         found = api.full(full.json())
-        wrote = engine.wrote
-        given = engine.requests[0].prompt.text[-80:], engine.requests[0].constraint, tuple(wrote)
+        wrote, closed = engine.wrote, engine.closed
+        given = engine.requests[0].prompt.text[-80:], engine.requests[0].constraint, (*wrote, *closed)
         prompt = engine.requests[0].prompt.text
         engine.begin(case, told)
         stream = await self._post(api, body | {"stream": True}, case)
         assert stream is not None, "it is refused only when it is streamed"
         folded = api.folded(stream.content)
         wrong = [*_misplaced(prompt, case), *_unenforced(engine, case)]
-        # Where an answer that is cut is closed depends on how much of it was sent: what closes it may differ.
-        count = None if case.limit is None else case.n or 1
-        assert sorted(engine.wrote[:count]) == sorted(wrote[:count]), (
-            f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
-        )
-        if _closed(folded) == _closed(found) and sorted(engine.wrote) == sorted(wrote):
-            assert folded == found, f"the stream adds up to\n    {folded}\nnot to\n    {found}"
-        else:  # each has to be right
-            wrong += [fault for answer in api.answers(folded, case) for fault in laws.faults(answer, case)]
+
+        def compare(what: str, other: Json) -> None:
+            """Where an answer that is cut is closed depends on the time: closed elsewhere, it has to be right."""
+            assert sorted(engine.wrote) == sorted(wrote), (
+                f"the engine is asked otherwise for {what}: {engine.wrote}, {wrote}"
+            )
+            if _closed(other) == _closed(found) and sorted(engine.closed) == sorted(closed):
+                assert other == found, f"{what} adds up to\n    {other}\nnot to\n    {found}"
+            else:
+                wrong.extend(
+                    fault for answer in api.answers(other, case) for fault in laws.faults(answer, case)
+                )
+
+        compare("the stream", folded)
         if batched and api.path in PATHS:
             engine.begin(case, told)
-            line = api.full(await answer_of_line(self._http, api.path, body))
-            assert line == found, f"a line of a batch is answered\n    {line}\nnot\n    {found}"
+            compare("a line of a batch", api.full(await answer_of_line(self._http, api.path, body)))
         return Played(api.answers(found, case), given, wrong, prompt.endswith("<think>\n"))
 
     async def _allowed(self, api: Api, case: Case) -> list[str] | None:
@@ -140,8 +144,10 @@ class Player:
 
 
 def _closed(answer: Any) -> list[str]:
-    """How many tokens have closed each part of an answer that was cut."""
-    return sorted(re.findall(r"closed: its last (\d+) token", str(answer)))
+    """How many tokens have closed each part of an answer that was cut, and how many it has, if the API tells."""
+    shown = str(answer)
+    closed = sorted(re.findall(r"closed: its last (\d+) token", shown))
+    return closed and closed + re.findall(r"'output_tokens': (\d+)", shown)
 
 
 def _misplaced(prompt: str, case: Case) -> Iterator[str]:
