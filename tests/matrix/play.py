@@ -172,6 +172,8 @@ def _differences(played: list[tuple[str, Played]]) -> Iterator[str]:
         for other_name, other in played[:number]:
             if one.given == other.given:
                 for mine, theirs in zip(one.answers, other.answers, strict=False):
+                    if mine.closed and theirs.closed:
+                        continue  # perhaps elsewhere: each is judged by itself
                     if not _agree(mine, theirs):
                         yield f"{name} says {mine}, {other_name} {theirs}"
 
