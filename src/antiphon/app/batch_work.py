@@ -350,7 +350,6 @@ async def _write(store: Store, record: ResponseRecord, what: str, content: Async
         size=blob.size,
         expires_at=now + (stored.keep_seconds if expiry is None else expiry.seconds),
     )
-    # In one transaction: whenever a server dies, there is the old file or the new one.
-    await asyncio.gather(store.files.delete(record.owner, file_id), store.files.create(file))
+    await store.files.replace(file)
     await store.blobs.release(record.owner, holder)
     return file_id

@@ -392,6 +392,13 @@ class Files(Protocol):
         """
         ...
 
+    async def replace(self, record: FileRecord) -> None:
+        """As `create`, in the place of the owner's file with this id, if there is one.
+
+        Another holder has to hold the blob meanwhile.
+        """
+        ...
+
     async def get(self, owner: str, file_id: str) -> FileRecord | None:
         """The file."""
         ...
