@@ -1,7 +1,7 @@
 """Clients that have files of requests answered, and what must be true of these batches.
 
-Whatever happens to servers meanwhile, each line has exactly one result, and so the files with the results have
-each line once, as it was written, in the order of the log. `laws.py` checks the log itself.
+Whatever happens to servers meanwhile, each line has exactly one result, and so the files with the results
+have each line once, as it was written, in the order of the log. `laws.py` checks the log itself.
 """
 
 import asyncio
