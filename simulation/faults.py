@@ -282,8 +282,8 @@ FAULTS = {
     ),
     "a file fails for ever because its server stops": Fault(
         "app/indexing.py",
-        "        except Exception as failure:\n",
-        "        except BaseException as failure:\n",
+        "        except Exception as failure:\n            if self._stopping:",
+        "        except BaseException as failure:\n            if False:",
         "is failed, not|does not stop",
         wanted=("index", "stop"),
     ),
