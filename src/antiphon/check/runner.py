@@ -5,6 +5,7 @@ a failure. What a check has stored on the server is deleted when it has ended.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -94,6 +95,10 @@ def names_of(text: str | None) -> tuple[str, ...]:
 
 def run(options: Options, out: TextIO) -> int:
     """Play the checks, print and write what came of them; 1 if one has failed. Raises UnusableError."""
+    if not options.url:
+        raise UnusableError("Name the URL of a server, such as http://127.0.0.1:8000/v1.")
+    if not 0 < options.seconds < math.inf:
+        raise UnusableError("--timeout has to be a number of seconds above 0.")
     chosen = select(options.apis, options.only)
     for path in filter(None, (options.json, options.markdown)):
         if path.is_dir() or not path.parent.is_dir():
