@@ -108,7 +108,7 @@ class Faulty:
         before = said.status, said.media_type, said.raw
         try:
             self.fault(said)
-        except Exception as error:  # noqa: BLE001 - it must not look like a fault of the server
+        except Exception as error:  # it must not look like a fault of the server
             self.broken.append(error)
         self.changed = self.changed or before != (said.status, said.media_type, said.raw)
 

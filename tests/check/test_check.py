@@ -180,12 +180,55 @@ async def test_an_answer_without_an_end_ends_after_some_seconds() -> None:
     assert again.evidence == result.evidence
 
 
-KEYS = (
-    "id object created created_at model choices index message delta content finish_reason tool_calls function name "
-    "arguments usage total_tokens type role output status text part item response output_index content_index error "
-    "sequence_number data answers probabilities probability value score choice stop_reason input content_block "
-    "input_tokens output_tokens previous_response_id conversation incomplete_details metadata item_id annotations"
-).split()
+KEYS = [
+    "id",
+    "object",
+    "created",
+    "created_at",
+    "model",
+    "choices",
+    "index",
+    "message",
+    "delta",
+    "content",
+    "finish_reason",
+    "tool_calls",
+    "function",
+    "name",
+    "arguments",
+    "usage",
+    "total_tokens",
+    "type",
+    "role",
+    "output",
+    "status",
+    "text",
+    "part",
+    "item",
+    "response",
+    "output_index",
+    "content_index",
+    "error",
+    "sequence_number",
+    "data",
+    "answers",
+    "probabilities",
+    "probability",
+    "value",
+    "score",
+    "choice",
+    "stop_reason",
+    "input",
+    "content_block",
+    "input_tokens",
+    "output_tokens",
+    "previous_response_id",
+    "conversation",
+    "incomplete_details",
+    "metadata",
+    "item_id",
+    "annotations",
+]
 WORDS = [
     *(
         "chat.completion",
