@@ -96,10 +96,10 @@ class Client:
 
     async def send(self, but: int = 0) -> None:
         """Send everything `but` the last bytes; then the server has begun, or has answered."""
-        before = len(asyncio.all_tasks())
+        before = asyncio.all_tasks()  # of which some may end: those of clients that have left
         self._writer.write(self._requests[: len(self._requests) - but])
         answer = self._reader._buffer  # type: ignore[attr-defined]
-        await until(lambda: len(asyncio.all_tasks()) > before or answer)
+        await until(lambda: asyncio.all_tasks() - before or answer)
 
     def send_later(self, times: int) -> None:
         """Send the request more often, while the first is answered."""

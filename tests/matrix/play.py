@@ -14,6 +14,7 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.matrix import laws
 from tests.matrix.apis import APIS, MODEL, Answer, Api, Call
+from tests.matrix.batches import PATHS, answer_of_line
 from tests.matrix.case import PARAMETERS, Case, Json
 from tests.matrix.history import RESULTS
 from tests.matrix.model import MatrixEngine
@@ -54,15 +55,15 @@ class Player:
         self._engines = engines
         self.requests = 0
 
-    async def faults(self, case: Case) -> list[Fault]:
-        """What is wrong with the answers to a case."""
+    async def faults(self, case: Case, *, batched: bool = False) -> list[Fault]:
+        """What is wrong with the answers to a case; if it is `batched`, also with those of batches."""
         found: list[Fault] = []
         played: dict[str, Played] = {}
         for api in APIS.values():
             if (body := api.body(case)) is None:
                 continue
             try:
-                result = await self._play(api, body, case)
+                result = await self._play(api, body, case, batched)
                 if result is not None:
                     played[api.name] = result
                     found += [Fault(what, api.name, case) for what in self._judged(result, case)]
@@ -72,7 +73,7 @@ class Player:
         found += [Fault(what, "in two APIs", case) for what in _differences([*played.items()])]
         return found
 
-    async def _play(self, api: Api, body: Json, case: Case) -> Played | None:
+    async def _play(self, api: Api, body: Json, case: Case, batched: bool) -> Played | None:
         """The full answers, which a stream adds up to as well; None if the case was refused."""
         told = await self._allowed(api, case) if case.engine == "checks" else None
         engine = self._engines[case.engine]
@@ -98,6 +99,10 @@ class Player:
             assert folded == found, f"the stream adds up to\n    {folded}\nnot to\n    {found}"
         else:  # each has to be right
             wrong += [fault for answer in api.answers(folded, case) for fault in laws.faults(answer, case)]
+        if batched and api.path in PATHS:
+            engine.begin(case, told)
+            line = api.full(await answer_of_line(self._http, api.path, body))
+            assert line == found, f"a line of a batch is answered\n    {line}\nnot\n    {found}"
         return Played(api.answers(found, case), given, wrong, prompt.endswith("<think>\n"))
 
     async def _allowed(self, api: Api, case: Case) -> list[str] | None:
@@ -196,7 +201,8 @@ async def playing(dialect: str) -> AsyncIterator[Player]:
             yield Player(http, engines)
 
 
-async def faults_of(dialect: str, cases: list[Case]) -> list[Fault]:
-    """What is wrong with the answers to the cases of a dialect."""
+async def faults_of(dialect: str, cases: list[Case], batched: int | None = 0) -> list[Fault]:
+    """What is wrong with the answers to the cases of a dialect. The first so many are lines of batches, too."""
     async with playing(dialect) as player:
-        return [fault for case in cases for fault in await player.faults(case)]
+        found = [await player.faults(case, batched=case in cases[:batched]) for case in cases]
+        return [fault for faults in found for fault in faults]

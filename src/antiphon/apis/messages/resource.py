@@ -86,13 +86,34 @@ class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
     """The caller of a tool: the model itself."""
 
 
+class ServerToolCaller(Struct, frozen=True, tag_field="type", tag="code_execution_20250825"):
+    """The program that has called a tool: `tool_id` is that of its block."""
+
+    tool_id: str
+
+
+class ServerToolCaller20260120(Struct, frozen=True, tag_field="type", tag="code_execution_20260120"):
+    """The same, of the newer version of its tool."""
+
+    tool_id: str
+
+
+ProgramCaller = ServerToolCaller | ServerToolCaller20260120
+
+
+def program_caller(version: str, tool_id: str) -> ProgramCaller:
+    """The caller that a program is, by the version of its tool."""
+    versions = (ServerToolCaller, ServerToolCaller20260120)
+    return next(caller for caller in versions if caller.__struct_config__.tag == version)(tool_id)
+
+
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     """A call that the client answers."""
 
     id: str
     name: str
     input: dict[str, Any]
-    caller: Caller = Caller()
+    caller: Caller | ProgramCaller = Caller()
 
 
 class ServerToolUseBlock(Struct, tag_field="type", tag="server_tool_use"):
@@ -238,6 +259,13 @@ def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) 
 # Messages
 
 
+class Container(Struct, frozen=True):
+    """Where a program of the answer runs. Nothing is kept there: clients may send the id back."""
+
+    id: str
+    expires_at: str
+
+
 class ClearedToolUses(Struct, frozen=True, tag_field="type", tag="clear_tool_uses_20250919"):
     """So many results of tools were left out of the prompt, which has so many tokens fewer."""
 
@@ -307,7 +335,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     context_management: ContextManagement | UnsetType = UNSET
     diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     usage: MessageUsage
@@ -402,7 +430,7 @@ class Stop(Struct, kw_only=True):
     stop_reason: str
     stop_sequence: str | None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET

@@ -5,7 +5,6 @@ both. The calls of a program are items with a `caller`. The model sees none of t
 output. A program without an output goes on when its client sends the results of its calls.
 """
 
-import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,9 @@ from antiphon.apis.responses.client_tools import client_tool
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.items import FunctionCall
-from antiphon.core.program_functions import described, python_name
+from antiphon.core.program_functions import with_functions
 from antiphon.core.programs import PROGRAMS, CallOutcome, RecordedCall, UnfinishedProgram, clock_of
-from antiphon.core.turn import TOOL_SEARCH, Function, Placement
+from antiphon.core.turn import TOOL_SEARCH, Placement
 
 if TYPE_CHECKING:
     from antiphon.apis.responses.tools import Tool, Toolbox
@@ -37,7 +36,6 @@ _LATER = "Programs can call the tools of 'tools' only, not those that a conversa
 _NAMESPACE = "namespace"
 _TEXTS = ("input_text", "output_text", "text")
 _UNKNOWN = "The outcome of this call is unknown."
-_BUILT_IN = frozenset(dir(builtins))
 
 
 class ProgramCaller(Struct, frozen=True, tag_field="type", tag=PROGRAM):
@@ -83,9 +81,9 @@ def for_programs(tools: "Mapping[str, Tool]") -> "tuple[dict[str, Tool], dict[st
         if tool.callers.programs and not _needs_approval(tool)
     }
     functions = [tool.function for tool in called.values()]
-    _check_names(functions)
-    about = f"{runner.function.description}\n\n{described(functions)}"
-    direct[runner.function.name] = replace(runner, function=replace(runner.function, description=about))
+    direct[runner.function.name] = replace(
+        runner, function=with_functions(runner.function, functions, BY_PROGRAMS)
+    )
     return direct, called
 
 
@@ -131,20 +129,6 @@ def _barred(tool: RequestObject, offered: "Iterable[Tool]") -> str | None:
 
 def _needs_approval(tool: "Tool") -> bool:
     return tool.function.hosted is not None and tool.function.hosted.approval
-
-
-def _check_names(functions: Sequence[Function]) -> None:
-    """Raise RequestError if functions of programs have one name in Python, or that of one of its own."""
-    known: dict[str, str] = {}
-    for function in functions:
-        name = python_name(function.name)
-        if name in _BUILT_IN:
-            message = f"Python has a function '{name}' itself. Rename the tool, or leave out 'programmatic'."
-            raise RequestError(message, param=function.source_of_name)
-        if name in known:
-            message = f"In programs it has the name of '{known[name]}'. Rename one."
-            raise RequestError(message, param=function.source_of_name)
-        known[name] = function.name
 
 
 # Items
