@@ -18,6 +18,7 @@ from antiphon.check.runner import CHECKS, Report, Result, lines, markdown, play
 from antiphon.cli import main
 from tests.check.faults import FAULTS, Faulty
 from tests.deciding import deciding, told
+from tests.search import share
 from tests.server import Running, running
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -67,7 +68,7 @@ async def test_each_fault_is_found(api: str) -> None:
     """Each answer is right until it is changed, and then the check has to fail."""
     faulty, missed = Faulty(), list[str]()
     async with served(faulty) as running_server:
-        for at, (check_id, fault) in enumerate(FAULTS[api]):
+        for at, (check_id, fault) in enumerate(share(FAULTS[api], 3)):
             faulty.plant(fault)
             server = client(running_server.url)
             result = await play(BY_ID[check_id], server)
@@ -387,8 +388,8 @@ async def test_a_failure_is_explained(tmp_path: Path, capsys: pytest.CaptureFixt
 UNUSABLE: list[tuple[list[str], str]] = [
     ([], "Name the URL of a server"),
     (["ftp://a"], "is not the URL of a server"),
-    (["http://127.0.0.1:1/v1"], "no server at http://127.0.0.1:1/v1"),
-    (["http://no-such-host.invalid"], "no server at http://no-such-host.invalid"),
+    (["http://127.0.0.1:1/v1"], "No server at http://127.0.0.1:1/v1"),
+    (["http://no-such-host.invalid"], "No server at http://no-such-host.invalid"),
     (["{url}", "--api", "chat,soap"], "there is no 'soap'"),
     (["{url}", "--only", "chat.sh"], "there is no check 'chat.sh'"),
     (["{url}", "--only", "chat.shape", "--api", "messages"], "names no check of the APIs"),
