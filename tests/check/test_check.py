@@ -161,20 +161,21 @@ async def test_whatever_a_server_sends_each_check_ends_in_a_failure(how: str) ->
 
 
 async def test_an_answer_without_an_end_ends_after_some_seconds() -> None:
+    ended = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(head("text/event-stream") + b"Connection: close\r\n\r\n")
-        while (
-            not writer.is_closing()
-        ):  # it says something again and again, so that it is never silent for long
+        while not writer.is_closing():  # it says something again and again: it is never silent for long
             writer.write(b": wait\n\n")
             await asyncio.sleep(0.01)
-        writer.close()
+        ended.set()
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
         server = client(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", 0.1)
         result = await play(BY_ID["chat.stream.order"], server)
         again = await play(BY_ID["chat.stream.shape"], server)  # the same request: it is not sent again
         server.close()
+        await ended.wait()  # the client has closed the connection
 
     assert result.outcome is Outcome.FAILED
     assert "no end after 0.1 seconds (--timeout)" in result.evidence
