@@ -1,10 +1,10 @@
 """API keys: which requests are allowed, for which account, and how many. Every request passes through here.
 
-If keys are configured, every path but /health, /ready, /version, the page at / and public metrics requires `Authorization:
-Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. Only this
-module sees the key: the request carries its account, and stored objects belong to the owner of that.
-Requests that change the server itself require an admin key, even without other keys. Where there are no keys,
-the rules of `origins.py` keep the web pages of others out.
+If keys are configured, every path but /health, /ready, /version, the page at / and, if they are public, the
+metrics requires `Authorization: Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and
+Azure's clients send it. Only this module sees the key: the request carries its account, and stored objects
+belong to the owner of that. Requests that change the server itself require an admin key, even without other
+keys. Where there are no keys, the rules of `origins.py` keep the web pages of others out.
 """
 
 from collections.abc import Iterator
