@@ -147,6 +147,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         forced=model.card.forced,
         context=model.card.context,
         kept_reasoning=model.traits.kept_reasoning,
+        kept_items=app.kept_items,
     )
 
 
