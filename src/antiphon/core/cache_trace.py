@@ -115,7 +115,7 @@ def trace_of(
 def _same_blocks(blocks: Sequence[bytes], packed: bytes, size: int) -> int:
     """How many whole blocks of this size a prompt begins with, too."""
     for number, block in enumerate(blocks):
-        if len(block) < size or not packed.startswith(block, number * size):
+        if len(block) != size or not packed.startswith(block, number * size):
             return number
     return len(blocks)
 

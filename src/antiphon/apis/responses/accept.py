@@ -243,8 +243,7 @@ def _toolbox(request: PromptParams, context: ResponseContext, items: Sequence[Re
 def parse_conversation(request: PromptParams, context: ResponseContext) -> ConversationItems:
     """All items that the request is about. Raises RequestError."""
     check_conflicts(request)
-    source = "conversation" if request.conversation is not None else "previous_response_id"
-    history = context.kept_items.read(context.owner, context.history, source)
+    history = context.kept_items.read(context.owner, context.history, history_parameter(request))
     readers = context.presenters.readers
     given = [
         *previous_items(request.previous_input_messages),
@@ -253,6 +252,11 @@ def parse_conversation(request: PromptParams, context: ResponseContext) -> Conve
     items = complete(given, context.id)
     check_outputs(history, items)
     return ConversationItems(history, items, len(items) < len(given))
+
+
+def history_parameter(request: PromptParams) -> str:
+    """The parameter that names the history of a request."""
+    return "conversation" if request.conversation is not None else "previous_response_id"
 
 
 def _turn(
