@@ -131,7 +131,7 @@ async def test_calls_are_answered_and_the_model_goes_on(page: Page, api: str) ->
     await page.get_by_role("radio", name=NAMES[api]).check()
     await page.locator(".area", has_text="Tools as JSON").get_by_role("button", name="Example").click()
     await ask(page, "What is the weather?")
-    await expect(page.locator(".call")).to_contain_text('{"city": "Berlin"}')
+    await expect(page.locator(".call")).to_contain_text('"city": "Berlin"')
     if api != "messages":  # which shows reasoning where it is asked for
         await expect(page.locator(".reasoning")).to_contain_text("I need the weather.")
     await shot(page, f"call-{api}")
