@@ -24,7 +24,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -95,6 +95,12 @@ test-deploy: $(VENV)/.test  ## Run the steps of the image, as root: installs it 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
 
+test-package: $(VENV)/.test test-wheel  ## Check what the wheel and the source distribution have in them, and that the wheel serves
+	$(BIN)/python -m pytest -n 0 tests/test_package.py $(ARGS)
+
+test-python:  ## Run every test with another Python, in an environment of its own (PYTHON=python3.14)
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON))
+
 test-wheel:  ## Build the wheel, install it into a fresh environment, and see that it serves
 	scripts/try_wheel "$(PYTHON)"
 
@@ -114,7 +120,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-vllm-* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

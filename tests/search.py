@@ -1,11 +1,15 @@
-"""How hypothesis searches: as long as a test asks for, or shorter and the same each time, with `CI=1`."""
+"""How widely tests search: as widely as they say, or with `CI=1` less, and the same each time."""
 
 import os
+from collections.abc import Iterable
+from typing import TypeVar
 
 from hypothesis import settings
 
 CI = bool(os.environ.get("CI"))
-EXAMPLES_IN_CI = 20
+EXAMPLES_IN_CI = 12
+
+T = TypeVar("T")
 
 settings.register_profile("search", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=EXAMPLES_IN_CI)
@@ -15,3 +19,8 @@ settings.load_profile("ci" if CI else "search")
 def examples(wanted: int) -> int:
     """How many examples to try where a search is to be longer, or shorter, than others."""
     return min(wanted, EXAMPLES_IN_CI) if CI else wanted
+
+
+def share(cases: Iterable[T], of: int = 2) -> list[T]:
+    """Of many cases that take long, one in so many, in CI; `make test` tries all."""
+    return [*cases][:: of if CI else 1]

@@ -33,7 +33,7 @@ def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_text(capsys)
-    for command in ("serve", "chat", "batch", "launch", "inspect", "replay", "version"):
+    for command in ("serve", "chat", "batch", "launch", "inspect", "doctor", "replay", "version"):
         assert command in text
 
 
@@ -43,7 +43,7 @@ def lines_of_help() -> list[str]:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
         patch.setenv("COLUMNS", "1000")
-        assert main(["serve", "--help"]) == 0
+        assert main(["serve", "--help-all"]) == 0
     return out.getvalue().splitlines()
 
 
@@ -60,6 +60,104 @@ def test_help_says_how_long_the_context_is(capsys: pytest.CaptureFixture[str]) -
     assert f"at most {llama_cpp.DEFAULT_CONTEXT}." in " ".join(
         help_text(capsys, "serve").replace("│", " ").split()
     )
+
+
+COMMON = [
+    "model",
+    "engine",
+    "model_name",
+    "context",
+    "gpu_layers",
+    "host",
+    "port",
+    "api_key",
+    "store",
+    "config",
+]
+
+
+def shown(text: str) -> set[str]:
+    """The options that a help text describes."""
+    return {name.replace("-", "_") for name in re.findall(r"^│ (?:[A-Z-]+ )?--([a-z-]+)", text, re.MULTILINE)}
+
+
+def test_the_short_help_has_the_ten_commonest_options(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text(capsys, "serve")
+    assert shown(text) == set(COMMON)
+    assert text.index("│ MODEL --model") < text.index("│ --")
+    assert "antiphon serve --help-all" in text
+
+
+def test_the_whole_help_is_in_groups_and_begins_with_the_model(lines_of_help: list[str]) -> None:
+    titles = [line.strip("╭─╮ ") for line in lines_of_help if line.startswith("╭")]
+    assert titles[-13:] == [
+        "Model",
+        "Engine",
+        "Network",
+        "Keys",
+        "Tools",
+        "Images and files",
+        "Moderation",
+        "Decisions",
+        "Store",
+        "Limits",
+        "Answers and streams",
+        "Logs",
+        "Configuration",
+    ]
+    assert "Parameters" not in titles  # the group of options without one
+    rows = [line for line in lines_of_help if line.startswith("│ ") and "--help" not in line]
+    assert rows[0].startswith("│ MODEL --model")
+    assert shown("\n".join(rows)) == set(OPTIONS)
+    assert len(rows) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("command", "near"),
+    [
+        ("sreve", '"serve"'),
+        ("docter", '"doctor"'),
+        ("serve --prot 80", "--port"),
+        ("serve --log-level inof", '"info"'),
+        ("serve --engine vlm", "vllm"),
+        ("serve --limit body_byte=9", "body_bytes"),
+        ("serve http://127.0.0.1:9 --upstream-kind olama", "ollama"),
+        ("serve --tool shel", "shell"),
+        ("launch codx", '"codex"'),
+        ("serve --hlep", "--help"),
+    ],
+)
+def test_an_unknown_word_has_the_nearest_known_one(
+    capsys: pytest.CaptureFixture[str], command: str, near: str
+) -> None:
+    assert main(command.split()) == 2
+    assert f"Did you mean {near}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("no such file. give another one.", "No such file. Give another one."),
+        (
+            "model.gguf is no file. hermes2 is none. See --help.",
+            "model.gguf is no file. hermes2 is none. See --help.",
+        ),
+        (
+            "\"a. b c\" is wrong. 'x. y z' and `a. b c` stay",
+            "\"a. b c\" is wrong. 'x. y z' and `a. b c` stay",
+        ),
+        ("the file's name isn't right. it's wrong", "The file's name isn't right. It's wrong"),
+    ],
+)
+def test_each_sentence_of_an_error_begins_with_a_capital_letter(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, message: str, printed: str
+) -> None:
+    def serve(_settings: Settings) -> None:
+        raise EngineError(message)
+
+    monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=serve))
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == f"antiphon: {printed}\n"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +261,7 @@ def test_a_start_that_fails_is_one_line(
 
     monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=serve))
     assert main(["serve"]) == 1
-    assert capsys.readouterr().err == "antiphon: no model at x.gguf\n"
+    assert capsys.readouterr().err == "antiphon: No model at x.gguf\n"
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +343,9 @@ COMPLETED = {
     "antiphon serve --otlp-e": "--otlp-endpoint",
     "antiphon serve --log-level i": "info",
     "antiphon completion b": "bash",
+    "antiphon doc": "doctor",
+    "antiphon doctor --log-level w": "warning",
+    "antiphon lau": "launch",
 }
 
 

@@ -391,7 +391,7 @@ def test_foreign_variables_are_no_options(serve: Serve, monkeypatch: pytest.Monk
         (["--allow-origin", "chat.example.com"], "https://chat.example.com"),
         (["--allow-origin", "https://chat.example.com/"], "https://chat.example.com"),
         (["--max-tokens", "0"], "--max-tokens"),
-        (["--limit", "tools"], 'value "tools" for --limit. a limit is written NAME=NUMBER'),
+        (["--limit", "tools"], 'value "tools" for --limit. A limit is written NAME=NUMBER'),
         (["--limit", "tool=1"], "no limit 'tool'"),
         (["--log-level", "loud"], "loud"),
         (["a.gguf", "b.gguf"], "Too many arguments: b.gguf. See --help."),
@@ -432,8 +432,8 @@ def test_an_empty_variable_is_refused(
     ("toml", "says"),
     [
         ('reasoning_tags = ["a"]\n', "[reasoning_tags] provided by"),
-        ('engines = ["a"]\n', 'unknown option "engines" in'),
-        ("tools = {a = 1}\n", 'unknown option "tools" in'),
+        ('engines = ["a"]\n', 'Unknown option "engines" in'),
+        ("tools = {a = 1}\n", 'Unknown option "tools" in'),
         ("prot = 1\n", '"prot" in'),
         ("prot = 1\n", "Did you mean port?"),
         ("version = 1\n", '"version"'),  # also the name of a command
@@ -643,4 +643,4 @@ def test_a_tool_whose_option_others_have_is_refused(
     other = make_dataclass("Other", [(option, str, "")], frozen=True)
     monkeypatch.setattr(dice, "TOOLKIT", msgspec.structs.replace(dice.TOOLKIT, options=other))
     dashed = option.replace("_", "-")
-    assert f"the tool {DICE} has an option --{dashed}, which others have" in refused("--tool", DICE)
+    assert f"The tool {DICE} has an option --{dashed}, which others have" in refused("--tool", DICE)

@@ -181,7 +181,7 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
     engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
-    names = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help"}
+    names = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help", "help-all"}
     options = {name.replace("_", "-") for name in names}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text()

@@ -31,7 +31,7 @@ from tests.app.support import Outage
 from tests.http.api import check_body, check_stream
 from tests.response_invariants import TERMINAL, read_events, read_sse
 from tests.run.support import LONGEST_WAIT, until
-from tests.search import CI
+from tests.search import CI, share
 from tests.server import NO_TLS, Running, running
 
 PAGE = Path(__file__).parent.parent / "docs" / "endings.md"
@@ -599,7 +599,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in CASES]
+    ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in share(CASES)]
 )
 async def test_an_answer_ends_as_the_page_says(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     await _ends(row, way, monkeypatch, chats=False)

@@ -243,9 +243,9 @@ async def test_a_small_context_is_said(home: Home) -> None:
 async def test_what_is_not_there_is_said(home: Home) -> None:
     async with running(engine()) as server:
         code, _, error = await home.launch("pi", "--url", f"{server.url}/v1")
-        assert (code, "pi is not installed. Install it with `npm install" in error) == (1, True)
+        assert (code, "The program pi is not installed. Install it with `npm install" in error) == (1, True)
     code, _, error = await home.launch("pi", "--url", "http://127.0.0.1:9/v1")
-    assert (code, "no server at http://127.0.0.1:9/v1" in error) == (1, True)
+    assert (code, "No server at http://127.0.0.1:9/v1" in error) == (1, True)
 
 
 # Asks the server that it is told of in its options, with a body of the test's, and is started like any agent then.
@@ -346,7 +346,7 @@ async def test_a_server_that_does_not_start_is_said(home: Home) -> None:
     home.install("qwen")
     code, _, error = await home.launch("qwen", "--serve", "--engine scripted --script /no/such/file")
     assert code == 1
-    assert error.startswith("antiphon: the server did not start: ")
+    assert error.startswith("antiphon: The server did not start: ")
     assert "/no/such/file" in error
     assert os.listdir(home.programs) == ["qwen"]
     assert not home.told.exists()

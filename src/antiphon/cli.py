@@ -10,19 +10,20 @@ stopped with Ctrl-C. Both kinds of failure are one line on stderr.
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from antiphon import __version__
-from antiphon.config import Keys, Port, Settings, is_url
 from antiphon.core.errors import AntiphonError
-from antiphon.model_tables import PARSING
-from antiphon.option_sources import command, explained
+from antiphon.option_types import PARSING, Keys, Port, is_url
+
+if TYPE_CHECKING:
+    from antiphon.config import Settings
 
 Url = Annotated[str, Parameter(env_var=["ANTIPHON_URL", "OPENAI_BASE_URL"])]
 
@@ -41,13 +42,22 @@ def serve(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     Each option may also be set in its environment variable, or in the TOML file
     that --config names. The command line wins over the environment, that over the file.
     """
+    _with_options(tokens, _serve, serve.__doc__, "serve")
+
+
+def _with_options(
+    tokens: Sequence[str], run: Callable[["Settings"], None], text: str | None, name: str
+) -> None:
+    """Call `run` with the settings that are in tokens, the environment and the file. Raises CycloptsError."""
+    from antiphon.option_sources import command, explained  # noqa: PLC0415
+
     try:
-        command(tokens, _serve, serve.__doc__)(tokens)
+        command(tokens, run, text, f"antiphon {name}")(tokens)
     except CycloptsError as error:
         raise explained(error, tokens) from error
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: "Settings") -> None:
     from antiphon.http.server import serve as run  # noqa: PLC0415
 
     run(settings)
@@ -65,6 +75,7 @@ def demo(*, host: str = "127.0.0.1", port: Port = 8000) -> None:
         The port to listen on; 0 picks a free one.
     """
     from antiphon import demo as parts  # noqa: PLC0415
+    from antiphon.config import Settings  # noqa: PLC0415
     from antiphon.http.server import serve as run  # noqa: PLC0415
 
     run(parts.settings(Settings(host=host, port=port)), parts.greeting)
@@ -274,16 +285,32 @@ def calibrate(
     file
         The file to write.
     """
-    try:
-        command(tokens, partial(_calibrate, cases, file), calibrate.__doc__)(tokens)
-    except CycloptsError as error:
-        raise explained(error, tokens) from error
+    _with_options(tokens, partial(_calibrate, cases, file), calibrate.__doc__, "calibrate CASES FILE")
 
 
-def _calibrate(cases: Path, file: Path, settings: Settings) -> None:
+def _calibrate(cases: Path, file: Path, settings: "Settings") -> None:
     from antiphon.calibrate import calibrate as run  # noqa: PLC0415
 
     run(cases, file, settings, sys.stdout)
+
+
+@app.command(help_flags=(), version_flags=())
+def doctor(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> None:
+    """Check what would keep a server from starting here, and say what to do about it.
+
+    Checked are the machine, the extras, the configuration and the model, for a model and options as those of
+    serve. Nothing is changed, and nothing is started. The exit code is 1 if something would fail.
+    """
+    from antiphon import doctor as checks  # noqa: PLC0415
+
+    found: list[checks.Check] = []
+    try:
+        _with_options(tokens, lambda given: found.extend(checks.checks(given)), doctor.__doc__, "doctor")
+    except CycloptsError as error:
+        found.extend(checks.without_settings(_sentences(str(error))))
+    if found:  # otherwise help was asked for
+        print("\n".join(checks.lines(found)))
+        sys.exit(checks.exit_code(found))
 
 
 @app.command
@@ -330,9 +357,13 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     shell
         The shell.
     """
+    from antiphon.option_sources import command  # noqa: PLC0415
+
     complete = App(name="antiphon")
-    complete.command(command((), lambda _: None, serve.__doc__), name="serve")
-    for function in (demo, chat, inspect, calibrate, replay, completion, version):
+    for name, text in (("serve", serve.__doc__), ("doctor", doctor.__doc__)):
+        complete.command(command((), lambda _: None, text), name=name)
+    complete.command(launch_agent, name="launch")
+    for function in (demo, chat, batch, inspect, calibrate, replay, completion, version):
         complete.command(function)
     script = complete.generate_completion(shell=shell)
     # Arguments without choices may be files, such as a model: fish completes these, others need to be told.
@@ -372,5 +403,16 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("antiphon:", " ".join(message.split()), file=sys.stderr)
+    print("antiphon:", _sentences(" ".join(message.split())), file=sys.stderr)
     return code
+
+
+def _sentences(message: str) -> str:
+    """The message, each of whose sentences begins with a capital letter; what is in quotes is as it was."""
+    return _BEGINNING.sub(lambda found: found[0].capitalize() if found["begins"] else found[0], message)
+
+
+_BEGINNING = re.compile(
+    r""""[^"]*"|(?<![^ ])'[^']*'(?!\w)|`[^`]*`|(?P<begins>(?:^|(?<=[.?!] ))[a-z]+(?:'[a-z]+)?(?= ))"""
+)
+"""The first word of a sentence, unless it is a name with other characters than letters; or a quotation."""

@@ -18,29 +18,35 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
 from antiphon.core.limits import DEFAULTS, Limits, read_limits
-from antiphon.core.located import Located, key_file, sqlite_file
+from antiphon.core.located import Located, sqlite_file
+from antiphon.core.options import (
+    ANSWERS,
+    COMMON_CONFIGURATION,
+    COMMON_KEYS,
+    COMMON_NETWORK,
+    COMMON_STORE,
+    KEYS,
+    LIMITS,
+    LOGS,
+    MEDIA,
+    MODEL,
+    MODERATION,
+    NETWORK,
+    STORE,
+    TOOLS,
+)
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import options_of
 from antiphon.model_tables import KEEP_ALL, KeepLoaded, ModelSettings, read_by, read_keep_loaded
+from antiphon.option_types import Keys, Port
 from antiphon.toolkits.options import ToolOptions
 from antiphon.tools.mcp.tables import McpServer
-
-
-def read_keys(_type: object, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """API keys from values that are each a key, or `@FILE` with one key per line.
-
-    Raises ValueError, whose message never contains a key.
-    """
-    keys: list[str] = []
-    for token in tokens:
-        keys += _key_file(token.value[1:]) if token.value.startswith("@") else [_checked(token.value)]
-    return tuple(keys)
 
 
 def identity_of(key: str) -> str:
@@ -48,50 +54,17 @@ def identity_of(key: str) -> str:
     return sha256(key.encode()).hexdigest()[:32]
 
 
-def _checked(key: str, where: str = "") -> str:
-    """The key, if it is one. Raises ValueError."""
-    if not _is_key(key):
-        raise ValueError(f"{where}a key must be printable ASCII without spaces, and not empty.")
-    return key
-
-
-def _is_key(text: str) -> bool:
-    """Whether a client can send `text` after `Authorization: Bearer`."""
-    return text.isascii() and text.isprintable() and text != "" and " " not in text
-
-
-def _key_file(path: str) -> list[str]:
-    """The keys in a file. One without any is refused: it would leave the server open."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the API keys in {path}: {why_of(error)}.") from error
-    keys = [
-        _checked(line.strip(), f"line {number} of {path}: ")
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
-    if not keys:
-        raise ValueError(f"there are no API keys in {path}.")
-    return keys
-
-
-def is_url(model: str) -> bool:
-    """The model is run by a server at this address."""
-    return model.startswith(("http://", "https://"))
-
-
 def is_root_path(_type: object, given: str) -> None:
     """Raise ValueError if it is none."""
     if given and (not given.startswith("/") or given.endswith("/")):
-        raise ValueError(f"a root path is written /llm, not '{given}'.")
+        raise ValueError(f"A root path is written /llm, not '{given}'.")
 
 
 def are_hosts(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     for host in given:
         if host != "*" and not (_HOST.fullmatch(host) or is_address(host)):
-            raise ValueError(f"a host is written llm.example.com, without a port, not '{host}'.")
+            raise ValueError(f"A host is written llm.example.com, without a port, not '{host}'.")
 
 
 def is_address(text: str) -> bool:
@@ -107,14 +80,14 @@ def are_origins(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     for origin in given:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"an origin is written https://chat.example.com, not '{origin}'.")
+            raise ValueError(f"An origin is written https://chat.example.com, not '{origin}'.")
 
 
 def are_domains(_type: object, given: tuple[str, ...]) -> None:
     """Raise ValueError if they are none."""
     for domain in given:
         if not domain.replace(".", "").replace("-", "").isalnum() or not domain.isascii():
-            raise ValueError(f"a domain is written example.com, not '{domain}'.")
+            raise ValueError(f"A domain is written example.com, not '{domain}'.")
 
 
 MODELS = "models"
@@ -122,10 +95,6 @@ MCP_SERVERS = "mcp_servers"
 """Tables of the TOML file that are not options."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
-
-
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-Keys = Annotated[tuple[str, ...], Parameter(converter=read_keys, show_default=False), Located(key_file)]
 
 
 @dataclass(frozen=True)
@@ -138,39 +107,41 @@ class Settings:
         default_factory=lambda: options_of(DEFAULT_ENGINE)()  # noqa: PLW0108 - imported when needed
     )
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, COMMON_NETWORK] = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for every interface."""
 
-    port: Port = 8000
+    port: Annotated[Port, COMMON_NETWORK] = 8000
     """The port to listen on; 0 picks a free one."""
 
-    unix_socket: Path | None = None
+    unix_socket: Annotated[Path | None, NETWORK] = None
     """A Unix socket to listen on, in place of a host and a port."""
 
-    tls_certificate: Path | None = None
+    tls_certificate: Annotated[Path | None, NETWORK] = None
     """A file with the certificate of this server, and those between it and its authority, in PEM: the server
     then uses HTTPS. Needs --tls-key."""
 
-    tls_key: Path | None = None
+    tls_key: Annotated[Path | None, NETWORK] = None
     """The file with the key of the certificate, in PEM."""
 
-    root_path: Annotated[str, Parameter(validator=is_root_path)] = ""
+    root_path: Annotated[str, Parameter(validator=is_root_path), NETWORK] = ""
     """The path of this server behind a proxy, as in /llm. The proxy may remove it from
     requests, or not."""
 
-    trusted_proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    trusted_proxy: Annotated[tuple[str, ...], Parameter(show_default=False), NETWORK] = ()
     """The address, or the network, of a proxy whose X-Forwarded-For and X-Forwarded-Proto are trusted;
     repeat it for several; * for any client."""
 
-    allow_host: Annotated[tuple[str, ...], Parameter(validator=are_hosts, show_default=False)] = ()
+    allow_host: Annotated[tuple[str, ...], Parameter(validator=are_hosts, show_default=False), NETWORK] = ()
     """A name of this server, as in llm.example.com; repeat it for several; * for any. Without keys, requests
     to other names than these, localhost and --host are refused: docs/security.md."""
 
-    allow_origin: Annotated[tuple[str, ...], Parameter(validator=are_origins, show_default=False)] = ()
+    allow_origin: Annotated[
+        tuple[str, ...], Parameter(validator=are_origins, show_default=False), NETWORK
+    ] = ()
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
     repeat it for several; * for all. Without any, browsers allow none."""
 
-    drain_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 300
+    drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
     """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
     stopped."""
 
@@ -180,52 +151,52 @@ class Settings:
     models: Annotated[tuple[ModelSettings, ...], Parameter(parse=False)] = ()
     """The [[models]] of the TOML file."""
 
-    default_model: str | None = None
+    default_model: Annotated[str | None, MODEL] = None
     """The name of the model for requests that leave the model out, or name one that this server does not
     have. Without it they are refused, as the APIs' specifications say; a model that is null or empty means
     the first one in any case."""
 
-    keep_loaded: Annotated[KeepLoaded, read_by(read_keep_loaded, repeated=False)] = KEEP_ALL
+    keep_loaded: Annotated[KeepLoaded, read_by(read_keep_loaded, repeated=False), MODEL] = KEEP_ALL
     """How many models may be loaded at a time, as in 2, or how much memory they may take, as in 24GiB.
     Others are loaded on demand, in place of the one that was not used for the longest time. Without
     it, all are loaded."""
 
-    api_key: Keys = field(default=(), repr=False)
+    api_key: Annotated[Keys, COMMON_KEYS] = field(default=(), repr=False)
     """A key that clients must send, or @FILE with one key per line; repeat it for
     several. In the variable, separate them with spaces. Without any, the server is open."""
 
-    admin_key: Keys = field(default=(), repr=False)
+    admin_key: Annotated[Keys, KEYS] = field(default=(), repr=False)
     """A key, or @FILE with one per line, for loading and unloading adapters, and draining replicas. Without
     any, these are refused."""
 
-    keys: Path | None = None
+    keys: Annotated[Path | None, KEYS] = None
     """A TOML file of further keys, each with its models, scopes and limits: docs/operations.md. It is read
     again at SIGHUP."""
 
-    store: Annotated[str, Located(sqlite_file)] = "sqlite"
+    store: Annotated[str, Located(sqlite_file), COMMON_STORE] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
     the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several
     servers; memory; or none, which keeps nothing: docs/store.md."""
 
-    keep_days: Annotated[float, Parameter(validator=Number(gt=0))] = 30
+    keep_days: Annotated[float, Parameter(validator=Number(gt=0)), STORE] = 30
     """How many days stored responses and completions are kept."""
 
-    jobs: PositiveInt = 16
+    jobs: Annotated[PositiveInt, STORE] = 16
     """How many background responses are generated at the same time; further ones wait."""
 
-    lease_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 3
+    lease_seconds: Annotated[float, Parameter(validator=Number(gt=0)), STORE] = 3
     """Seconds after which other servers take over the background responses of one that does not
     renew its leases any more."""
 
-    secret: Keys = field(default=(), repr=False)
+    secret: Annotated[Keys, KEYS] = field(default=(), repr=False)
     """A secret that encrypts data that clients keep for the server, such as reasoning, or @FILE with one per
     line. The first encrypts; all decrypt, so that they can be changed. Without any, one is generated and
     kept in the user's data folder."""
 
-    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
+    reasoning_field: Annotated[Literal["both", "reasoning_content", "reasoning"], ANSWERS] = "both"
     """The field of chat answers that holds the reasoning."""
 
-    reasoning_events: Literal["openai", "open-responses"] = "openai"
+    reasoning_events: Annotated[Literal["openai", "open-responses"], ANSWERS] = "openai"
     """The names of the events of the Responses API that show the reasoning: OpenAI's,
     response.reasoning_text.…, or those of Open Responses, response.reasoning.…"""
 
@@ -234,31 +205,33 @@ class Settings:
     )
     """The options of tools, by the names of their toolkits."""
 
-    search_embeddings: str | None = None
+    search_embeddings: Annotated[str | None, TOOLS] = None
     """The name of an embedding model of this server: with its vectors, files in vector stores are also
     found by meaning."""
 
-    moderation: str | None = None
+    moderation: Annotated[str | None, MODERATION] = None
     """The name of a guard model of this server, such as a Llama Guard: it answers /v1/moderations, and checks
     requests and their answers where a request asks for it (`moderation`). Without it both are refused."""
 
-    moderation_format: Literal["llama-guard", "qwen3guard", "shieldgemma", "decisions"] | None = None
+    moderation_format: Annotated[
+        Literal["llama-guard", "qwen3guard", "shieldgemma", "decisions"] | None, MODERATION
+    ] = None
     """How the guard is asked: in the format of its family, or by decisions, which any model makes. By default
     its names say which family it is of; for others it is by decisions."""
 
-    moderation_window: PositiveInt = 512
+    moderation_window: Annotated[PositiveInt, MODERATION] = 512
     """The characters of an answer that are checked together before the client gets them, where a request
     asks for answers to be blocked. Fewer come sooner, and cost more checks."""
 
-    media_fallback: Literal["error", "note"] = "error"
+    media_fallback: Annotated[Literal["error", "note"], MEDIA] = "error"
     """What to do with images, audio and video that the model does not take: an error, or a note in their
     place, so that long conversations can be continued. A request may set another value."""
 
-    media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False)] = ()
+    media_domain: Annotated[tuple[str, ...], Parameter(validator=are_domains, show_default=False), MEDIA] = ()
     """A domain of the web that images and files may be fetched from, subdomains included; repeat it for
     several. Without any, all public ones; none for no domain at all (needs the extra `media`)."""
 
-    mcp_host: tuple[str, ...] = ()
+    mcp_host: Annotated[tuple[str, ...], TOOLS] = ()
     """A host whose MCP servers requests may name, as in tools.example.com or 127.0.0.1:9000; repeat it for
     several. * in a name matches anything, and * alone all public servers with https. Other hosts are
     trusted, and may be private (needs the extra `mcp`)."""
@@ -266,54 +239,54 @@ class Settings:
     mcp_servers: Annotated[tuple[McpServer, ...], Parameter(parse=False)] = ()
     """The [[mcp_servers]] of the TOML file."""
 
-    trust_chat_templates: bool = False
+    trust_chat_templates: Annotated[bool, MODEL] = False
     """Allow requests to have chat templates of their own."""
 
-    return_tokens_as_token_ids: bool = False
+    return_tokens_as_token_ids: Annotated[bool, ANSWERS] = False
     """Name tokens in log probabilities token_id:N, unless a request wants their texts."""
 
-    force_include_usage: bool = False
+    force_include_usage: Annotated[bool, ANSWERS] = False
     """End every chat stream with its usage, whether it was requested or not."""
 
-    keep_alive: Annotated[float, Parameter(validator=Number(gt=0))] = 15
+    keep_alive: Annotated[float, Parameter(validator=Number(gt=0)), ANSWERS] = 15
     """Seconds without an event after which a stream sends a comment."""
 
-    keep_alive_events: bool = True
+    keep_alive_events: Annotated[bool, ANSWERS] = True
     """Say in an event that a response is in progress, where other streams have a comment: some clients count
     events only."""
 
-    stall_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60
+    stall_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 60
     """Seconds after which a client that does not read its stream is disconnected."""
 
-    deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0)), LIMITS] = None
     """The most seconds that an answer may take. Without it, there is no limit."""
 
-    codex_instructions: Path | None = None
+    codex_instructions: Annotated[Path | None, ANSWERS] = None
     """A file with the instructions with which Codex begins each conversation, for clients that let it read
     its catalogue here: docs/agents.md."""
 
-    limit: Annotated[Limits, read_by(read_limits)] = DEFAULTS
+    limit: Annotated[Limits, read_by(read_limits), LIMITS] = DEFAULTS
     """A limit for requests of clients, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.
     docs/limits.md lists them."""
 
-    config: Path | None = None
+    config: Annotated[Path | None, COMMON_CONFIGURATION] = None
     """A TOML file with these options, each by its name: port = 8000."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], LOGS] = "info"
     """How much to log: one line for each request is info, those of health checks are debug."""
 
-    log_format: Literal["console", "json"] = "console"
+    log_format: Annotated[Literal["console", "json"], LOGS] = "console"
     """The format of log lines: text, or a JSON object each."""
 
-    log_content: bool = False
+    log_content: Annotated[bool, LOGS] = False
     """Also log prompts and answers. Without it, no line contains them."""
 
-    debug_answers: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    debug_answers: Annotated[int, Parameter(validator=Number(gte=0)), LOGS] = 0
     """The number of answers of each key whose details are kept in memory, for GET /v1/debug/ID, the page and
     antiphon replay: prompt, tokens with their log probabilities, events, verdicts. The newest are kept, each
     may take megabytes; 0 keeps none."""
 
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Annotated[str | None, LOGS] = None
     """The address of an OpenTelemetry collector, to send traces to over HTTP (needs the extra `tracing`):
     http://127.0.0.1:4318"""
 
@@ -337,8 +310,3 @@ def _default_tools() -> Mapping[str, ToolOptions]:
     from antiphon.toolkits.registry import default_options  # noqa: PLC0415
 
     return default_options()
-
-
-def why_of(error: Exception) -> str:
-    """An error's reason, without its type and the path that it repeats."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)

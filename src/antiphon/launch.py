@@ -196,7 +196,7 @@ def launch(agent: Agent, server: Server, arguments: Sequence[str]) -> int:
     """Run the agent until it ends; its exit code. Raises LaunchError if it is not installed."""
     program = shutil.which(agent.command)
     if program is None:
-        raise LaunchError(f"{agent.command} is not installed. Install it with `{agent.install}`.")
+        raise LaunchError(f"The program {agent.command} is not installed. Install it with `{agent.install}`.")
     if server.context < 2 * agent.own:
         print(
             f"antiphon: {agent.name} takes about {agent.own} tokens for itself, and {server.model} has "

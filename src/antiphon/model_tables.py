@@ -20,17 +20,10 @@ from cyclopts.types import PositiveInt
 from msgspec import Meta, Struct
 
 from antiphon.core.located import Located, file, file_or_name, toml_file, with_absolute_paths
+from antiphon.core.options import COMMON_MODEL, DECISIONS, LIMITS, MODEL
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import engine_for, options_of, owners_of
-
-PARSING: dict[str, Any] = {
-    "default_parameter": Parameter(negative=()),
-    "result_action": "return_value",
-    "exit_on_error": False,
-    "print_error": False,
-    "suppress_keyboard_interrupt": False,
-}
-"""Settings of the parser: `cli.main` prints errors, and sets the exit codes."""
+from antiphon.option_types import PARSING
 
 _Name = Annotated[str, Meta(min_length=1)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -75,7 +68,7 @@ def read_variables(given: Iterable[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise ValueError(f"it is written NAME=VALUE, not '{text}'.")
+            raise ValueError(f"It is written NAME=VALUE, not '{text}'.")
         try:
             variables[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
@@ -189,7 +182,7 @@ def is_date(_type: object, value: str | None) -> None:
 def are_tags(_type: object, given: tuple[str, str] | None) -> None:
     """Raise ValueError if a tag is empty."""
     if given is not None and not all(tag.strip() for tag in given):
-        raise ValueError("a tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
+        raise ValueError("A tag of reasoning is empty. Write both: --reasoning-tags '<think>' '</think>'.")
 
 
 @dataclass(frozen=True)
@@ -204,62 +197,62 @@ class ModelSettings:
     adapters: Annotated[Mapping[str, str], Parameter(parse=False)] = field(default_factory=dict)
     """The paths of its LoRA adapters by their names."""
 
-    max_tokens: PositiveInt | None = None
+    max_tokens: Annotated[PositiveInt | None, LIMITS] = None
     """The maximum number of tokens of an answer, for requests that do not set one. Without it, all that fit
     into the context."""
 
-    model_name: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    model_name: Annotated[tuple[str, ...], Parameter(show_default=False), COMMON_MODEL] = ()
     """A name that clients may use for the model; repeat it for aliases. Answers have the
     one that was requested. Without any, the model's own name. With a `*` it is a pattern:
     `claude-*` takes all names of Claude models."""
 
-    dialect: Annotated[str | None, Located(toml_file)] = None
+    dialect: Annotated[str | None, Located(toml_file), MODEL] = None
     """The format of the model's reasoning and tool calls: a name, or A+B, the reasoning of A with
     the calls of B; FILE.toml; or the full name of a module (docs/dialects.md). Without one, chosen
     from the chat template."""
 
-    reasoning_tags: Annotated[tuple[str, str] | None, Parameter(validator=are_tags)] = None
+    reasoning_tags: Annotated[tuple[str, str] | None, Parameter(validator=are_tags), MODEL] = None
     """The texts before and after the model's reasoning, START END, if these alone differ from the
     dialect's."""
 
-    chat_template: Annotated[Path | None, Located(file_or_name)] = None
+    chat_template: Annotated[Path | None, Located(file_or_name), MODEL] = None
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
-    chat_template_content_format: ContentFormat = "auto"
+    chat_template_content_format: Annotated[ContentFormat, MODEL] = "auto"
     """How the chat template gets contents: auto, as it needs them; string, as texts; or openai, as lists
     of parts."""
 
-    sampling: Annotated[Mapping[str, Any], read_by(read_sampling)] = field(default_factory=dict)
+    sampling: Annotated[Mapping[str, Any], read_by(read_sampling), MODEL] = field(default_factory=dict)
     """A sampling parameter for requests that do not set it, NAME=VALUE, as in temperature=0.6; repeat it
     for several. docs/models.md lists them."""
 
-    force_sampling: Annotated[Mapping[str, Any], read_by(read_sampling)] = field(default_factory=dict)
+    force_sampling: Annotated[Mapping[str, Any], read_by(read_sampling), MODEL] = field(default_factory=dict)
     """The same for every request, whatever it sets."""
 
-    variable: Annotated[Mapping[str, Any], read_by(read_variables)] = field(default_factory=dict)
+    variable: Annotated[Mapping[str, Any], read_by(read_variables), MODEL] = field(default_factory=dict)
     """A variable of the chat template for requests that do not set it, NAME=VALUE, as in
     enable_thinking=false; repeat it for several."""
 
-    force_variable: Annotated[Mapping[str, Any], read_by(read_variables)] = field(default_factory=dict)
+    force_variable: Annotated[Mapping[str, Any], read_by(read_variables), MODEL] = field(default_factory=dict)
     """The same for every request, whatever it sets."""
 
-    date: Annotated[str | None, Parameter(validator=is_date)] = None
+    date: Annotated[str | None, Parameter(validator=is_date), MODEL] = None
     """The date in prompts, 2026-11-21, if the model's format has one. Without it,
     that of the start. It stays the same while the server runs, so that prompts stay cached."""
 
-    exclude_tools_when_tool_choice_none: bool = False
+    exclude_tools_when_tool_choice_none: Annotated[bool, MODEL] = False
     """If a request has tool_choice none, leave its tools out of the prompt, and hide a call that
     the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
 
-    decision_prefill: str | None = None
+    decision_prefill: Annotated[str | None, DECISIONS] = None
     """The text that begins the model's answer to a question of a decision, which its label follows; it may
     be empty. Without it, the one of some that gives labels the most probability (docs/decisions-api.md)."""
 
-    decision_orders: PositiveInt | None = None
+    decision_orders: Annotated[PositiveInt | None, DECISIONS] = None
     """In how many orders of its options a choice of a decision is asked, for requests that do not say.
     Without it, two; all rotations of at most four options."""
 
-    calibration: Annotated[Path | None, Located(file)] = None
+    calibration: Annotated[Path | None, Located(file), DECISIONS] = None
     """The file of antiphon calibrate with the temperatures of the model's decisions, or a decision.json."""
 
     @property

@@ -7,7 +7,6 @@ The command line has precedence over the environment, that over the file, and th
 An invalid value is a `CycloptsError`, one line for people.
 """
 
-import difflib
 import inspect
 import os
 import re
@@ -24,19 +23,21 @@ from cyclopts import (
     ArgumentCollection,
     CoercionError,
     CycloptsError,
-    Group,
     Parameter,
     UnknownOptionError,
     ValidationError,
 )
 from cyclopts.config import Dict, Env
 
-from antiphon.config import MCP_SERVERS, MODELS, Settings, is_url, why_of
+from antiphon.config import MCP_SERVERS, MODELS, Settings
 from antiphon.core.located import with_absolute_paths
+from antiphon.core.nearest import did_you_mean
+from antiphon.core.options import COMMON_ENGINE, COMMON_TITLE, ENGINE, TOOLS
 from antiphon.engines.engine import EngineOptions
 from antiphon.engines.registry import DEFAULT as DEFAULT_ENGINE
 from antiphon.engines.registry import engine_for, names, options_of, owners_of
-from antiphon.model_tables import PARSING, ModelSettings, place_of, read_tables
+from antiphon.model_tables import ModelSettings, place_of, read_tables
+from antiphon.option_types import PARSING, is_url, why_of
 from antiphon.toolkits.registry import find
 from antiphon.toolkits.registry import names as tool_names
 from antiphon.toolkits.toolkit import Toolkit
@@ -99,7 +100,7 @@ class ConfigFile:
             self.text = Path(path).read_text(encoding="utf-8")
             self._values = tomllib.loads(self.text)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise CycloptsError(msg=f"cannot read {path}: {why_of(error)}.") from error
+            raise CycloptsError(msg=f"Cannot read {path}: {why_of(error)}.") from error
         self.path = path
         self.tables = {key: self._values.pop(key) for key in (MODELS, MCP_SERVERS) if key in self._values}
 
@@ -122,26 +123,66 @@ def _keys(arguments: ArgumentCollection) -> set[str]:
 _ENVIRONMENT = Environment("ANTIPHON_", command=False)
 
 
-def command(tokens: Sequence[str], run: Callable[[Settings], None], help: str | None) -> App:  # noqa: A002
+def command(
+    tokens: Sequence[str],
+    run: Callable[[Settings], None],
+    help: str | None,  # noqa: A002
+    name_of_command: str = "antiphon serve",
+) -> App:
     """The command that calls `run` with the settings. It has the options of engine and tools in `tokens`."""
     file = ConfigFile()
     name, chosen = _chosen(tokens, file)
     options, toolkits = options_of(name), _toolkits(chosen)
     choice = Parameter(help=f"What runs the model: {', '.join(names())}, or the module of another engine.")
-    group = Group(f"Options of the engine {name}", help="Others have their own: --engine NAME --help")
 
     def serve(engine_options: Any, settings: Any, engine: Any, tool: Any, **of_tools: Any) -> None:
         tools = {name: of_tools.get(_keyword(name)) or kit.options() for name, kit in toolkits.items()}
         run(_with_tables(replace(settings, engine=engine_options, tools=tools), file, engine))
 
-    of_engine = _table("engine_options", options, group=group)
+    of_engine = _table("engine_options", options, group=ENGINE.group)
     keywords = [
         of_engine.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD),  # for the model
         _table("settings", Settings),
-        _option("engine", Annotated[str, choice], DEFAULT_ENGINE),
-        _option("tool", Annotated[tuple[str, ...], Parameter(help=_TOOL_HELP, show_default=False)], ()),
+        _option("engine", Annotated[str, choice, COMMON_ENGINE], DEFAULT_ENGINE),
+        _option("tool", Annotated[tuple[str, ...], _TOOL, TOOLS], ()),
     ]
-    return _app(serve, keywords, file, options, toolkits, name="antiphon serve", help=help)
+    whole = HELP_ALL in tokens
+    return _app(
+        serve,
+        keywords,
+        file,
+        options,
+        toolkits,
+        name=name_of_command,
+        usage=f"Usage: {name_of_command} [MODEL] [OPTIONS]\n",
+        help=help,
+        help_flags=("--help", "-h", HELP_ALL),
+        help_formatter=_HelpFormatter(whole=whole),
+        help_epilogue=_WHERE_OTHERS.format(engine=name, all=HELP_ALL),
+    )
+
+
+HELP_ALL = "--help-all"
+"""The option that prints every option by its group; --help prints the common ones."""
+
+
+_WHERE_OTHERS = """\
+The options of the engine {engine} are among these. Others have their own: --engine NAME {all}
+
+All options, by group: antiphon serve {all}"""
+
+
+class _HelpFormatter:
+    """Prints all panels of the help but the short one, or only that one."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        from cyclopts.help.formatters import DefaultFormatter  # noqa: PLC0415 - only for help
+
+        if panel.format == "parameter" and (panel.title == COMMON_TITLE) != self._whole:
+            DefaultFormatter()(console, options, panel)
 
 
 def _app(  # noqa: PLR0913 - the parts of a command
@@ -164,9 +205,9 @@ def _app(  # noqa: PLR0913 - the parts of a command
         own = _fields(toolkit.options)
         if both := sorted(taken & own):
             option = both[0].replace("_", "-")
-            raise CycloptsError(msg=f"the tool {name} has an option --{option}, which others have.")
+            raise CycloptsError(msg=f"The tool {name} has an option --{option}, which others have.")
         taken |= own
-        of_tools += [_table(_keyword(name), toolkit.options)] if own else []
+        of_tools += [_table(_keyword(name), toolkit.options, group=TOOLS.group)] if own else []
     tables = [Settings, ModelSettings, options, *(toolkit.options for toolkit in toolkits.values())]
     sources = (_ENVIRONMENT, file.source(*tables, partial=partial))
     app = App(config=sources, version_flags=(), **settings, **PARSING)
@@ -208,6 +249,8 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
             chosen, _ = _chosen(tokens, ConfigFile())
             why = f"{option} is an option of the engine {owners[0]}, and this is {chosen}."
             return CycloptsError(msg=f"{why} Leave it out, or choose the other: --engine {owners[0]}.")
+        if hint := did_you_mean(option, ("--help", HELP_ALL)):
+            return CycloptsError(msg=f"Unknown option: {option}.{hint}")
     if isinstance(error, CoercionError) and error.msg and error.argument is not None:
         for token in error.argument.tokens[:1]:  # as of a wrong number of texts: the message has no name
             return CycloptsError(msg=f"{place_of(token)}: {error.msg}")
@@ -218,7 +261,10 @@ def explained(error: CycloptsError, tokens: Sequence[str]) -> CycloptsError:
     return error
 
 
-_TOOL_HELP = "The module of a tool of another package, as in my_package.my_tool; repeat it for several."
+_TOOL = Parameter(
+    help="The module of a tool of another package, as in my_package.my_tool; repeat it for several.",
+    show_default=False,
+)
 
 
 def _chosen(tokens: Sequence[str], file: ConfigFile) -> tuple[str, Sequence[str]]:
@@ -272,7 +318,9 @@ def _toolkits(chosen: Sequence[str]) -> dict[str, Toolkit]:
     toolkits = {name: find(name) for name in tool_names()}
     for name in chosen:
         if name in tool_names():
-            raise CycloptsError(msg=f"{name} comes with Antiphon: --tool is for tools of other packages.")
+            raise CycloptsError(
+                msg=f"The tool {name} comes with Antiphon: --tool is for tools of other packages."
+            )
         try:
             toolkits[name] = find(name)
         except ValueError as error:
@@ -325,13 +373,7 @@ def _check_unset(settings: Settings, path: str, engine: str) -> None:
 def _unknown(key: str, known: set[str], path: str) -> str:
     if owners := owners_of(key):
         return f'"{key}" in {path} is an option of the engine {owners[0]}, which is not chosen. Leave it out.'
-    return f'unknown option "{key}" in {path}.{_nearest(key, known)}'
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion of a similar name, if there is one."""
-    close = difflib.get_close_matches(name, [*known], n=1)
-    return f" Did you mean {close[0]}?" if close else ""
+    return f'Unknown option "{key}" in {path}.{did_you_mean(key, known)}'
 
 
 _OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
@@ -346,7 +388,7 @@ def unread_variables(settings: Settings) -> Iterator[str]:
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
             owners = owners_of(name.removeprefix("ANTIPHON_").lower())
             why = f"is an option of the engine {owners[0]}" if owners else "is the variable of no option"
-            yield f"{name} {why}: it is not read.{'' if owners else _nearest(name, read)}"
+            yield f"{name} {why}: it is not read.{'' if owners else did_you_mean(name, read)}"
 
 
 def option_names(*tables: type) -> set[str]:

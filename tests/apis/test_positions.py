@@ -25,6 +25,7 @@ from tests.apis.messages.support import accepted as accept_message
 from tests.apis.responses.support import accepted as accept_response
 from tests.http.positions.model import EVERY, HARMONY
 from tests.render import templates
+from tests.search import share
 
 NAMES = ("a", "b", "c", "d")
 SCHEMAS = ({"type": "object", "properties": {}}, {"type": "object", "properties": {"x": {"type": "integer"}}})
@@ -142,7 +143,7 @@ APIS: dict[str, Callable[[list[Step]], Turn]] = {"responses": response, "message
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("dialect", RENDERERS)
+@pytest.mark.parametrize("dialect", share(RENDERERS, 3))
 @settings(max_examples=12)
 @given(steps=STEPS)
 def test_a_prompt_is_only_appended_to(dialect: str, api: str, steps: list[Step]) -> None:

@@ -23,7 +23,7 @@ from tests.constrain.sampler import samples
 from tests.contracts.dialect import TOOLS as OFFERED
 from tests.contracts.dialect import answers, table_of
 from tests.laws import check, decode, fold
-from tests.search import CI
+from tests.search import CI, share
 
 WEATHER = {
     "type": "object",
@@ -135,7 +135,7 @@ def faults(output: Output, choice: ToolChoice) -> list[str]:
 
 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
-@pytest.mark.parametrize("dialect", CALLING, ids=named)
+@pytest.mark.parametrize("dialect", share(CALLING), ids=named)
 def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: ToolChoice) -> None:
     for state in states(dialect):
         compiled = compile_constraint(OutputRequirements(TOOLS, choice, state=state), dialect.grammar)

@@ -41,6 +41,7 @@ from tests.dialects.templates import TWO_WAYS
 from tests.dialects.test_real_templates import EXPECTED, detections
 from tests.real_templates import real_templates
 from tests.run.test_boundary import DEMANDS
+from tests.search import share
 
 ALL = os.environ.get("ANTIPHON_TEST_TEMPLATES") == "1"
 pytestmark = pytest.mark.timeout(1200)
@@ -72,7 +73,7 @@ def llama(shallow_model: Path) -> Any:
     return xllamacpp.Server(params)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=named)
 def test_llama_cpp_takes_each_demand(llama: Any, dialect: Dialect) -> None:
     refused = {}
     for number, _, constraint in compiled(dialect):
@@ -90,7 +91,7 @@ def grammars() -> Grammars:
 
 
 @pytest.mark.skipif(xgrammar() is None, reason="xgrammar is not installed")
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=named)
 def test_xgrammar_takes_each_demand_and_what_it_lets_through(grammars: Grammars, dialect: Dialect) -> None:
     refused = []
     for number, _, constraint in compiled(dialect):

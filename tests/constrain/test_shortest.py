@@ -25,7 +25,7 @@ from tests.constrain.sampler import Sampler
 from tests.constrain.schemas import SCHEMAS
 from tests.constrain.test_dialects import TOOLS
 from tests.constrain.test_json_schema import schemas
-from tests.search import CI
+from tests.search import CI, share
 
 FORMATS: dict[str, Format] = {
     "object": JsonObject(),
@@ -91,7 +91,7 @@ def grammar_of(
     return grammar_ir
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", share(SCHEMAS))
 def test_every_schema_is_ended_from_every_place(name: str) -> None:
     grammar_ir = grammar_of(JsonSchema(SCHEMAS[name]))
     assert not [*faults(grammar_ir, Random(0))]
@@ -120,7 +120,7 @@ def test_every_format_is_ended_from_every_place(name: str) -> None:
     assert not [*faults(grammar_of(FORMATS[name]), Random(0))]
 
 
-@pytest.mark.parametrize("dialect", [each.names[0] for each in DIALECTS])
+@pytest.mark.parametrize("dialect", share([each.names[0] for each in DIALECTS]))
 def test_a_call_is_ended_from_every_place(dialect: str) -> None:
     try:
         grammar_ir = grammar_of(None, dialect, TOOLS, must=True)

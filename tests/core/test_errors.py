@@ -1,6 +1,7 @@
 """Every error has a message, a status and a type; the docstring is the default message."""
 
 import json
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -60,7 +61,7 @@ def test_an_extra_is_installed_from_where_antiphon_is_from(
     monkeypatch: pytest.MonkeyPatch, origin: object, command: str
 ) -> None:
     found = SimpleNamespace(read_text=lambda _: None if origin is None else json.dumps(origin))
-    monkeypatch.setattr(errors, "distribution", lambda _: found)
+    monkeypatch.setattr(metadata, "distribution", lambda _: found)
     assert errors.installing("hub") == command
 
 
@@ -68,5 +69,5 @@ def test_an_extra_of_a_source_that_is_not_installed(monkeypatch: pytest.MonkeyPa
     def nothing(_: str) -> None:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(errors, "distribution", nothing)
+    monkeypatch.setattr(metadata, "distribution", nothing)
     assert errors.installing("hub") == "pip install -e '.[hub]'"

@@ -60,7 +60,7 @@ def test_its_options_come_from_everywhere(
 
 
 def test_its_options_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--engine", NAME, "--help"]) == 0
+    assert main(["serve", "--engine", NAME, "--help-all"]) == 0
     out = capsys.readouterr().out
     assert "--stride" in out
     assert "--threads" not in out

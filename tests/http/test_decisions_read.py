@@ -17,6 +17,7 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.apis.decision_requests import OPENAI, SYSTEMONE, Json
 from tests.decide.engines import DecidingEngine
+from tests.search import CI
 from tests.server import NO_TLS, running, served_model
 
 DECISIONS, SYSTEM_ONE = "/v1/decisions", "/v1/systemone"
@@ -137,7 +138,7 @@ async def small() -> AsyncIterator[httpx.AsyncClient]:
 async def test_the_same_answer_in_any_company(small: httpx.AsyncClient) -> None:
     """To the bit: alone, with others before and after it, under another id, cold and warm."""
     questions = SYSTEMONE["questions"]
-    state = {"ticket": "Charged twice for order 4471, and nobody answers my letters. " * 8}
+    state = {"ticket": "Charged twice for order 4471, and nobody answers my letters. " * (2 if CI else 8)}
     body = SYSTEMONE | {"model": "smollm2", "state": state}
     alone = await answer(small, SYSTEM_ONE, body | {"questions": {"q": questions["route"]}})
     together = await answer(small, SYSTEM_ONE, body)

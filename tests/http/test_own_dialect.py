@@ -175,7 +175,7 @@ def test_a_table_of_a_model_names_its_file_and_its_tags(folder: Path) -> None:
             ("--dialect", "no.such_module"),
             "The dialect no.such_module cannot be imported: No module named 'no'",
         ),
-        (("--reasoning-tags", "<a>", ""), "a tag of reasoning is empty"),
+        (("--reasoning-tags", "<a>", ""), "A tag of reasoning is empty"),
         (("--dialect", "openai", "--reasoning-tags", "<a>", "</a>"), "Leave --reasoning-tags out."),
     ],
 )

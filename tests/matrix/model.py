@@ -68,7 +68,10 @@ def allowed(constraint: Gbnf, seed: int) -> str:
 
 
 class MatrixEngine(ScriptedEngine):
-    """Writes for one case after the other: see `begin`. `wrote` are the texts since then."""
+    """Writes for one case after the other: see `begin`. `wrote` are the texts since then.
+
+    `closed` are those that end an answer that was cut: how many, and when, depends on the time.
+    """
 
     def __init__(self, name: str, *, enforces: bool) -> None:
         able = replace(CAPABILITIES, constraints=(Gbnf,) if enforces else ())
@@ -76,16 +79,17 @@ class MatrixEngine(ScriptedEngine):
         self.case = Case("")
         self.told: list[str] = []
         self.wrote: list[str] = []
+        self.closed: list[str] = []
         self.requests: list[GenerationRequest] = []
 
     def begin(self, case: Case, told: list[str] | None = None) -> None:
         """Forget what was written. `told` are the texts that the choices of an answer are to have."""
         self.case, self.told = case, told or []
-        self.wrote, self.requests = [], []
+        self.wrote, self.closed, self.requests = [], [], []
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         text = self._text(request, 0 if request.answer_start else len(self.wrote))
-        self.wrote.append(text)
+        (self.closed if request.answer_start else self.wrote).append(text)
         self.requests.append(request)
         self.answers = [answer_of(Line(text, split=self.case.split))]
         return super().generate(request, receiver)

@@ -14,6 +14,7 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.matrix import laws
 from tests.matrix.apis import APIS, MODEL, Answer, Api, Call
+from tests.matrix.batches import PATHS, answer_of_line
 from tests.matrix.case import PARAMETERS, Case, Json
 from tests.matrix.history import RESULTS
 from tests.matrix.model import MatrixEngine
@@ -54,15 +55,15 @@ class Player:
         self._engines = engines
         self.requests = 0
 
-    async def faults(self, case: Case) -> list[Fault]:
-        """What is wrong with the answers to a case."""
+    async def faults(self, case: Case, *, batched: bool = False) -> list[Fault]:
+        """What is wrong with the answers to a case; if it is `batched`, also with those of batches."""
         found: list[Fault] = []
         played: dict[str, Played] = {}
         for api in APIS.values():
             if (body := api.body(case)) is None:
                 continue
             try:
-                result = await self._play(api, body, case)
+                result = await self._play(api, body, case, batched)
                 if result is not None:
                     played[api.name] = result
                     found += [Fault(what, api.name, case) for what in self._judged(result, case)]
@@ -72,7 +73,7 @@ class Player:
         found += [Fault(what, "in two APIs", case) for what in _differences([*played.items()])]
         return found
 
-    async def _play(self, api: Api, body: Json, case: Case) -> Played | None:
+    async def _play(self, api: Api, body: Json, case: Case, batched: bool) -> Played | None:
         """The full answers, which a stream adds up to as well; None if the case was refused."""
         told = await self._allowed(api, case) if case.engine == "checks" else None
         engine = self._engines[case.engine]
@@ -81,23 +82,31 @@ class Player:
         if full is None:
             return None
         found = api.full(full.json())
-        wrote = engine.wrote
-        given = engine.requests[0].prompt.text[-80:], engine.requests[0].constraint, tuple(wrote)
+        wrote, closed = engine.wrote, engine.closed
+        given = engine.requests[0].prompt.text[-80:], engine.requests[0].constraint, (*wrote, *closed)
         prompt = engine.requests[0].prompt.text
         engine.begin(case, told)
         stream = await self._post(api, body | {"stream": True}, case)
         assert stream is not None, "it is refused only when it is streamed"
         folded = api.folded(stream.content)
         wrong = [*_misplaced(prompt, case), *_unenforced(engine, case)]
-        # Where an answer that is cut is closed depends on how much of it was sent: what closes it may differ.
-        count = None if case.limit is None else case.n or 1
-        assert sorted(engine.wrote[:count]) == sorted(wrote[:count]), (
-            f"the engine is asked otherwise for a stream: {engine.wrote}, {wrote}"
-        )
-        if _closed(folded) == _closed(found) and sorted(engine.wrote) == sorted(wrote):
-            assert folded == found, f"the stream adds up to\n    {folded}\nnot to\n    {found}"
-        else:  # each has to be right
-            wrong += [fault for answer in api.answers(folded, case) for fault in laws.faults(answer, case)]
+
+        def compare(what: str, other: Json) -> None:
+            """Where an answer that is cut is closed depends on the time: closed elsewhere, it has to be right."""
+            assert sorted(engine.wrote) == sorted(wrote), (
+                f"the engine is asked otherwise for {what}: {engine.wrote}, {wrote}"
+            )
+            if _closed(other) == _closed(found) and sorted(engine.closed) == sorted(closed):
+                assert other == found, f"{what} adds up to\n    {other}\nnot to\n    {found}"
+            else:
+                wrong.extend(
+                    fault for answer in api.answers(other, case) for fault in laws.faults(answer, case)
+                )
+
+        compare("the stream", folded)
+        if batched and api.path in PATHS:
+            engine.begin(case, told)
+            compare("a line of a batch", api.full(await answer_of_line(self._http, api.path, body)))
         return Played(api.answers(found, case), given, wrong, prompt.endswith("<think>\n"))
 
     async def _allowed(self, api: Api, case: Case) -> list[str] | None:
@@ -135,8 +144,10 @@ class Player:
 
 
 def _closed(answer: Any) -> list[str]:
-    """How many tokens have closed each part of an answer that was cut."""
-    return sorted(re.findall(r"closed: its last (\d+) token", str(answer)))
+    """How many tokens have closed each part of an answer that was cut, and how many it has, if the API tells."""
+    shown = str(answer)
+    closed = sorted(re.findall(r"closed: its last (\d+) token", shown))
+    return closed and closed + re.findall(r"'output_tokens': (\d+)", shown)
 
 
 def _misplaced(prompt: str, case: Case) -> Iterator[str]:
@@ -161,6 +172,8 @@ def _differences(played: list[tuple[str, Played]]) -> Iterator[str]:
         for other_name, other in played[:number]:
             if one.given == other.given:
                 for mine, theirs in zip(one.answers, other.answers, strict=False):
+                    if mine.closed and theirs.closed:
+                        continue  # perhaps elsewhere: each is judged by itself
                     if not _agree(mine, theirs):
                         yield f"{name} says {mine}, {other_name} {theirs}"
 
@@ -196,7 +209,9 @@ async def playing(dialect: str) -> AsyncIterator[Player]:
             yield Player(http, engines)
 
 
-async def faults_of(dialect: str, cases: list[Case]) -> list[Fault]:
-    """What is wrong with the answers to the cases of a dialect."""
+async def faults_of(dialect: str, cases: list[Case], batched: int | None = 0) -> list[Fault]:
+    """What is wrong with the answers to the cases of a dialect. The first so many are lines of batches, too."""
     async with playing(dialect) as player:
-        return [fault for case in cases for fault in await player.faults(case)]
+        lines = len(cases) if batched is None else batched
+        found = [await player.faults(case, batched=number < lines) for number, case in enumerate(cases)]
+        return [fault for faults in found for fault in faults]

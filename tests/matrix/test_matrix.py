@@ -11,19 +11,23 @@ import pytest
 from tests.matrix.apis import APIS
 from tests.matrix.case import NAMES, PARAMETERS, TRIPLES, Case, cases, cut_cases
 from tests.matrix.play import faults_of
+from tests.search import share
 
 WHOLE = bool(os.environ.get("ANTIPHON_TEST_MATRIX"))
 SOME = 5
 """The cases of each dialect where not all are played."""
 SOME_CUT = 1
 """And of those that are about answers that are cut."""
+SOME_BATCHED = 1
+"""And of those that are lines of batches, too."""
 
 
 @pytest.mark.timeout(600 if WHOLE else 120)
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("dialect", share(NAMES))
 async def test_every_answer_is_right(dialect: str) -> None:
     most = None if WHOLE else SOME
-    found = await faults_of(dialect, [*cases(dialect, most), *cut_cases(dialect, most and SOME_CUT)])
+    every = [*cases(dialect, most), *cut_cases(dialect, most and SOME_CUT)]
+    found = await faults_of(dialect, every, most and SOME_BATCHED)
     assert not found, "\n".join(map(str, found))
 
 

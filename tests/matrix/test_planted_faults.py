@@ -1,5 +1,6 @@
 """The matrix finds what it is made to find: each fault is planted on purpose, and some cases must show it."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from antiphon.apis.messages.resource import ToolUseBlock
 from antiphon.apis.messages.stream import MessageStream
+from antiphon.app import batch_endpoints
 from antiphon.core.chunks import Finish
 from antiphon.decode.event_builder import EventBuilder
 from antiphon.run import bounded, model, token_model
@@ -92,3 +94,32 @@ async def test_a_planted_fault_is_found(
         plant(patch)
         found = await faults_of("glm45", shown)
     assert any(what in str(fault) for fault in found), found
+
+
+def without(field: str) -> Plant:
+    """Lines of batches lose a field."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        answer = batch_endpoints.answer
+
+        async def answered(app: Any, endpoint: str, body: bytes, *more: Any) -> bytes:
+            fields = json.loads(body)
+            fields.pop(field, None)
+            return await answer(app, endpoint, json.dumps(fields).encode(), *more)
+
+        patch.setattr(batch_endpoints, "answer", answered)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("field", "case"),
+    [("tools", Case("glm45", text="single")), ("response_format", Case("glm45", format="schema"))],
+)
+async def test_a_line_of_a_batch_that_loses_a_field_is_found(
+    field: str, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await faults_of("glm45", [case], 1) == []
+    without(field)(monkeypatch)
+    found = await faults_of("glm45", [case], 1)
+    assert any("a line of a batch" in str(fault) for fault in found), found

@@ -58,6 +58,7 @@ from antiphon.run.constraints import (
 )
 from antiphon.run.tool_search import matching_places
 from tests.endless import echo, unsendable
+from tests.search import share
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 HOSTED = Hosted("mcp", "call_tool", {"server_label": "maps"}, label="maps")
@@ -108,7 +109,7 @@ def planned(required: OutputRequirements, grammar: Grammar, able: Capabilities) 
         return error
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS, 3), ids=named)
 async def test_each_dialect_and_demand_is_planned_there_as_it_is_here(dialect: Dialect) -> None:
     pool = BoundedPool()
     grammars = (dialect.grammar, dialect.calls, dialect.grammar.without_calls())  # as `TokenModel` has them

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.search import share
 from tests.server_process import serving
 from tests.trials.player import Server, faults, options_of
 
@@ -62,7 +63,11 @@ def servers() -> Iterator[Servers]:
         yield servers
 
 
-EACH = [pytest.param(options, case, id=case["id"]) for options, cases in BY_SERVER.items() for case in cases]
+EACH = [
+    pytest.param(options, case, id=case["id"])
+    for options, cases in BY_SERVER.items()
+    for case in share(cases)
+]
 
 
 @pytest.mark.parametrize(("options", "case"), EACH)

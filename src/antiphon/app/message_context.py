@@ -85,6 +85,10 @@ class ManagedSource:
 
     async def _is_due(self, turn: Turn, tokens: int) -> bool:
         """Whether the prompt has so many tokens, and something that a summary replaces."""
+        if turn.unfinished:
+            return (
+                False  # a summary would have its programs without what they print: the next request's has it
+            )
         if not has_answers(turn.items) or (await self._model.count(turn)).tokens < tokens:
             return False
         if turn.ending is PromptEnding.CONTINUED:

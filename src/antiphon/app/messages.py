@@ -65,13 +65,14 @@ async def create(
     earlier = await earlier_trace(app.traces, owner, compares_with(request))
     projection.blocks.diagnose = Diagnosis(app.traces, owner, answer, parts, earlier)
     context = ReplayContext(calls_begun=journal.calls_begun if journal else 0)
-    turn = await app.attached(model, accepted.turn, contents)
+    app.limits.check("programs", len(accepted.turn.unfinished), "messages")
+    turn = replace(await app.attached(model, accepted.turn, contents), created_at=envelope.created)
     source: Source = AnswerSource([turn], model, context)
     if (plan := accepted.presentation.context).acts:
 
         async def read_after(block: CompactionBlock) -> Turn:
             after = await app.large.run_on_items(request.messages, lambda: _after(request, reading, block))
-            return await app.attached(model, after.turn, contents)
+            return replace(await app.attached(model, after.turn, contents), created_at=envelope.created)
 
         summarising = Summarising(app.seal(owner), app.signer(owner), accepted.changes, read_after)
         source = ManagedSource(turn, plan, model, projection, context, summarising)
@@ -110,7 +111,9 @@ async def context_of(
         request.tools, request.mcp_servers, model.tools, app.toolkits.message_views, inline
     )
     try:
-        hosts = await app.hosts(model, requested, ToolRequester(owner, names=client_names(request.tools)))
+        hosts = await app.hosts(
+            model, requested, ToolRequester(owner, names=client_names(request.tools), programs=True)
+        )
     except RequestError as error:
         raise rename(error) from error
     cited = [*cited_files(request.messages)]

@@ -33,7 +33,6 @@ import copyreg
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -82,6 +81,8 @@ def needing_extra(option: str, extra: str) -> Iterator[None]:
 
 def installing(extra: str) -> str:
     """The command that installs an extra, from where Antiphon itself was installed (PEP 610)."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - slow to import
+
     try:
         origin = json.loads(distribution("antiphon").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:  # run from its source

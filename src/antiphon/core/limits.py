@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from antiphon.core.errors import RequestError
+from antiphon.core.nearest import did_you_mean
 
 KIB, MIB = 1024, 1024 * 1024
 HOUR, DAY = 60 * 60, 24 * 60 * 60
@@ -197,9 +198,11 @@ def read_limits(given: Iterable[str]) -> Limits:
     for text in given:
         name, _, value = text.partition("=")
         if name not in Limits.__struct_fields__:
-            raise ValueError(f"there is no limit '{name}'. There are: {', '.join(Limits.__struct_fields__)}.")
+            known = Limits.__struct_fields__
+            hint = did_you_mean(name, known)
+            raise ValueError(f"There is no limit '{name}'.{hint} There are: {', '.join(known)}.")
         if not value.isdecimal() or int(value) < 1:
-            raise ValueError(f"a limit is written NAME=NUMBER, with a number from 1 on, not '{text}'.")
+            raise ValueError(f"A limit is written NAME=NUMBER, with a number from 1 on, not '{text}'.")
         values[name] = value
     return msgspec.convert(values, Limits, strict=False)
 

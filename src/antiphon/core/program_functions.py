@@ -4,13 +4,16 @@ Their names are those that the model has for them, with "_" for what no name in 
 the JSON Schemas, which are shown too: no types say as much.
 """
 
+import builtins
 import keyword
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 
 OUTPUT_SCHEMA = "output_schema"
@@ -20,6 +23,7 @@ TEXT = "text"
 NONE = "This program has no functions: no tool of the request may be called by programs."
 INTRODUCTION = "Functions of the program:"
 
+_BUILT_IN = frozenset(dir(builtins))
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 _TYPES = {
     "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
@@ -42,6 +46,29 @@ def properties(function: Function) -> Mapping[str, Any]:
 def described(functions: Sequence[Function]) -> str:
     """What the model is told of the functions of programs."""
     return "\n".join((INTRODUCTION, *map(_stub, functions))) if functions else NONE
+
+
+def with_functions(runner: Function, functions: Sequence[Function], caller: str) -> Function:
+    """The function that runs programs, which describes those of its programs.
+
+    Raises RequestError for names that programs cannot have: `caller` lets programs call a tool.
+    """
+    _check_names(functions, caller)
+    return replace(runner, description=f"{runner.description}\n\n{described(functions)}")
+
+
+def _check_names(functions: Sequence[Function], caller: str) -> None:
+    """Raise RequestError if functions of programs have one name in Python, or that of one of its own."""
+    known: dict[str, str] = {}
+    for function in functions:
+        name = python_name(function.name)
+        if name in _BUILT_IN:
+            message = f"Python has a function '{name}' itself. Rename the tool, or leave out '{caller}'."
+            raise RequestError(message, param=function.source_of_name)
+        if name in known:
+            message = f"In programs it has the name of '{known[name]}'. Rename one."
+            raise RequestError(message, param=function.source_of_name)
+        known[name] = function.name
 
 
 def _stub(function: Function) -> str:

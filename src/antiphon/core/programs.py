@@ -41,9 +41,14 @@ class UnfinishedProgram(Struct, frozen=True):
     clock: int
 
 
+def seed_of(program: str) -> str:
+    """The seed of a program, from the id of its call: the same in each API, of which some change a prefix."""
+    return program.removeprefix("call_")
+
+
 def id_of_call(program: str, number: int) -> str:
     """The id of a call of the program with this id, by its number: the same in each run."""
-    return f"call_{sha256(f'{program} {number}'.encode()).hexdigest()[:24]}"
+    return f"call_{sha256(f'{seed_of(program)} {number}'.encode()).hexdigest()[:24]}"
 
 
 def fingerprint(code: str, clock: int) -> str:

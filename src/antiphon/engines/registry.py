@@ -13,6 +13,7 @@ from typing import cast
 
 from antiphon import engines
 from antiphon.core.modules import find_part
+from antiphon.core.nearest import did_you_mean
 from antiphon.engines.engine import EngineOptions
 
 
@@ -30,7 +31,10 @@ def options_of(name: str) -> type[EngineOptions]:
     options = _options(name)
     if options is None:
         choices = ", ".join(f'"{engine}"' for engine in names())
-        raise ValueError(f'There is no engine "{name}". Choose {choices}, or the module of another one.')
+        hint = did_you_mean(name, names())
+        raise ValueError(
+            f'There is no engine "{name}".{hint} Choose {choices}, or the module of another one.'
+        )
     return options
 
 

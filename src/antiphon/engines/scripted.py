@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts.types import PositiveInt
@@ -25,6 +25,7 @@ from antiphon.core.chunks import Chunk
 from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.options import COMMON_ENGINE
 from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
@@ -116,7 +117,7 @@ REMEMBERED_REQUESTS = 64
 class Options:
     """The options of the scripted engine."""
 
-    script: Path
+    script: Annotated[Path, COMMON_ENGINE]
     """The file that is played back: JSON Lines, each an answer."""
 
     context: PositiveInt = 32768

@@ -49,7 +49,10 @@ class TokenCache:
         return await asyncio.to_thread(self._tokens, pieces)
 
     def _tokens(self, pieces: Sequence[str]) -> list[int]:
-        return [token for piece in pieces for token in self.encode(piece)]
+        ids: list[int] = []
+        for piece in pieces:
+            ids += self.encode(piece)
+        return ids
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text. Special ones become their ids, and none are added."""

@@ -30,7 +30,9 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
+from antiphon.core.nearest import did_you_mean
 from antiphon.core.observation import observed
+from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
 from antiphon.core.permits import Permit
 from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -139,14 +141,15 @@ slots, and a connection keeps its thread for 5 s after an answer: a further requ
 def is_kind(_type: object, value: str | None) -> None:
     """Raise ValueError if there is no such kind of server."""
     if value is not None and value not in KINDS:
-        raise ValueError(f"The kinds of servers are {', '.join(KINDS)}.")
+        hint = did_you_mean(value, KINDS)
+        raise ValueError(f"The kinds of servers are {', '.join(KINDS)}.{hint}")
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of a server that runs the model."""
 
-    model: str
+    model: Annotated[str, COMMON_MODEL]
     """The URL of the server that runs the model: http://127.0.0.1:8080"""
 
     _: KW_ONLY
@@ -154,14 +157,14 @@ class Options:
     upstream_kind: Annotated[str | None, Parameter(validator=is_kind)] = None
     """The kind of the server. Without it, the kind is recognised from the server's answers."""
 
-    upstream_model: str | None = None
+    upstream_model: Annotated[str | None, COMMON_ENGINE] = None
     """Which of the server's models to use. Without it, the first that it lists."""
 
     task: Task | None = None
     """The task of the model: generate, embed, rank or transcribe. Without it, everything that the server
     does; only a model that generates needs a chat template."""
 
-    upstream_key: str | None = field(default=None, repr=False)
+    upstream_key: Annotated[str | None, COMMON_ENGINE] = field(default=None, repr=False)
     """The key for the server. Prefer the variable: other users can see command lines."""
 
     tokenizer: Annotated[str | None, Located(file_or_name)] = None

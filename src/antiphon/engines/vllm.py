@@ -29,6 +29,7 @@ from antiphon.core.items import MediaKind
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
+from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
 from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission
@@ -71,12 +72,12 @@ HUNG_SILENCES = 1500
 class Options:
     """The options of vLLM."""
 
-    model: Annotated[str, Located(file_or_name)]
+    model: Annotated[str, Located(file_or_name), COMMON_MODEL]
     """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""
 
     _: KW_ONLY
 
-    context: PositiveInt | None = None
+    context: Annotated[PositiveInt | None, COMMON_ENGINE] = None
     """The most tokens that a prompt and its answer may have together. Without it, what the model
     was trained for."""
 
@@ -84,7 +85,7 @@ class Options:
     """How many answers are generated at the same time; further requests wait. Without it, as many as
     vLLM takes."""
 
-    vllm: Annotated[tuple[str, ...], Parameter(show_default=False)] = ()
+    vllm: Annotated[tuple[str, ...], Parameter(show_default=False), COMMON_ENGINE] = ()
     """An engine argument of vLLM, KEY=VALUE, as in tensor_parallel_size=2; repeat it for several.
     vLLM's documentation lists them."""
 

@@ -72,6 +72,7 @@ from antiphon.http import (
 )
 from antiphon.http.auth import KeyMiddleware
 from antiphon.http.errors import NOT_SERVED
+from antiphon.http.leaving import LeavingMiddleware
 from antiphon.http.models import (
     drain_replica,
     health,
@@ -409,5 +410,5 @@ def build(app: App, *, routes: Sequence[BaseRoute] = ROUTES) -> ASGIApp:
     if settings.root_path:
         asgi = _RootPath(asgi, settings.root_path)
     if settings.trusted_proxy:
-        return ProxyHeadersMiddleware(asgi, [*settings.trusted_proxy])  # type: ignore[return-value,arg-type]
-    return asgi
+        asgi = ProxyHeadersMiddleware(asgi, [*settings.trusted_proxy])  # type: ignore[assignment,arg-type]
+    return LeavingMiddleware(asgi)

@@ -6,8 +6,13 @@ from starlette.responses import Response
 from antiphon.apis.batches.schema import CreateBatch
 from antiphon.app import batches
 from antiphon.app.metrics import CLIENT_CLOSED
-from antiphon.http.request import app_of, json_response, owner_of, read_body
-from antiphon.http.vectors import unless_disconnected
+from antiphon.http.request import (
+    app_of,
+    json_response,
+    owner_of,
+    read_body,
+    unless_disconnected,
+)
 
 
 async def create(request: Request) -> Response:

@@ -29,8 +29,8 @@ from antiphon.http.request import (
     owner_of,
     read_json,
     too_large,
+    unless_disconnected,
 )
-from antiphon.http.vectors import unless_disconnected
 
 T = TypeVar("T", CreateDecision, SystemOneRequest)
 

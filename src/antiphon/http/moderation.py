@@ -7,8 +7,13 @@ from starlette.responses import Response
 from antiphon.apis.moderation import CreateModeration
 from antiphon.app import moderation
 from antiphon.app.metrics import CLIENT_CLOSED
-from antiphon.http.request import app_of, json_response, owner_of, read_body
-from antiphon.http.vectors import unless_disconnected
+from antiphon.http.request import (
+    app_of,
+    json_response,
+    owner_of,
+    read_body,
+    unless_disconnected,
+)
 
 
 async def create(request: Request) -> Response:

@@ -21,6 +21,7 @@ from antiphon.app.observing import NO_TRACE, begin, end
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.http.errors import response_to
+from antiphon.http.leaving import DEPARTURE
 from antiphon.http.protocol import STREAM
 from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of
 from antiphon.http.routes import ApiTable
@@ -64,7 +65,7 @@ class ObservingMiddleware:
             await self._asgi(scope, receive, send)
             return
         observation = observe(app, scope, scope["method"])
-        connection = scope.get("extensions", {}).get(STREAM)
+        connection = scope.get("extensions", {}).get(STREAM) or scope.get(DEPARTURE)
         status: int | None = None
 
         async def identified(message: Message) -> None:

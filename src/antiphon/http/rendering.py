@@ -15,8 +15,15 @@ from antiphon.apis.messages.schema import CreateMessage
 from antiphon.apis.responses.schema import CreateResponse
 from antiphon.app import rendering
 from antiphon.app.metrics import CLIENT_CLOSED
-from antiphon.http.request import Handler, app_of, json_response, owner_of, read_request, request_id_of
-from antiphon.http.vectors import unless_disconnected
+from antiphon.http.request import (
+    Handler,
+    app_of,
+    json_response,
+    owner_of,
+    read_request,
+    request_id_of,
+    unless_disconnected,
+)
 
 
 def _renders(type_: type[Any], use_case: Callable[..., Awaitable[Any]], api: Api = OPENAI) -> Handler:

@@ -4,6 +4,7 @@ Type errors become a 400 that names the parameter. `handler` makes the handler o
 more of HTTP than this, in the table of routes.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar, cast
@@ -23,6 +24,7 @@ from antiphon.core.encodings import decoded_parts
 from antiphon.core.errors import BodyTooLargeError, MalformedBodyError, MediaTypeError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.observation import observed
+from antiphon.run.endings import ClientLeftError
 from antiphon.store.records import Paging
 
 log = structlog.get_logger(__name__)
@@ -302,6 +304,28 @@ class Query:
 
 def _wrong(name: str, remedy: str) -> RequestError:
     return RequestError(f"Invalid value for '{name}': {remedy}", param=name)
+
+
+async def unless_disconnected(request: Request, working: Awaitable[T]) -> T | None:
+    """The result of work; None if the client disconnects before, which cancels the work."""
+    work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        observed().fail(ClientLeftError())
+        return None
+    finally:
+        work.cancel()
+        leaving.cancel()
+        # Their errors have no reader any more; a cancellation of this task, which may arrive here, has.
+        await asyncio.gather(work, leaving, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client disconnects. The body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def json_response(body: bytes) -> Response:

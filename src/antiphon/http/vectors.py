@@ -5,8 +5,8 @@ Vectors of texts, and scores of texts; transcriptions, which take a form.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from contextlib import aclosing
+from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
@@ -20,13 +20,9 @@ from antiphon.app import vectors
 from antiphon.app.app import App
 from antiphon.app.metrics import CLIENT_CLOSED
 from antiphon.core.errors import RequestError
-from antiphon.core.observation import observed
 from antiphon.engines.engine import TranscriptionRequest
 from antiphon.http.files import converted, form_of, name_of, pieces_of
-from antiphon.http.request import Handler, app_of, json_response, read_request
-from antiphon.run.endings import ClientLeftError
-
-T = TypeVar("T")
+from antiphon.http.request import Handler, app_of, json_response, read_request, unless_disconnected
 
 EVENTS = "text/event-stream"
 _FORMS = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
@@ -45,28 +41,6 @@ def handler(use_case: Callable[[App, Any], Awaitable[bytes]], type_: type[Any], 
 
     handle.__doc__ = use_case.__doc__
     return handle
-
-
-async def unless_disconnected(request: Request, working: Awaitable[T]) -> T | None:
-    """The result of work; None if the client disconnects before, which cancels the work."""
-    work, leaving = asyncio.ensure_future(working), asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
-        observed().fail(ClientLeftError())
-        return None
-    finally:
-        for task in (work, leaving):
-            task.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # it was sent, or the client has disconnected
-            await work
-
-
-async def _disconnected(request: Request) -> None:
-    """Wait until the client disconnects. The body was read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def transcribe(request: Request) -> Response:

@@ -18,6 +18,7 @@ from antiphon.core.programs import (
     RecordedCall,
     UnfinishedProgram,
     id_of_call,
+    seed_of,
 )
 from antiphon.core.tool_result import ToolResult
 from antiphon.core.turn import Turn
@@ -78,7 +79,7 @@ class Programs:
         if not isinstance(code, str):
             return ProgramEnd(ToolResult(_NO_CODE, failed=True), 0.0)
         clock = self._clock if earlier is None else earlier.clock
-        program = self._sessions.begin_program(code, self._functions, call.call_id, clock)
+        program = self._sessions.begin_program(code, self._functions, seed_of(call.call_id), clock)
         running = _Running(self, call, earlier.calls if earlier else (), output, choice)
         try:
             return await running.run(program, seconds)

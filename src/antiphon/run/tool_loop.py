@@ -80,11 +80,17 @@ class EarlierCalls:
         if len(results) < len(self._turn.approved) + len(self._turn.unfinished):
             output.push(choice, [self.items.push(Finished(FinishReason.STOP, Usage()))])
             return None
+        programs = {program.call.call_id for program in self._turn.unfinished}
         items: list[Item] = []
+        printed: list[Item] = []  # after the calls beside them, as in later requests
         for item in self._turn.items:
+            if not isinstance(item, FunctionCall):
+                items += printed
+                printed = []
             items.append(item)
             if isinstance(item, FunctionCall) and item.call_id in results:
-                items.append(results.pop(item.call_id)[1])
+                (printed if item.call_id in programs else items).append(results.pop(item.call_id)[1])
+        items += printed
         for call, result in results.values():  # a summary has replaced the call
             items += call, result
         return replace(self._turn, items=tuple(items), approved=(), unfinished=())

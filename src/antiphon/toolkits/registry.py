@@ -17,6 +17,7 @@ from antiphon import toolkits
 from antiphon.apis.messages.server_tools import ToolViews
 from antiphon.apis.responses.presenters.registry import Presenters
 from antiphon.core.modules import find_part
+from antiphon.core.nearest import did_you_mean
 from antiphon.core.tool_result import FoundFunctions, RemoteFailure
 from antiphon.toolkits.options import ToolOptions
 from antiphon.toolkits.toolkit import Toolkit
@@ -41,7 +42,8 @@ def find(name: str) -> Toolkit:
         except Exception as error:  # in annotations that are texts, there may be any expression
             raise ValueError(f"The options of the tool {name} cannot be read: {error}.") from error
         return toolkit
-    raise ValueError(f'There is no tool "{name}". Name the module of one, as in my_package.my_tool.')
+    unknown = f'There is no tool "{name}".{did_you_mean(name, names())}'
+    raise ValueError(f"{unknown} Name the module of one, as in my_package.my_tool.")
 
 
 class Toolkits:

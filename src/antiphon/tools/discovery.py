@@ -60,8 +60,8 @@ class ToolRequester(Struct, frozen=True):
     `optional` are the types of tools that need not be run. `listings` are those of remote servers in its
     conversation, by label; `container` is the last one in which programs ran in it. `names` are those of the
     client's own functions. With `items` the API shows listings, and requests for approvals, as items.
-    `defaults` are the settings of tools that every request has. `remedies` are those of toolkits, by type or
-    alias.
+    With `programs` it shows their calls. `defaults` are the settings of tools that every request has.
+    `remedies` are those of toolkits, by type or alias.
     """
 
     owner: str = ""
@@ -70,6 +70,7 @@ class ToolRequester(Struct, frozen=True):
     container: str | None = None
     names: frozenset[str] = frozenset()
     items: bool = False
+    programs: bool = False
     defaults: tuple[Mapping[str, Any], ...] = ()
     remedies: Mapping[str, str] = {}
 
@@ -177,8 +178,8 @@ async def discover(
 def _check_programs(
     requested: Mapping[str, Mapping[str, Any]], types: Container[str], asking: ToolRequester
 ) -> None:
-    """Raise RequestError for programs, in an API without items: their calls are such."""
-    runs = PROGRAMS in types and not asking.items
+    """Raise RequestError for programs, in an API that cannot show their calls."""
+    runs = PROGRAMS in types and not (asking.items or asking.programs)
     for where, settings in requested.items():
         if runs and settings["type"] == PROGRAMS:
             message = f"This API does not run tools of type '{PROGRAMS}'. {_PROGRAMS}"

@@ -14,6 +14,7 @@ from antiphon.apis.messages.errors import PARAMETERS
 from antiphon.apis.messages.history import History, HistoryOptions, Unseal, sealed_elsewhere
 from antiphon.apis.messages.notes import parameter_notes
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
+from antiphon.apis.messages.programs import check_container
 from antiphon.apis.messages.schema import CountTokens, CreateMessage, Thinking
 from antiphon.apis.messages.server_tools import NO_VIEWS, ToolViews
 from antiphon.apis.messages.tool_changes import definitions_in
@@ -29,7 +30,6 @@ from antiphon.core.items import FunctionCall, Item, Message, Role
 from antiphon.core.turn import PromptEnding, Turn
 
 REFUSED: Mapping[str, str] = {
-    "container": "Sandboxes are not kept, and there are no skills. Leave it out.",
     "thread": "Conversations are not stored. Send all messages.",
 }
 """Parameter → the remedy."""
@@ -69,7 +69,13 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     """The request as a turn. Raises RequestError."""
     history = _history(request, context)
     plan = context_plan(request, history.tools.names, context.context)
-    notes = (*history.tools.notes, *parameter_notes(request), *_note_on_thinking(plan, context))
+    unfinished = history.programs.unfinished(history.tools)
+    notes = (
+        *history.tools.notes,
+        *history.programs.notes,
+        *parameter_notes(request),
+        *_note_on_thinking(plan, context),
+    )
     tools = replace(history.tools, functions=history.changes.functions, notes=notes)
     turn = replace(
         _turn(request, context, history, plan),
@@ -79,6 +85,7 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
         stop_shown=bool(request.include_stop_str_in_output),
         reasoning_limit=_budget(request.thinking),
         tool_limit=tools.limit,
+        unfinished=unfinished,
     )
     shown = Presentation(
         _shown(request.thinking),
@@ -88,9 +95,15 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
         tuple(history.citable),
         request.diagnostics is not None,
         warms=turn.warms,
+        unfinished=unfinished,
     )
+    if unfinished and turn.warms:
+        message = (
+            "A program goes on with the results, and an answer follows. Leave them out, or ask for more."
+        )
+        raise RequestError(message, param="max_tokens")
     if shown.context.summarises is not None:
-        _check_summarised(turn.items)
+        _check_summarised(turn.items, goes_on=bool(unfinished))
     return AcceptedMessage(turn, shown, history.changes.made)
 
 
@@ -113,12 +126,12 @@ def _note_on_thinking(plan: ContextPlan, context: MessageContext) -> Iterator[No
         yield Note(where, f"'{where}' has no effect. {message}")
 
 
-def _check_summarised(items: Sequence[Item]) -> None:
+def _check_summarised(items: Sequence[Item], *, goes_on: bool) -> None:
     """Refuse a conversation that has nothing to be summarised, or is in the middle of something."""
     if all(isinstance(item, Message) and item.role is Role.SYSTEM for item in items):
         message = "There is nothing to summarise: neither the user nor the model has said anything."
         raise RequestError(message, param="messages", code="compaction_nothing_to_summarize")
-    if any(isinstance(item, FunctionCall) for item in takewhile(is_answer, reversed(items))):
+    if goes_on or any(isinstance(item, FunctionCall) for item in takewhile(is_answer, reversed(items))):
         message = "Its last calls have no results yet. Send these first, or leave out the calls."
         raise RequestError(message, param="messages", code="compaction_incomplete_turn")
 
@@ -131,6 +144,7 @@ def _history(request: CountTokens, context: MessageContext) -> History:
     for name, remedy in REFUSED.items():
         if getattr(request, name):
             raise RequestError(f"'{name}' is not supported. {remedy}", param=name, code=_CODES.get(name))
+    check_container(request.container)
     check(request)
     reading = HistoryOptions(context.unseal, context.signer, tools, context.files, _effort(request))
     return History(request.system, request.messages, reading)
@@ -156,6 +170,9 @@ def _turn(request: CountTokens, context: MessageContext, history: History, plan:
         variables={**(kept if plan.keeps_thinking and kept else {}), **variables},
         later_variables={name: later[name] for name in later if name not in own},
         ending=_ending(items),
+        in_programs=tuple(
+            function for function in history.tools.in_programs if function.name not in history.changes.removed
+        ),
         prompt_limit=request.truncate_prompt_tokens,
         owner=context.owner,
         media_fallback=request.media_fallback,

@@ -1,6 +1,7 @@
 """The events of an answer → the body of the message. Streams and messages share the blocks."""
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,16 +13,21 @@ from antiphon.apis.ending import notes_at_end
 from antiphon.apis.envelope import Envelope
 from antiphon.apis.messages.citations import CitationFinder
 from antiphon.apis.messages.diagnostics import diagnostics_of
-from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, wire_id
+from antiphon.apis.messages.ids import MCP_TOOL_USE, SERVER_TOOL_USE, TOOL_USE, program_id, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
+from antiphon.apis.messages.programs import container_of, is_runner
 from antiphon.apis.messages.resource import (
+    PROGRAM_CALLERS,
     Block,
     CacheDiagnostics,
     CallBlock,
+    Caller,
     CompactionBlock,
+    Container,
     ContextManagement,
     Message,
     MessageUsage,
+    ProgramCaller,
     RefusalDetails,
     ServerToolResultBlock,
     ServerToolUsage,
@@ -47,16 +53,20 @@ from antiphon.core.events import (
     ToolResultReceived,
     Usage,
 )
+from antiphon.core.items import FunctionCall, object_in
+from antiphon.core.programs import fingerprint
 from antiphon.core.tool_result import FoundFunctions
 from antiphon.core.turn import Function, unknown_function
 
 REFUSAL = "refusal"
+CONTAINER_SECONDS = 30 * 24 * 3600
+"""How long a container is said to be there. Programs go on later, too: nothing is kept for them."""
 
 
 class Blocks:
-    """Makes the blocks of one answer, and counts what its stop reason depends on."""
+    """Makes the blocks of one answer, and counts what its stop reason depends on. It is `created` then."""
 
-    def __init__(self, presentation: Presentation, seal: Seal) -> None:
+    def __init__(self, presentation: Presentation, seal: Seal, created: int = 0) -> None:
         self.presentation = presentation
         self.seal = seal
         self._views = presentation.tools.views
@@ -64,6 +74,12 @@ class Blocks:
         """The client's calls, malformed ones included: the client has to answer them, too."""
         self._functions = {function.name: function for function in presentation.tools.functions}
         self._running: dict[str, Function] = {}  # id of a call → the function of the server
+        self._created = created
+        self._programs: dict[str, str] = {}  # id of a program → that of its block
+        self._container: Container | None = None
+        for program in presentation.unfinished:
+            self._running[program.call.call_id] = self._functions[program.call.name]
+            self._begin_program(program.call, program.clock)
         self._found = set[str]()  # functions that searches of this answer have found
         self._web = ServerToolUsage()
         self._cites = CitationFinder(presentation.citable, seal)
@@ -119,9 +135,29 @@ class Blocks:
         assert call is not None
         if not call.hosted:
             self.calls += 1
-            return ToolUseBlock(wire_id(TOOL_USE, call.call_id), call.name, object_so_far(call.arguments))
+            return self.opened_call(call.call_id, call.name, call.caller, object_so_far(call.arguments))
         function = self._running[call.call_id] = self._answering(call.name)
+        if is_runner(function):
+            self._begin_program(call, self._created)
         return self._views.shown_call(self._server_id(function, call.call_id), function, call)
+
+    def opened_call(
+        self, call_id: str, name: str, caller: str, input_: dict[str, Any] | None = None
+    ) -> ToolUseBlock:
+        """The block of a call that the client answers, of the model or of its program `caller`."""
+        by: Caller | ProgramCaller = Caller()
+        if caller:
+            by = PROGRAM_CALLERS[self.presentation.tools.caller](self._programs[caller])
+        return ToolUseBlock(wire_id(TOOL_USE, call_id), name, input_ or {}, by)
+
+    def _begin_program(self, call: FunctionCall, clock: int) -> None:
+        """A program is shown from here on. Without code it is none."""
+        code = (object_in(call.arguments) or {}).get("code")
+        if isinstance(code, str):
+            print_ = fingerprint(code, clock)
+            self._programs[call.call_id] = program_id(call.call_id, print_)
+            until = datetime.fromtimestamp(self._created + CONTAINER_SECONDS, UTC)
+            self._container = Container(container_of(print_), f"{until:%Y-%m-%dT%H:%M:%SZ}")
 
     def _answering(self, name: str) -> Function:
         """The function of the server that answers a call of this name."""
@@ -147,7 +183,12 @@ class Blocks:
         """The fields with the reason for the end of the answer."""
         reason, sequence = ("compaction", None) if self._pauses else self._reason(end)
         details = RefusalDetails() if reason == REFUSAL else None
-        return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
+        return {
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "stop_details": details,
+            "container": self._container,
+        }
 
     def _reason(self, end: Finished) -> tuple[str, str | None]:
         """The stop reason, and the stop sequence that matched."""
@@ -183,6 +224,8 @@ class Blocks:
         return self._edits if self.presentation.context.reports else UNSET
 
     def _server_id(self, function: Function, call_id: str) -> str:
+        if (program := self._programs.get(call_id)) is not None:
+            return program
         return wire_id(SERVER_TOOL_USE if self._views.know(function) else MCP_TOOL_USE, call_id)
 
 
@@ -191,7 +234,7 @@ class MessageBuilder(BodyProjection):
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
         self._envelope = envelope
-        self.blocks = Blocks(presentation, seal)
+        self.blocks = Blocks(presentation, seal, envelope.created)
         """Makes the blocks."""
         self._content: list[Block] = []
         self._end: Finished | None = None

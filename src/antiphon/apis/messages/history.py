@@ -24,6 +24,7 @@ from antiphon.apis.messages.citations import (
 )
 from antiphon.apis.messages.compaction import ADDITION, COMPACTION, REMOVAL, read_compaction
 from antiphon.apis.messages.ids import core_id
+from antiphon.apis.messages.programs import CODE, ProgramHistory
 from antiphon.apis.messages.schema import RequestMessage
 from antiphon.apis.messages.server_tools import read_search
 from antiphon.apis.messages.tool_changes import REFERENCE, ToolChanges
@@ -80,8 +81,9 @@ class HistoryOptions(Struct, frozen=True):
 class History:
     """Reads the instructions and messages of a request.
 
-    `items` are the result, `citable` are the parts that may be cited. `changes` are those of the tools.
-    `effort` is the one that counts in the end, and `first_effort` the one that the prompt begins with.
+    `items` are the result, `citable` are the parts that may be cited. `changes` are those of the tools, and
+    `programs` those of the model. `effort` is the one that counts in the end, and `first_effort` the one that
+    the prompt begins with.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class History:
         self.tools = reading.tools
         self.citable: list[Citable] = []
         self.changes = ToolChanges(reading.tools)
+        self.programs = ProgramHistory()
         self.effort = self.first_effort = reading.effort
         self._reading = reading
         self._called: dict[str, str] = {}  # id of a call → the name of its function
@@ -107,6 +110,8 @@ class History:
             if message.role not in _READERS:
                 remedy = f"Use one of: {', '.join(_READERS)}."
                 raise where.wrong("role", f"There is no role '{message.role}'. {remedy}")
+            if message.role == Role.ASSISTANT:
+                self.programs.begin_answer()
             leading = leading and message.role == Role.SYSTEM
             if message.role == Role.SYSTEM:
                 self._read_system(message, where, leading=leading, cleared=index < asked)
@@ -185,6 +190,7 @@ class History:
             return
         self.items[self._head :] = replaced(self.items[self._head :], compaction.text)
         self.changes.begin_anew()
+        self.programs.begin_anew()
         self.first_effort = self.effort
         for _ in self.changes.change(compaction.changes, leading=True):
             pass  # what is added is listed at the head, and what is removed said below
@@ -267,13 +273,16 @@ class History:
         call_id, name = core_id(block.named("id")), block.named("name")
         self._called[call_id] = name
         input_ = block.object_or_none("input")
-        yield FunctionCall(call_id, name, json_text(input_.value if input_ else None))
+        if not self.programs.hides_call(block, call_id):
+            yield FunctionCall(call_id, name, json_text(input_.value if input_ else None))
 
     def _result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
         if call_id not in self._called:
             message = f"No message before it has a call with the id '{block.text('tool_use_id')}'."
             raise block.wrong("tool_use_id", message)
+        if self.programs.hides_result(block, call_id):
+            return
         parts = tuple(self._result_parts(block))
         if block.flag_or_none("is_error"):
             parts = (TextPart("Error:"), *parts)
@@ -309,10 +318,13 @@ class History:
         else:
             call = tools.views.read_call(block, call_id, tools.hosted)
         self._called[call.call_id] = call.name
+        if block.value["name"] == CODE:
+            self.programs.add_program(block, call)
         yield call
 
     def _server_result(self, block: RequestObject) -> Iterator[FunctionOutput]:
         call_id = core_id(block.text("tool_use_id"))
+        self.programs.end(call_id)
         text = self._found(block) or self._reading.tools.views.read_result(block, self._reading.unseal)
         yield FunctionOutput(call_id, (TextPart(text),), self._called.get(call_id))
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from antiphon.apis.messages.citations import Citable
 from antiphon.apis.messages.context import NO_PLAN, ContextPlan
 from antiphon.apis.messages.tools import Tools
+from antiphon.core.programs import UnfinishedProgram
 
 
 class ThinkingShown(Enum):
@@ -23,6 +24,7 @@ class Presentation(Struct, frozen=True):
 
     `context` is what is left out of the conversation. `citable` are the parts of the request that may be
     cited. If it `diagnoses`, the answer says why the cache missed. If it `warms` the prompt, there is none.
+    `unfinished` are programs that go on in it.
     """
 
     thinking: ThinkingShown = ThinkingShown.ALL
@@ -32,3 +34,4 @@ class Presentation(Struct, frozen=True):
     citable: tuple[Citable, ...] = ()
     diagnoses: bool = False
     warms: bool = False
+    unfinished: tuple[UnfinishedProgram, ...] = ()

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.apis.messages.programs import CALLER, PYTHON_ONLY
 from antiphon.core.edits import AppliedEdit, ClearReasoning
 from antiphon.core.events import GenerationUsage, Usage
 from antiphon.core.hosts import Note
@@ -86,13 +87,33 @@ class Caller(Struct, frozen=True, tag_field="type", tag="direct"):
     """The caller of a tool: the model itself."""
 
 
+class ServerToolCaller(Struct, frozen=True, tag_field="type", tag=PYTHON_ONLY):
+    """The program that has called a tool: `tool_id` is that of its block."""
+
+    tool_id: str
+
+
+class ServerToolCaller20260120(Struct, frozen=True, tag_field="type", tag=CALLER):
+    """The same, of the newer version of its tool."""
+
+    tool_id: str
+
+
+ProgramCaller = ServerToolCaller | ServerToolCaller20260120
+PROGRAM_CALLERS: Mapping[str, type[ProgramCaller]] = {
+    PYTHON_ONLY: ServerToolCaller,
+    CALLER: ServerToolCaller20260120,
+}
+"""The version of the tool that runs programs → the caller that they are."""
+
+
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     """A call that the client answers."""
 
     id: str
     name: str
     input: dict[str, Any]
-    caller: Caller = Caller()
+    caller: Caller | ProgramCaller = Caller()
 
 
 class ServerToolUseBlock(Struct, tag_field="type", tag="server_tool_use"):
@@ -238,6 +259,13 @@ def usage_fields(prompt_tokens: int, usage: Usage, web: ServerToolUsage | None) 
 # Messages
 
 
+class Container(Struct, frozen=True):
+    """Where a program of the answer runs. Nothing is kept there: clients may send the id back."""
+
+    id: str
+    expires_at: str
+
+
 class ClearedToolUses(Struct, frozen=True, tag_field="type", tag="clear_tool_uses_20250919"):
     """So many results of tools were left out of the prompt, which has so many tokens fewer."""
 
@@ -307,7 +335,7 @@ class Message(Struct, tag_field="type", tag="message", kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     context_management: ContextManagement | UnsetType = UNSET
     diagnostics: CacheDiagnostics | UnsetType | None = UNSET
     usage: MessageUsage
@@ -402,7 +430,7 @@ class Stop(Struct, kw_only=True):
     stop_reason: str
     stop_sequence: str | None
     stop_details: RefusalDetails | None = None
-    container: None = None
+    container: Container | None = None
     unmet: tuple[str, ...] | UnsetType = UNSET
     generations: tuple[GenerationUsage, ...] | UnsetType = UNSET
     notes: tuple[Note, ...] | UnsetType = UNSET

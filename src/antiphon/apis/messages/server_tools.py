@@ -58,6 +58,9 @@ class ToolView:
     settings: ClassVar[tuple[str, ...]] = (*EVERY_TOOL, "max_uses")
     """The members of such a tool of a request that are acted on, or need not be."""
 
+    shares_blocks: ClassVar[bool] = False
+    """Its blocks may have names of another tool's, which a request then has instead."""
+
     names_caller: ClassVar[bool] = False
     """Blocks of results say who has called."""
 
@@ -140,8 +143,9 @@ class ToolViews:
         known = [SearchView(), *views]
         self._by_type = {view.type: view for view in known}
         self._by_block: dict[str, ToolView] = {}
+        self._sharing = [view for view in known if view.shares_blocks]
         for view in known:
-            for name in view.blocks.values():
+            for name in () if view.shares_blocks else view.blocks.values():
                 if self._by_block.setdefault(name, view) is not view:
                     raise ValueError(f"Two tools have blocks of the name '{name}'. Leave one out.")
         self._by_result = {view.result_type(name): view for name, view in self._by_block.items()}
@@ -219,10 +223,17 @@ class ToolViews:
         arguments, function = dict(input_.value) if input_ else {}, None
         if block.value["type"] == "mcp_tool_use":
             function = function_of(block.text_or_none("server_name") or "", name)
-        elif (view := self._by_block.get(name)) is not None:
+        elif (view := self._view_of(name, function_of)) is not None:
             function = function_of(view.type, view.action(name, arguments))
             arguments = view.arguments(name, arguments, function)
         return FunctionCall(call_id, function.name if function else name, json_text(arguments))
+
+    def _view_of(self, name: str, function_of: FunctionOf) -> ToolView | None:
+        """The view of the tool that has blocks of this name in the request."""
+        for view in self._sharing:
+            if name in view.blocks.values() and function_of(view.type, None) is not None:
+                return view
+        return self._by_block.get(name)
 
     def read_result(self, block: RequestObject, unseal: Unseal) -> str:
         """The text for the model of a result, which is a block of its tool."""

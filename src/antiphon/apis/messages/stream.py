@@ -19,7 +19,6 @@ from antiphon.apis.envelope import Envelope
 from antiphon.apis.framing import event as framed
 from antiphon.apis.messages.answer import Blocks
 from antiphon.apis.messages.errors import encode_error
-from antiphon.apis.messages.ids import TOOL_USE, wire_id
 from antiphon.apis.messages.presentation import Presentation, ThinkingShown
 from antiphon.apis.messages.resource import (
     Block,
@@ -73,7 +72,7 @@ class MessageStream(StreamProjection):
 
     def __init__(self, envelope: Envelope, presentation: Presentation, seal: Seal) -> None:
         self._envelope = envelope
-        self.blocks = Blocks(presentation, seal)
+        self.blocks = Blocks(presentation, seal, envelope.created)
         """Makes the blocks."""
         self._shown = presentation.thinking
         self._index = 0  # of the next block, or of the open one
@@ -151,7 +150,7 @@ class MessageStream(StreamProjection):
             case ReasoningStarted() if self._shown is ThinkingShown.SIGNATURE:
                 self._open(ThinkingBlock("", ""), None, out)
             case CallStarted(hosted=False):
-                opened = ToolUseBlock(wire_id(TOOL_USE, event.call_id), event.name, {})
+                opened = self.blocks.opened_call(event.call_id, event.name, event.caller)
                 self._open(opened, InputJsonDelta, out)
 
     def _end_call(self, event: CallEnded, out: list[bytes]) -> None:

@@ -144,6 +144,9 @@ class ToolChanges:
                 names = [*self._of_server(tool.named("server_name"), None)]
             case _:
                 raise tool.wrong("type", f"Use one of: {', '.join(_REFERENCES)}.")
+        if not names and tool.value.get("name") in {tool.name for tool in self._tools.in_programs}:
+            message = "Only programs call it: it stays. Leave it out here, or add 'direct' to its callers."
+            raise RequestError(message, param=tool.where, code="tool_reference_unresolved")
         if not names:
             message = "There is no such tool in 'tools', or before it in 'messages'."
             raise RequestError(message, param=tool.where, code="tool_reference_unresolved")

@@ -18,13 +18,23 @@ from msgspec.structs import replace
 
 from antiphon.apis.messages.client_tools import CLIENT_TOOLS, ClientTool
 from antiphon.apis.messages.mcp import TOOLSET, is_deferred, is_enabled, mcp_settings, toolset_places
+from antiphon.apis.messages.programs import (
+    CALLER,
+    CODE,
+    callers_of,
+    is_runner,
+    note_on_callers,
+    program_tools,
+)
 from antiphon.apis.messages.schema import ToolChoiceObject
 from antiphon.apis.messages.server_tools import EVERY_TOOL, NO_VIEWS, ToolViews
 from antiphon.apis.request_object import Object, RequestObject, object_at
+from antiphon.apis.tool_callers import CALLERS, ONLY_DIRECT, Callers
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Hosts, Note, unread
 from antiphon.core.positions import CatalogueEntry, are_few, catalogue_text
+from antiphon.core.programs import PROGRAMS
 from antiphon.core.turn import TOOL_SEARCH, CallMode, Function, Hosted, Placement, SearchAction, ToolChoice
 
 CUSTOM = "custom"
@@ -53,6 +63,9 @@ SEARCHES: Mapping[str, Function] = {
 }
 """Tools that find further tools, by their types without dates."""
 
+_CLIENTS = (CUSTOM, *CLIENT_TOOLS)
+"""The types of tools that the client runs."""
+
 NOTHING_INLINE: Mapping[str, Any] = MappingProxyType({})
 
 _DISPLAY = ("display_width_px", "display_height_px")
@@ -74,6 +87,7 @@ class Tools(Struct, frozen=True):
 
     `views` are those of all tools of the server. `inline` are those that messages bring, by their places.
     `catalogue` says what can be found; it is empty if nothing can, or if only the client searches.
+    `in_programs` are the functions that programs may call: their calls have a caller of the type `caller`.
     """
 
     functions: tuple[Function, ...] = ()
@@ -83,6 +97,8 @@ class Tools(Struct, frozen=True):
     views: ToolViews = NO_VIEWS
     inline: Mapping[str, tuple[Function, ...]] = {}
     catalogue: str = ""
+    in_programs: tuple[Function, ...] = ()
+    caller: str = CALLER
 
     def hosted(self, tool: str, action: str | None) -> Function | None:
         """The function that the model is offered for an action of a server tool."""
@@ -106,13 +122,20 @@ def requested_tools(
     """
     requested: dict[str, Object] = mcp_settings(tools, servers)
     placed = {f"tools[{index}]": tool for index, tool in enumerate(tools or ())} | dict(inline)
+    programs = PROGRAMS in served and _let_programs_call(tools or ())
     for place, tool in placed.items():
         where = object_at(tool, place)
         kind = _kind(where)
         if kind == TOOLSET and place in inline:
             message = "Messages bring no toolsets. Name it in 'tools', with 'defer_loading', and refer to it."
             raise where.wrong("type", message)
-        if views.stand_for(kind):
+        if kind == PROGRAMS and PROGRAMS in served:
+            remedy = f"Use that, and name it in '{CALLERS}' of the tools that programs may call."
+            message = f"This API has '{PROGRAMS}' as '{CALLER}'. {remedy}"
+            raise where.wrong("type", message)
+        if kind == CODE and programs and place not in inline:
+            requested[where.where] = {"type": PROGRAMS}
+        elif views.stand_for(kind):
             requested[where.where] = views.own_settings(where, kind, served)
         elif kind not in (CUSTOM, TOOLSET, *CLIENT_TOOLS, *SEARCHES):
             requested[where.where] = {**where.value, "type": kind}
@@ -133,6 +156,7 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
     0 if they are not known.
     """
     functions: dict[str, Function] = {}
+    callers: dict[str, Callers] = {}
     names: dict[str, frozenset[str]] = {}
     notes = [*hosts.notes]
     places = toolset_places(tools, servers)
@@ -142,13 +166,15 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
         kind = _kind(where)
         shown = further_members(where.value, _READ[CUSTOM]) if kind == CUSTOM else ()
         read: Iterable[str] = views.settings(kind) or _READ.get(kind) or where.value
-        notes += (*unread(where.value, where.where, (*read, *shown)), *_caller_notes(where))
+        notes += unread(where.value, where.where, (*read, *shown))
+        called_by = callers_of(where) if kind in _CLIENTS else ONLY_DIRECT
         for function in offered:
             twin = functions.setdefault(function.name, function)
             if twin is not function and not (function.hosted and twin.hosted):
                 message = f"There are two tools with the name '{function.name}'. Give each its own."
                 raise RequestError(message, param=where.place("name"))
-        if offered:
+            callers[function.name] = called_by
+        if offered and called_by.direct:
             names[where.text_or_none("name") or offered[0].name] = frozenset(f.name for f in offered)
     others = (hosts.functions.get(f"mcp_servers[{index}]", ()) for index in range(len(servers or ())))
     for functions_of_one in (*others, hosts.defaults):
@@ -158,6 +184,9 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
     brought = {
         place: tuple(_offered(object_at(tool, place), places, hosts, views)) for place, tool in inline.items()
     }
+    notes += _on_callers(tools or (), inline, hosts, runs=any(map(is_runner, functions.values())))
+    programs = program_tools(functions, callers, tools or ())
+    functions = {**programs.direct}
     if functions and not any(map(_is_described, functions.values())):
         functions = {name: _listed(function) for name, function in functions.items()}
         notes += _without_effect(tools or ())
@@ -170,7 +199,28 @@ def tools_of(  # noqa: PLR0913, PLR0917 - what a request and its server say of t
         views,
         brought,
         catalogue,
+        programs.in_programs,
+        programs.caller,
     )
+
+
+def _let_programs_call(tools: Sequence[Any]) -> bool:
+    """Whether programs may call a tool of the client. Raises RequestError."""
+    given = [object_at(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    return any(callers_of(tool).programs for tool in given if _kind(tool) in _CLIENTS)
+
+
+def _on_callers(
+    tools: Sequence[Any], inline: Mapping[str, Any], hosts: Hosts, *, runs: bool
+) -> Iterator[Note]:
+    """Notes on tools that programs cannot call. Raises RequestError for those that only they may."""
+    placed = {f"tools[{index}]": tool for index, tool in enumerate(tools)} | dict(inline)
+    for place, tool in placed.items():
+        where = object_at(tool, place)
+        client = _kind(where) in _CLIENTS
+        yield from note_on_callers(
+            where, served=PROGRAMS in hosts.types, runs=runs, of_client=client, later=place in inline
+        )
 
 
 def _is_described(function: Function) -> bool:
@@ -235,6 +285,9 @@ def tool_choice(requested: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
     if calling is CallMode.REQUIRED and not tools.functions:
         message = "'tool_choice' requires a call, but 'tools' has none that the model can call."
         raise RequestError(message, param="tool_choice")
+    if requested.disable_parallel_tool_use and tools.in_programs:
+        message = "Programs make several calls at the same time. Leave it out, or let no programs call tools."
+        raise RequestError(message, param="tool_choice.disable_parallel_tool_use")
     if requested.type != "tool":
         return ToolChoice(calling, parallel=parallel)
     choice = RequestObject(msgspec.to_builtins(requested), "tool_choice")
@@ -243,6 +296,8 @@ def tool_choice(requested: ToolChoiceObject | None, tools: Tools) -> ToolChoice:
     if only and all(placements.get(name) is Placement.SEARCH for name in only):
         message = "The model has not found it yet. Let it search, or leave out 'defer_loading' of the tool."
         raise choice.wrong("name", message)
+    if only is None and choice.value["name"] in {function.name for function in tools.in_programs}:
+        raise choice.wrong("name", f"Only programs may call it. Name '{CODE}'.")
     if only is None:
         raise choice.wrong(
             "name",
@@ -292,7 +347,7 @@ def _offered(
     else:
         actions = views.actions(kind)
         for function in hosts.functions.get(tool.where, ()):
-            if function.hosted and (not actions or function.hosted.action in actions):
+            if function.hosted and (not actions or is_runner(function) or function.hosted.action in actions):
                 yield _waiting(function, defers)
 
 
@@ -312,10 +367,6 @@ def _custom(tool: RequestObject) -> Function:
     schema = tool.object_or_none("input_schema")
     if schema is None:
         raise tool.missing("input_schema")
-    callers = tool.value.get("allowed_callers")
-    if isinstance(callers, list) and callers and "direct" not in callers:
-        message = "Tools are called by the model itself only. Add 'direct', or leave it out."
-        raise tool.wrong("allowed_callers", message)
     description = tool.text_or_none("description")
     examples = tool.value.get("input_examples")
     if examples:
@@ -326,13 +377,6 @@ def _custom(tool: RequestObject) -> Function:
     return Function(
         *(tool.named("name"), description, schema.value, strict, tool.place("input_schema")), more=more
     )
-
-
-def _caller_notes(tool: RequestObject) -> Iterator[Note]:
-    """The note on a tool that code is to call, too: code cannot call tools in this API."""
-    callers = tool.value.get("allowed_callers")
-    if isinstance(callers, list) and any(caller != "direct" for caller in callers):
-        yield Note(tool.place("allowed_callers"), "The model itself calls it: code cannot, in this API.")
 
 
 def _limit(tools: Sequence[Object], hosts: Hosts) -> int | None:

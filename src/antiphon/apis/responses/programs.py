@@ -5,7 +5,6 @@ both. The calls of a program are items with a `caller`. The model sees none of t
 output. A program without an output goes on when its client sends the results of its calls.
 """
 
-import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,28 +15,26 @@ from antiphon.apis.custom_tools import to_arguments
 from antiphon.apis.request_object import RequestObject, json_text, object_at
 from antiphon.apis.responses.added_tools import added_tools, last_compaction
 from antiphon.apis.responses.client_tools import client_tool
+from antiphon.apis.tool_callers import CALLERS, DIRECT, LATER, Callers, read_callers
 from antiphon.core.errors import RequestError
 from antiphon.core.hosts import Note
 from antiphon.core.items import FunctionCall
-from antiphon.core.program_functions import described, python_name
+from antiphon.core.program_functions import with_functions
 from antiphon.core.programs import PROGRAMS, CallOutcome, RecordedCall, UnfinishedProgram, clock_of
-from antiphon.core.turn import TOOL_SEARCH, Function, Placement
+from antiphon.core.turn import TOOL_SEARCH, Placement
 
 if TYPE_CHECKING:
     from antiphon.apis.responses.tools import Tool, Toolbox
 
-CALLERS = "allowed_callers"
-DIRECT, BY_PROGRAMS = "direct", "programmatic"
+BY_PROGRAMS = "programmatic"
 PROGRAM, OUTPUT = "program", "program_output"
 
 _CALLS = ("function_call", "custom_tool_call", "mcp_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ALONE = "No tool 'programmatic_tool_calling' is in 'tools': only the model itself calls it."
-_LATER = "Programs can call the tools of 'tools' only, not those that a conversation adds."
 _NAMESPACE = "namespace"
 _TEXTS = ("input_text", "output_text", "text")
 _UNKNOWN = "The outcome of this call is unknown."
-_BUILT_IN = frozenset(dir(builtins))
 
 
 class ProgramCaller(Struct, frozen=True, tag_field="type", tag=PROGRAM):
@@ -51,24 +48,9 @@ def calling(program: str) -> ProgramCaller | UnsetType:
     return ProgramCaller(program) if program else UNSET
 
 
-class Callers(Struct, frozen=True):
-    """Who may call a tool: the model itself, its programs, or both."""
-
-    direct: bool = True
-    programs: bool = False
-
-
-ONLY_DIRECT = Callers()
-
-
 def callers_of(tool: RequestObject) -> Callers:
     """Who may call a tool of a request. Raises RequestError."""
-    given = tool.value.get(CALLERS)
-    if given is None:
-        return ONLY_DIRECT
-    if not isinstance(given, list) or not given or not set(map(str, given)) <= {DIRECT, BY_PROGRAMS}:
-        raise tool.wrong(CALLERS, f"Use a list of '{DIRECT}', '{BY_PROGRAMS}', or both.")
-    return Callers(DIRECT in given, BY_PROGRAMS in given)
+    return read_callers(tool, lambda name: name == BY_PROGRAMS, BY_PROGRAMS)
 
 
 def for_programs(tools: "Mapping[str, Tool]") -> "tuple[dict[str, Tool], dict[str, Tool]]":
@@ -83,9 +65,9 @@ def for_programs(tools: "Mapping[str, Tool]") -> "tuple[dict[str, Tool], dict[st
         if tool.callers.programs and not _needs_approval(tool)
     }
     functions = [tool.function for tool in called.values()]
-    _check_names(functions)
-    about = f"{runner.function.description}\n\n{described(functions)}"
-    direct[runner.function.name] = replace(runner, function=replace(runner.function, description=about))
+    direct[runner.function.name] = replace(
+        runner, function=with_functions(runner.function, functions, BY_PROGRAMS)
+    )
     return direct, called
 
 
@@ -104,7 +86,7 @@ def notes_on_callers(
             yield from _only_direct(tool, why)
     for entry in added_tools(items):
         for inner in (inner for tool in entry.tools for inner in _with_inner(tool)):
-            yield from _only_direct(inner, _LATER)
+            yield from _only_direct(inner, LATER)
 
 
 def _only_direct(tool: RequestObject, why: str) -> tuple[Note, ...]:
@@ -131,20 +113,6 @@ def _barred(tool: RequestObject, offered: "Iterable[Tool]") -> str | None:
 
 def _needs_approval(tool: "Tool") -> bool:
     return tool.function.hosted is not None and tool.function.hosted.approval
-
-
-def _check_names(functions: Sequence[Function]) -> None:
-    """Raise RequestError if functions of programs have one name in Python, or that of one of its own."""
-    known: dict[str, str] = {}
-    for function in functions:
-        name = python_name(function.name)
-        if name in _BUILT_IN:
-            message = f"Python has a function '{name}' itself. Rename the tool, or leave out 'programmatic'."
-            raise RequestError(message, param=function.source_of_name)
-        if name in known:
-            message = f"In programs it has the name of '{known[name]}'. Rename one."
-            raise RequestError(message, param=function.source_of_name)
-        known[name] = function.name
 
 
 # Items

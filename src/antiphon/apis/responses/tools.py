@@ -26,14 +26,12 @@ from antiphon.apis.responses.added_tools import (
 )
 from antiphon.apis.responses.client_tools import client_tool
 from antiphon.apis.responses.programs import (
-    CALLERS,
-    ONLY_DIRECT,
-    Callers,
     callers_of,
     for_programs,
     notes_on_callers,
 )
 from antiphon.apis.responses.tool_secrets import without_secrets
+from antiphon.apis.tool_callers import CALLERS, ONLY_DIRECT, Callers
 from antiphon.apis.tool_schemas import check_schema, further_members
 from antiphon.core.constraint import GrammarFormat, Regex
 from antiphon.core.errors import RequestError

@@ -170,7 +170,7 @@ def _python(text: str, types: tuple[type, ...]) -> str | None:
     if tree is None:
         return None
     try:
-        value = ast.literal_eval(tree)  # type: ignore[arg-type] # typeshed knows only the text
+        value = ast.literal_eval(tree)
         encoded = json.dumps(value, ensure_ascii=False, allow_nan=False)
         encoded.encode()  # raises on a lone surrogate
     except (ValueError, TypeError, RecursionError, MemoryError):

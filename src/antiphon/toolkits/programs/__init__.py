@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from antiphon.core.errors import needing_extra
 from antiphon.core.programs import PROGRAMS
 from antiphon.toolkits.options import ServerParts
+from antiphon.toolkits.programs.message_view import ProgramMessageView
 from antiphon.toolkits.programs.presenter import ProgramPresenter
 from antiphon.toolkits.toolkit import Toolkit
 from antiphon.tools.tool import ServerTool
@@ -31,6 +32,7 @@ class Options:
 TOOLKIT = Toolkit(
     type=PROGRAMS,
     options=Options,
-    remedy="Start it with --programs, for the Responses API.",
+    remedy="Start it with --programs, for the Responses API and code execution in Messages.",
     presenter=ProgramPresenter,
+    message_view=ProgramMessageView(),
 )
