@@ -1,11 +1,11 @@
 // The page: its views, the settings of a request, and a conversation.
 
-import { html, render, useEffect, useLayoutEffect, useRef, useState, useStored } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState, useStored } from "./html.js";
 import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
 import { events, json, key, RequestError, request } from "./api.js";
 import { ConversationList, newConversation, useConversations } from "./conversations.js";
 import { CopyButton } from "./copy.js";
-import { dragsFiles, pastedFiles, readImages } from "./images.js";
+import { ACCEPTED, dragsFiles, pastedFiles, readImages } from "./images.js";
 import { AnswerRecord } from "./record.js";
 import { Batches } from "./batches.js";
 import { Decisions } from "./decisions.js";
@@ -19,6 +19,7 @@ const DEFAULTS = {
 };
 const WIDE = matchMedia("(min-width: 901px)").matches; // on a small screen the conversation comes first
 const DARK = matchMedia("(prefers-color-scheme: dark)");
+const focusMessage = () => requestAnimationFrame(() => document.getElementById("message")?.focus());
 const NEAR = 80; // pixels from the end: who reads further above is left there
 const EXAMPLE_TOOL = JSON.stringify({
   name: "get_weather",
@@ -52,6 +53,11 @@ function App() {
     }
   };
   useEffect(() => void load(), []);
+  useEffect(() => {
+    const refuse = (event) => dragsFiles(event) && event.preventDefault(); // else the browser leaves the page, and shows the file
+    ["dragover", "drop"].forEach((type) => addEventListener(type, refuse));
+    return () => ["dragover", "drop"].forEach((type) => removeEventListener(type, refuse));
+  }, []);
   const begin = () => {
     setConversation(newConversation());
     setRecordId(null);
@@ -62,6 +68,10 @@ function App() {
     if (!turns) return;
     setConversation({ id, turns });
     setRecordId(null);
+  };
+  const beginAnother = () => {
+    begin();
+    focusMessage();
   };
   const removeConversations = (ids) => {
     kept.remove(ids);
@@ -80,7 +90,7 @@ function App() {
   return html`
     <a class="skip" href="#main">Skip to the conversation</a>
     <header class="top">
-      <h1>Antiphon</h1>
+      <h1><img src="page/icon.svg" alt="" /> Antiphon</h1>
       <${Tabs} view=${view} choose=${setView} />
       <span class="grow"></span>
       <${Key} changed=${load} />
@@ -91,11 +101,12 @@ function App() {
       <main><div id="main" tabindex="-1" role="tabpanel" aria-labelledby=${`tab-${view}`}>
         <div class="chat-view" hidden=${view !== "chat"}>
           <div class="side">
+            <button class="new" onClick=${beginAnother}>New conversation</button>
             <${ConversationList} kept=${kept} current=${conversation.id} open=${openConversation} remove=${removeConversations} wide=${WIDE} />
             <${Settings} settings=${{ ...DEFAULTS, ...settings }} change=${change} models=${models} />
           </div>
           <${Conversation} key=${conversation.id} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${conversation.turns}
-            setTurns=${(turns) => setTurns(conversation.id, turns)} save=${(turns) => kept.save(conversation.id, turns)} begin=${begin} openRecord=${openRecord} toBackground=${() => setView("background")} />
+            setTurns=${(turns) => setTurns(conversation.id, turns)} save=${(turns) => kept.save(conversation.id, turns)} openRecord=${openRecord} toBackground=${() => setView("background")} />
         </div>
         ${view === "decisions" && html`<${Decisions} models=${models} model=${settings.model} choose=${(model) => change({ model })} />`}
         ${view === "server" && html`<${Server} />`}
@@ -109,9 +120,11 @@ function App() {
 function Tabs({ view, choose }) {
   const names = Object.keys(VIEWS);
   const move = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = names[(names.indexOf(view) + step + names.length) % names.length];
+    const now = names.indexOf(view);
+    const to = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    const next = names[(to + names.length) % names.length];
     choose(next);
     document.getElementById(`tab-${next}`).focus();
   };
@@ -221,7 +234,7 @@ function Settings({ settings, change, models }) {
   </form></details>`;
 }
 
-function Conversation({ settings, models, turns, setTurns, save, begin, openRecord, toBackground }) {
+function Conversation({ settings, models, turns, setTurns, save, openRecord, toBackground }) {
   const [text, setText] = useState("");
   const [images, setImages] = useState([]);
   const [running, setRunning] = useState(null);
@@ -238,21 +251,22 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
   const last = turns[turns.length - 1];
   const awaitingResults = !running && last?.role === "assistant" && last.calls.length > 0;
 
-  let draftBody = null;
-  let wrong = null;
+  const given = useMemo(() => {
+    try {
+      return { tools: readTools(settings.tools), schema: readSchema(settings.schema) };
+    } catch (error) {
+      return { wrong: error.message };
+    }
+  }, [settings.tools, settings.schema]);
   const body = (list) => {
     const background = settings.background && settings.api === "responses";
-    return APIS[settings.api].body({ ...settings, background, tools: readTools(settings.tools), schema: readSchema(settings.schema) }, list);
+    return APIS[settings.api].body({ ...settings, ...given, background }, list);
   };
-  const draft = text || images.length ? [...turns, { role: "user", text, images }] : turns;
-  try {
-    draftBody = body(draft);
-  } catch (error) {
-    wrong = error.message;
-  }
+  const draft = () => body(text || images.length ? [...turns, { role: "user", text, images }] : turns);
 
   const answer = async (list) => {
     follow.current = true;
+    setTurns(list);
     save(list);
     if (settings.background && settings.api === "responses") {
       try {
@@ -266,7 +280,7 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
     const stop = new AbortController();
     streaming.current = stop;
     const api = APIS[settings.api];
-    const partial = { ...newAnswer(), api: settings.api, started: performance.now(), first: null };
+    const partial = { ...newAnswer(), api: settings.api, started: performance.now(), first: null, steps: 0 };
     setRunning(stop);
     setAnnouncement("Answering.");
     setTurns([...list, { ...partial }]);
@@ -280,7 +294,10 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
     try {
       for await (const event of events(await request(api.path, { body: body(list), signal: stop.signal }))) {
         api.take(partial, event);
-        if (partial.first === null && (partial.text || partial.reasoning || partial.calls.length)) partial.first = performance.now();
+        if (partial.text || partial.reasoning || partial.calls.length) {
+          partial.first ??= performance.now();
+          partial.steps += 1;
+        }
         frame ||= requestAnimationFrame(show);
       }
     } catch (error) {
@@ -292,22 +309,21 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
     save(shown());
     setRunning(null);
     setAnnouncement(partial.error ? `The answer failed: ${partial.error}` : partial.finish === "stopped" ? "Stopped." : "The answer is complete.");
-    box.current?.focus();
+    if (document.activeElement === document.body) box.current?.focus(); // the button that has stopped it is gone
   };
   const send = (event) => {
     event?.preventDefault();
-    if (running || wrong || awaitingResults || !(text.trim() || images.length) || !settings.model) return;
+    if (running || given.wrong || awaitingResults || !(text.trim() || images.length) || !settings.model) return;
     const list = [...turns, { role: "user", text, images }];
     setText("");
     setImages([]);
     setNotice("");
-    setTurns(list);
     answer(list);
   };
   const add = async (files) => {
     if (!files.length) return;
     if (!takesImages) return setNotice(`${settings.model || "The model"} does not take images.`);
-    const { urls, said } = await readImages(files);
+    const { urls, said } = await readImages(files, images.length);
     setImages((now) => [...now, ...urls]);
     setNotice(said);
   };
@@ -323,7 +339,7 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
   };
   const drag = (event) => {
     if (!dragsFiles(event)) return;
-    event.preventDefault(); // else the browser leaves the page, and shows the file
+    event.preventDefault();
     setDragged(event.type === "dragover");
     if (event.type === "drop") add([...event.dataTransfer.files]);
   };
@@ -331,7 +347,7 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
   };
   useEffect(() => {
-    const escape = (event) => event.key === "Escape" && running?.abort();
+    const escape = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && running?.abort();
     addEventListener("keydown", escape);
     return () => removeEventListener("keydown", escape);
   }, [running]);
@@ -344,50 +360,47 @@ function Conversation({ settings, models, turns, setTurns, save, begin, openReco
     if (follow.current) end.current?.scrollIntoView({ block: "nearest" });
     follow.current = false;
   }, [turns]);
-  return html`<section class=${`conversation${dragged ? " dragged" : ""}`} aria-label="Conversation" onDragOver=${drag} onDragLeave=${drag} onDrop=${drag}>
-    <div class="turns" ref=${log} role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
+  return html`<section class=${`conversation${dragged ? " dragged" : ""}`} aria-label="Conversation" onDragOver=${drag} onDragLeave=${drag} onDrop=${drag} onPaste=${paste}>
+    <div class="turns column" ref=${log} role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
       ${!turns.length && html`<div class="empty"><p>Ask ${settings.model ? html`<b>${settings.model}</b>` : "a model"} something.</p>
         <p>Enter sends the message, Shift+Enter begins a new line, Escape stops the answer. “Details” shows the prompt, the raw text of the model, and the events decoded from it.</p></div>`}
-      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${running && index === turns.length - 1} openRecord=${openRecord} />`)}
-      ${awaitingResults && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => {
-        const list = [...turns, { role: "tool", results }];
-        setTurns(list);
-        answer(list);
-      }} />`}
+      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${Boolean(running) && turn === last} openRecord=${openRecord}
+        again=${!running && turn === last && (() => answer(turn.role === "assistant" ? turns.slice(0, -1) : turns))} />`)}
+      ${awaitingResults && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => answer([...turns, { role: "tool", results }])} />`}
       <div ref=${end}></div>
     </div>
     <p class="sr-only" role="status">${announcement}</p>
-    <form class="composer" onSubmit=${send}>
+    <form class="composer column" onSubmit=${send}>
       ${images.length > 0 && html`<ul class="images">${images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Image ${index + 1}`} />
         <button type="button" onClick=${() => setImages(images.filter((_, at) => at !== index))} aria-label=${`Remove image ${index + 1}`}>×</button></li>`)}</ul>`}
       <label class="sr-only" for="message">Message</label>
       <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
-        onInput=${(event) => setText(event.target.value)} onKeyDown=${keys} onPaste=${paste}></textarea>
+        onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
       <p class="about" role="status">${notice}</p>
       <div class="bar">
-        ${takesImages && html`<label class="file">Add images <input type="file" accept="image/*" multiple onChange=${attach} /></label>`}
-        <button type="button" onClick=${begin} disabled=${running || !turns.length}>New conversation</button>
+        ${takesImages && html`<label class="file">Add images <input type="file" accept=${ACCEPTED} multiple onChange=${attach} /></label>`}
         <span class="grow"></span>
         ${running
           ? html`<button type="button" class="stop" onClick=${() => running.abort()}>Stop</button>`
-          : html`<button class="main" disabled=${Boolean(wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
+          : html`<button class="main" disabled=${Boolean(given.wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
       </div>
     </form>
-    <${Code} api=${settings.api} body=${draftBody} wrong=${wrong} />
+    <${Code} api=${settings.api} make=${draft} wrong=${given.wrong} running=${running} />
   </section>`;
 }
 
-function Code({ api, body, wrong }) {
+function Code({ api, make, wrong, running }) {
   const [kind, setKind] = useState("curl");
-  const [open, setOpen] = useState(false); // a long conversation is only written where it is looked at
+  const [open, setOpen] = useState(false); // a long conversation is only written where it is looked at, and not with each token
+  const code = useRef("");
   if (wrong) return html`<p class="error" role="status">The request is not valid: ${wrong}</p>`;
-  const code = open ? (kind === "curl" ? asCurl : asPython)(api, body, Boolean(key.get())) : "";
+  if (open && !running) code.current = (kind === "curl" ? asCurl : asPython)(api, make(), Boolean(key.get()));
   return html`<details class="code" open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>This request as code</summary>
     <div class="bar" role="group" aria-label="Language">
       ${["curl", "Python"].map((each) => html`<button key=${each} type="button" aria-pressed=${kind === each} onClick=${() => setKind(each)}>${each}</button>`)}
-      <span class="grow"></span><${CopyButton} text=${code} />
+      <span class="grow"></span><${CopyButton} text=${code.current} />
     </div>
-    <pre tabindex="0">${code}</pre></details>`;
+    <pre tabindex="0">${code.current}</pre></details>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -6,6 +6,7 @@
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const LONGEST_TITLE = 60;
+const MOST = 300; // conversations: of more, the oldest are deleted
 
 let opened = null;
 const database = () => (opened ??= new Promise((done, failed) => {
@@ -21,10 +22,10 @@ const database = () => (opened ??= new Promise((done, failed) => {
 // Runs `work` in a transaction over both stores, and returns the result of the request that it makes, once all is written.
 async function transact(mode, work) {
   const transaction = (await database()).transaction(["heads", "turns"], mode);
-  const request = work(transaction.objectStore("heads"), transaction.objectStore("turns"));
   return new Promise((done, failed) => {
-    transaction.oncomplete = () => done(request?.result);
     transaction.onabort = () => failed(transaction.error);
+    const request = work(transaction.objectStore("heads"), transaction.objectStore("turns"));
+    transaction.oncomplete = () => done(request?.result);
   });
 }
 
@@ -38,6 +39,11 @@ function titleOf(turns) {
   return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line;
 }
 
+const FULL = "This conversation is not kept: the browser gives the page no more room. Delete others to make some.";
+const reason = (error) => (error?.name === "QuotaExceededError" ? FULL : `This browser does not keep conversations: ${error?.message ?? error}`);
+
+const newestFirst = (heads) => heads.sort((a, b) => b.changed - a.changed);
+
 // What is kept, and the means to change it. `trouble` says why the browser keeps nothing.
 export function useConversations() {
   const [heads, setHeads] = useState([]);
@@ -47,27 +53,28 @@ export function useConversations() {
     try {
       return await work();
     } catch (error) {
-      setTrouble(`This browser does not keep the conversations: ${error?.message ?? error}`);
+      setTrouble(reason(error));
       return null;
     }
   };
-  const refresh = () => tried(async () => {
-    const found = await transact("readonly", (store) => store.getAll());
-    setHeads(found.sort((a, b) => b.changed - a.changed));
-  });
+  const refresh = () => tried(async () => setHeads(newestFirst(await transact("readonly", (store) => store.getAll()))));
+  const erase = (ids) => transact("readwrite", (...stores) => stores.forEach((store) => ids.forEach((id) => store.delete(id))));
   const save = (id, turns) => tried(async () => {
     if (removed.current.has(id) || !turns.length) return;
     await transact("readwrite", (store, all) => {
       store.put({ id, title: titleOf(turns), changed: Date.now() });
       all.put({ id, turns });
     });
+    const old = newestFirst(await transact("readonly", (store) => store.getAll())).slice(MOST);
+    if (old.length) await erase(old.map((each) => each.id));
     setTrouble(null);
     await refresh();
   });
   const load = (id) => tried(async () => (await transact("readonly", (_, all) => all.get(id)))?.turns);
   const remove = (ids) => tried(async () => {
     ids.forEach((id) => removed.current.add(id));
-    await transact("readwrite", (store, all) => ids.forEach((id) => [store, all].forEach((each) => each.delete(id))));
+    await erase(ids);
+    setTrouble(null);
     await refresh();
   });
   useEffect(() => {
@@ -78,25 +85,56 @@ export function useConversations() {
   return { heads, trouble, save, load, remove };
 }
 
+// One conversation of the list takes part in the order of Tab; the arrows lead to the others, Delete asks to delete.
 export function ConversationList({ kept, current, open, remove, wide }) {
-  const [asked, setAsked] = useState(null); // what is to be deleted, if the same button is pressed again
+  const [reached, setReached] = useState(null); // the id of the one that Tab leads to
+  const [doomed, setDoomed] = useState(null); // {ids, name}
   const list = useRef(null);
-  const sure = (id, ids) => {
-    if (asked !== id) return setAsked(id);
-    setAsked(null);
-    remove(ids);
-    list.current.querySelector("summary").focus(); // the button is gone
+  const { heads } = kept;
+  const at = (id) => heads.findIndex((each) => each.id === id);
+  const position = Math.max(at(reached), at(reached) < 0 ? at(current) : 0, 0);
+  const focus = (index) => {
+    setReached(heads[index].id);
+    list.current.querySelectorAll(".open")[index].focus();
   };
-  const deleting = (id, ids, label) => html`<button class="delete" aria-label=${asked === id ? `Delete ${label} for good` : `Delete ${label}`}
-    onClick=${() => sure(id, ids)} onBlur=${() => setAsked((now) => (now === id ? null : now))}>${asked === id ? "Delete?" : "×"}</button>`;
+  const move = (event) => {
+    const to = { ArrowDown: position + 1, ArrowUp: position - 1, Home: 0, End: heads.length - 1 }[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      focus(Math.min(Math.max(to, 0), heads.length - 1));
+    } else if (event.key === "Delete") setDoomed({ ids: [heads[position].id], name: `“${heads[position].title}”` });
+  };
+  const decided = (really) => {
+    setDoomed(null);
+    if (!really) return;
+    remove(doomed.ids);
+    list.current.querySelector("summary").focus(); // what has been focused is gone
+  };
   return html`<details class="history" open=${wide} ref=${list}><summary>Conversations</summary>
     ${kept.trouble && html`<p class="error" role="alert">${kept.trouble}</p>`}
-    ${!kept.heads.length && html`<p class="about">They are kept in this browser only.</p>`}
-    <nav aria-label="Conversations"><ul>
-      ${kept.heads.map(({ id, title, changed }) => html`<li key=${id}>
-        <button class="open" aria-current=${id === current ? "true" : undefined} title=${new Date(changed).toLocaleString()} onClick=${() => open(id)}>${title}</button>
-        ${deleting(id, [id], title)}</li>`)}
+    <nav aria-label="Conversations"><ul onKeyDown=${move}>
+      ${heads.map(({ id, title, changed }, index) => {
+        const reachable = index === position ? 0 : -1;
+        return html`<li key=${id} onFocusIn=${() => setReached(id)}>
+          <button class="open" tabindex=${reachable} aria-current=${id === current ? "true" : undefined} title=${new Date(changed).toLocaleString()} onClick=${() => open(id)}>${title}</button>
+          <button class="delete" tabindex=${reachable} aria-label=${`Delete ${title}`} onClick=${() => setDoomed({ ids: [id], name: `“${title}”` })}>×</button></li>`;
+      })}
     </ul></nav>
-    ${kept.heads.length > 1 && html`<div class="bar"><span class="grow about">All of them</span>${deleting("all", kept.heads.map((each) => each.id), "all conversations")}</div>`}
+    <p class="about">Kept in this browser only${heads.length > 1 ? html`. <button class="link" onClick=${() => setDoomed({ ids: heads.map((each) => each.id), name: `all ${heads.length} conversations` })}>Delete all</button>` : "."}</p>
+    ${doomed && html`<${Confirmation} name=${doomed.name} decided=${decided} />`}
   </details>`;
+}
+
+function Confirmation({ name, decided }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  const end = (really) => {
+    dialog.current.close(); // gives the focus back
+    decided(really);
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="delete-title" onCancel=${(event) => { event.preventDefault(); end(false); }}>
+    <h2 id="delete-title">Delete ${name}?</h2>
+    <p>There is no copy of it on the server.</p>
+    <div class="bar"><button onClick=${() => end(false)}>Cancel</button><button class="stop" onClick=${() => end(true)}>Delete</button></div>
+  </dialog>`;
 }

@@ -1,13 +1,13 @@
 // Used by all modules of the page: templates without a build step, and what is stored in the browser.
 
 import { h, render, Fragment } from "./vendor/preact.js";
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
-export { render, Fragment, useEffect, useLayoutEffect, useRef, useState };
+export { render, Fragment, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-// A state that is stored in this browser's local storage.
+// A state that is stored in this browser's local storage, where there is room for it.
 export function useStored(name, initial) {
   const [value, set] = useState(() => {
     try {
@@ -18,8 +18,10 @@ export function useStored(name, initial) {
     }
   });
   const change = (next) => {
-    localStorage.setItem(`antiphon.${name}`, JSON.stringify(next));
     set(next);
+    try {
+      localStorage.setItem(`antiphon.${name}`, JSON.stringify(next));
+    } catch {} // full, or forbidden: the state holds until the tab is closed
   };
   return [value, change];
 }

@@ -9,6 +9,16 @@ import { COPIED_MS, copied } from "./copy.js";
 import { marked } from "./vendor/marked.js";
 import DOMPurify from "./vendor/purify.js";
 
+marked.use({
+  renderer: {
+    heading({ tokens, depth }) {
+      const tag = `h${Math.min(depth + 1, 6)}`; // the page has a first one
+      return `<${tag}>${this.parser.parseInline(tokens)}</${tag}>\n`;
+    },
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+  },
+});
+
 // A model may write anything: nothing that sends, plays, loads or looks like a part of the page.
 const ALLOWED = {
   ALLOWED_TAGS: ("a b blockquote br code dd del details dl dt em h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small "
@@ -27,9 +37,12 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "IMG" && !node.src.startsWith("data:")) node.replaceWith(node.alt || "[image]"); // loading it would tell its server of the conversation
 });
 
-// Longer blocks stay text. One that still grows is rendered with each delta, so its limit is lower.
-const MOST_OPEN = 8000;
+// What is too long, or would take too long, stays text. A block that still grows is rendered with each delta, so its limits
+// are lower. Some texts take the parser a time that grows with the square of their length.
+const MOST_OPEN = 8000; // characters
 const MOST_CLOSED = 20000;
+const SLOW_MS = 30; // of an open block
+const PATIENCE_MS = 1000; // of all blocks of a text
 
 const FENCE = /^( *)(`{3,}|~{3,})/;
 const ENDS_FENCE = /^ *(`{3,}|~{3,})[ \t]*$/;
@@ -116,8 +129,8 @@ export class Blocks {
   }
 }
 
-// A block of code with its language, and a button that copies it. The text is in the text node `code`.
-function codeBlock(language, text) {
+// A block of code with its language, and a button that copies what is in its text node.
+function codeBlock(language, text = "") {
   const block = document.createElement("div");
   block.className = "code-block";
   const head = block.appendChild(document.createElement("div"));
@@ -128,71 +141,115 @@ function codeBlock(language, text) {
   button.textContent = "Copy code";
   const pre = block.appendChild(document.createElement("pre"));
   pre.tabIndex = 0; // it scrolls: the keyboard has to reach it
-  const code = document.createTextNode(text);
-  pre.appendChild(document.createElement("code")).append(code);
+  const node = document.createTextNode(text);
+  pre.appendChild(document.createElement("code")).append(node);
   button.addEventListener("click", async () => {
-    button.textContent = await copied(code.data);
+    button.textContent = await copied(node.data);
     setTimeout(() => (button.textContent = "Copy code"), COPIED_MS);
   });
-  return { block, code };
+  return { block, node };
 }
 
-function rendered(source, most) {
-  if (source.length > most) return plain(source);
+// The source as safe HTML, or null where it is nested deeper than the parser can follow.
+function rendered(source) {
   let made;
   try {
     made = DOMPurify.sanitize(marked.parse(source), ALLOWED);
   } catch (error) {
     if (!(error instanceof RangeError) && !/call stack/.test(error.message)) throw error;
-    return plain(source); // nested deeper than the parser can follow
+    return null;
   }
-  for (const pre of made.querySelectorAll("pre")) pre.replaceWith(codeBlock("", pre.textContent).block);
+  for (const pre of made.querySelectorAll("pre")) pre.replaceWith(codeBlock("", pre.textContent.replace(/\n$/, "")).block);
+  for (const table of made.querySelectorAll("table")) {
+    const frame = document.createElement("div");
+    frame.className = "scroll";
+    frame.tabIndex = 0; // as for code
+    table.replaceWith(frame);
+    frame.append(table);
+  }
   return made;
 }
 
-function plain(source) {
-  const made = document.createElement("div");
-  made.className = "plain";
-  made.textContent = source;
-  return made;
+// A text that grows, in an element: its blocks one after the other, each in an element of its own.
+class Document {
+  #blocks = new Blocks();
+  #shown = 0; // closed blocks
+  #spent = 0; // milliseconds for closed blocks
+  #place = null; // of the open block
+  #grows = null; // {language, node} of code, or of a block that stays text, which has no language: it is only added to
+  #slow = false; // the open block has taken too long
+
+  constructor(root) {
+    this.root = root;
+  }
+
+  take(text, done) {
+    if (!this.#blocks.take(text, done)) {
+      this.root.replaceChildren();
+      this.#shown = this.#spent = 0;
+      this.#next();
+    }
+    this.#place ??= this.root.appendChild(document.createElement("div"));
+    const { closed } = this.#blocks;
+    while (this.#shown < closed.length) this.#close(closed);
+    const code = this.#blocks.openCode;
+    if (code) this.#append(code.language, text.slice(code.from, code.to));
+    else this.#open(this.#blocks.open);
+  }
+
+  #next() {
+    this.#place = this.root.appendChild(document.createElement("div"));
+    this.#grows = null;
+    this.#slow = false;
+  }
+
+  // Shows the next closed block, and with it those that follow, as far as one call of the parser may take them.
+  #close(closed) {
+    let { source, code } = closed[this.#shown++];
+    if (code) this.#append(code.language, code.text);
+    else {
+      const may = (next) => next && !next.code && source.length + next.source.length <= MOST_OPEN;
+      while (may(closed[this.#shown])) source += closed[this.#shown++].source;
+      const began = performance.now();
+      const made = source.length <= MOST_CLOSED && this.#spent < PATIENCE_MS ? rendered(source) : null;
+      this.#spent += performance.now() - began;
+      if (made) this.#place.replaceChildren(made);
+      else this.#append(null, source);
+    }
+    this.#next();
+  }
+
+  #open(source) {
+    const began = performance.now();
+    const made = source.length <= MOST_OPEN && !this.#slow ? rendered(source) : null;
+    this.#slow ||= performance.now() - began > SLOW_MS;
+    if (!made) return this.#append(null, source);
+    this.#grows = null;
+    this.#place.replaceChildren(made);
+  }
+
+  // Adds what is new of a code, or of a text, whose language is null.
+  #append(language, text) {
+    if (this.#grows?.language !== language) {
+      const { block, node } = language === null ? plain() : codeBlock(language);
+      this.#place.replaceChildren(block);
+      this.#grows = { language, node };
+    }
+    const { node } = this.#grows;
+    if (text.length > node.length) node.appendData(text.slice(node.length));
+    else if (text.length < node.length) node.deleteData(text.length, node.length);
+  }
+}
+
+function plain() {
+  const block = document.createElement("div");
+  block.className = "plain";
+  return { block, node: block.appendChild(document.createTextNode("")) };
 }
 
 export function Markdown({ text, running }) {
   const place = useRef(null);
-  const state = useRef(null);
-  useLayoutEffect(() => {
-    const root = place.current;
-    const now = (state.current ??= { blocks: new Blocks(), shown: 0, open: null });
-    if (!now.blocks.take(text, !running)) {
-      root.replaceChildren();
-      Object.assign(now, { shown: 0, open: null });
-    }
-    now.open ??= root.appendChild(document.createElement("div"));
-    for (; now.shown < now.blocks.closed.length; now.shown++) {
-      const { source, code } = now.blocks.closed[now.shown];
-      show(now, code, source, MOST_CLOSED);
-      now.open = root.appendChild(document.createElement("div"));
-      now.code = null;
-    }
-    const code = now.blocks.openCode;
-    if (code) show(now, { language: code.language, text: text.slice(code.from, code.to) }, "", 0);
-    else show(now, null, now.blocks.open, MOST_OPEN);
-  }, [text, running]);
+  const shown = useRef(null);
+  useLayoutEffect(() => (shown.current ??= new Document(place.current)).take(text, !running), [text, running]);
   return html`<div class="markdown" ref=${place}></div>`;
-}
-
-// Shows a block in the last element. To code that is there already, only what is new is added.
-function show(now, code, source, most) {
-  if (!code) {
-    now.code = null;
-    now.open.replaceChildren(...(source.trim() ? [rendered(source, most)] : []));
-    return;
-  }
-  if (!now.code) {
-    const made = codeBlock(code.language, "");
-    now.open.replaceChildren(made.block);
-    now.code = made.code;
-  }
-  if (code.text.length > now.code.length) now.code.appendData(code.text.slice(now.code.length));
-  else if (code.text.length < now.code.length) now.code.deleteData(code.text.length, now.code.length);
 }
