@@ -19,11 +19,23 @@ if not FOLDER:
 if importlib.util.find_spec("playwright") is None:
     pytest.fail("Playwright is missing: `make test-page` installs it", pytrace=False)
 
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
+from playwright.async_api import Browser, BrowserContext, Page, Route, async_playwright, expect  # noqa: E402
 
 from tests.server import Running, running  # noqa: E402
 
-__all__ = ["FOLDER", "NAMES", "SCRIPT", "Browser", "BrowserContext", "Page", "ask", "browser", "expect"]
+__all__ = [
+    "FOLDER",
+    "NAMES",
+    "POLICY",
+    "SCRIPT",
+    "Browser",
+    "BrowserContext",
+    "Page",
+    "Route",
+    "ask",
+    "browser",
+    "expect",
+]
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin"}}\n</tool_call>'
 SCRIPT: list[Mapping[str, Any]] = [
@@ -38,6 +50,8 @@ SCRIPT: list[Mapping[str, Any]] = [
     },
     {"output": "# Hello\n\nA list:\n\n- one\n- two\n\n```python\nprint('hi')\n```\n", "delay_ms": 5},
 ]
+POLICY = ("Content Security Policy", "TrustedScript")
+"""What Chromium says of markup that the sanitizer parses, in a document that has the page's policy too."""
 NAMES = {"chat": "Chat Completions", "responses": "Responses", "messages": "Messages"}
 
 
@@ -73,9 +87,9 @@ async def page(server: Running, browser: Browser) -> AsyncIterator[Page]:
 
 
 class checked:  # noqa: N801
-    """A page on which nothing goes wrong unseen: errors, and what the policy refuses."""
+    """A page on which nothing goes wrong unseen: errors, and what the policy refuses, but for what is `allowed`."""
 
-    def __init__(self, context: BrowserContext, allowed: str = "") -> None:
+    def __init__(self, context: BrowserContext, *allowed: str) -> None:
         self._context = context
         self._allowed = allowed
         self.wrong: list[str] = []
@@ -88,7 +102,8 @@ class checked:  # noqa: N801
         return page
 
     async def __aexit__(self, *exc: object) -> None:
-        assert [each for each in self.wrong if not self._allowed or self._allowed not in each] == []
+        wrong = [each for each in self.wrong if not any(part in each for part in self._allowed)]
+        assert wrong == [], wrong
 
 
 async def shot(page: Page, name: str) -> None:
@@ -106,3 +121,10 @@ async def check_accessible(page: Page) -> None:
         (each["id"], [node["html"][:120] + " | " + node["failureSummary"][:200] for node in each["nodes"]])
         for each in found["violations"]
     ] == []
+
+
+async def answered(page: Page, count: int = 1) -> None:
+    """Wait for the end of the last of so many answers."""
+    answers = page.get_by_role("article", name="Model")
+    await expect(answers).to_have_count(count)
+    await expect(answers.last.get_by_role("button", name="Try again")).to_be_visible()

@@ -21,6 +21,7 @@ from tests.deciding import deciding, told
 from tests.page.chromium import (
     FOLDER,
     NAMES,
+    POLICY,
     SCRIPT,
     Browser,
     Page,
@@ -132,7 +133,7 @@ async def test_verdicts_on_broken_markup_are_seen(page: Page) -> None:
 
 async def test_what_a_model_writes_runs_no_script_and_asks_nobody(server: Running, browser: Browser) -> None:
     context = await browser.new_context()
-    async with checked(context, allowed="Content Security Policy") as page:  # which stops it once more
+    async with checked(context, *POLICY) as page:  # which stops it once more
         requested: list[str] = []
         page.on("request", lambda request: requested.append(request.url))
         await page.goto(server.url)
@@ -261,7 +262,7 @@ async def test_the_server_is_seen_working(page: Page) -> None:
 async def test_with_keys_the_page_asks_for_one(browser: Browser) -> None:
     async with running(SCRIPT, api_key=("a-key-of-the-tests",)) as server:
         context = await browser.new_context()
-        async with checked(context, allowed="401") as page:
+        async with checked(context, "401") as page:
             await page.goto(server.url)
             await expect(page.get_by_role("dialog")).to_contain_text("This server requires a key.")
             await page.get_by_label("Key", exact=True).fill("a-key-of-the-tests")

@@ -370,11 +370,11 @@ function Conversation({ settings, models, turns, setTurns, save, openRecord, toB
       <div ref=${end}></div>
     </div>
     <p class="sr-only" role="status">${announcement}</p>
-    <form class="composer column" onSubmit=${send}>
+    <div class="bottom column"><form class="composer" onSubmit=${send}>
       ${images.length > 0 && html`<ul class="images">${images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Image ${index + 1}`} />
         <button type="button" onClick=${() => setImages(images.filter((_, at) => at !== index))} aria-label=${`Remove image ${index + 1}`}>×</button></li>`)}</ul>`}
       <label class="sr-only" for="message">Message</label>
-      <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
+      <textarea id="message" ref=${box} rows="2" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
       <p class="about" role="status">${notice}</p>
       <div class="bar">
@@ -385,7 +385,7 @@ function Conversation({ settings, models, turns, setTurns, save, openRecord, toB
           : html`<button class="main" disabled=${Boolean(given.wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
       </div>
     </form>
-    <${Code} api=${settings.api} make=${draft} wrong=${given.wrong} running=${running} />
+    <${Code} api=${settings.api} make=${draft} wrong=${given.wrong} running=${running} /></div>
   </section>`;
 }
 

@@ -3,7 +3,7 @@
 // They are in IndexedDB, since images are larger than local storage may be: `heads` for the list, and `turns`, each by
 // the id of the conversation. Nothing of this is sent to the server.
 
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const LONGEST_TITLE = 60;
 const MOST = 300; // conversations: of more, the oldest are deleted
@@ -127,7 +127,7 @@ export function ConversationList({ kept, current, open, remove, wide }) {
 
 function Confirmation({ name, decided }) {
   const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
+  useLayoutEffect(() => dialog.current.showModal(), []);
   const end = (really) => {
     dialog.current.close(); // gives the focus back
     decided(really);
