@@ -201,7 +201,9 @@ async def test_what_is_hard_on_a_parser_keeps_the_page_alive(browser: Browser, n
         async with checked(context) as page:
             await page.goto(server.url)
             await ask(page, "Hi")
-            facts = page.locator(".facts-line", has_text="stop")  # looking for a role would be most of the work
+            facts = page.locator(
+                ".facts-line", has_text="stop"
+            )  # looking for a role would be most of the work
             await expect(facts).to_be_visible(timeout=2 * SECONDS * 1000)
             assert await work(page) < SECONDS
             text = await page.locator(".markdown").inner_text()
