@@ -256,7 +256,10 @@ async def test_a_call_is_a_card_with_its_arguments_and_result(page: Page) -> Non
     card = page.get_by_role("region", name="Call get_weather")
     await expect(card.locator("pre")).to_have_text('{\n  "city": "Berlin"\n}', use_inner_text=True)
     await card.get_by_role("button", name="Copy").click()
-    assert await page.evaluate("navigator.clipboard.readText().then((text) => JSON.parse(text).city)") == "Berlin"
+    assert (
+        await page.evaluate("navigator.clipboard.readText().then((text) => JSON.parse(text).city)")
+        == "Berlin"
+    )
     await page.get_by_label("Result of get_weather").fill('{"celsius": 7, "wind": []}')
     await page.get_by_role("button", name="Send the results").click()
     result = page.get_by_role("region", name="Result get_weather")

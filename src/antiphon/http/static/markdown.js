@@ -10,6 +10,7 @@ import { marked } from "./vendor/marked.js";
 import DOMPurify from "./vendor/purify.js";
 
 marked.use({
+  breaks: true, // a line of a model is a line
   renderer: {
     heading({ tokens, depth }) {
       const tag = `h${Math.min(depth + 1, 6)}`; // the page has a first one
