@@ -90,7 +90,7 @@ function App() {
   return html`
     <a class="skip" href="#main">Skip to the conversation</a>
     <header class="top">
-      <h1><img src="page/icon.svg" alt="" /> Antiphon</h1>
+      <h1>Antiphon</h1>
       <${Tabs} view=${view} choose=${setView} />
       <span class="grow"></span>
       <${Key} changed=${load} />
