@@ -89,6 +89,11 @@ async def fits(page: Page, width: int) -> None:
     """Nothing is wider than the screen, but for what scrolls in itself."""
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert await page.evaluate("visualViewport.width") == width  # phones zoom out if something is wider
+    wider = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className)"
+    assert (
+        await page.locator("main, #main, .turns, .turn, .markdown, .view, .side, .record").evaluate_all(wider)
+        == []
+    )
 
 
 async def test_the_message_is_in_reach_of_a_phone_under_a_long_conversation(browser: Browser) -> None:
@@ -205,7 +210,7 @@ async def test_the_focus_stays_where_it_is_when_an_answer_ends(page: Page) -> No
 
 async def test_reasoning_is_open_while_it_lasts_and_folded_after(browser: Browser) -> None:
     thoughts = "I think. " * 30
-    script = [{"output": f"<think>{thoughts}</think>{'So it is. ' * 40}", "delay_ms": 8}]
+    script = [{"output": f"<think>{thoughts}</think>{'So it is. ' * 400}", "delay_ms": 8}]
     async with running(script) as server:
         context = await browser.new_context()
         async with checked(context) as page:
@@ -217,7 +222,9 @@ async def test_reasoning_is_open_while_it_lasts_and_folded_after(browser: Browse
             await expect(page.locator(".facts-line")).to_contain_text("tokens/s")  # while it is written
             await expect(page.locator(".facts-line")).to_contain_text("answering")
             await expect(reasoning.get_by_text("I think.")).to_be_hidden()
+            await expect(page.locator(".facts-line")).to_contain_text("answering")
             await reasoning.locator("summary").click()  # and stays open, although the answer goes on
+            await page.keyboard.press("Escape")
             await answered(page)
             await expect(reasoning.get_by_text("I think.")).to_be_visible()
         await context.close()
