@@ -42,8 +42,8 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 // are lower. Some texts take the parser a time that grows with the square of their length.
 const MOST_OPEN = 8000; // characters
 const MOST_CLOSED = 20000;
-const SLOW_MS = 30; // of an open block
-const PATIENCE_MS = 1000; // of all blocks of a text
+const SLOW_MS = 30; // for a block: an open one is then not rendered again until it is closed
+const PATIENCE_MS = 1000; // for all slow blocks of a text
 
 const FENCE = /^( *)(`{3,}|~{3,})/;
 const ENDS_FENCE = /^ *(`{3,}|~{3,})[ \t]*$/;
@@ -175,7 +175,7 @@ function rendered(source) {
 class Document {
   #blocks = new Blocks();
   #shown = 0; // closed blocks
-  #spent = 0; // milliseconds for closed blocks
+  #spent = 0; // milliseconds for slow closed blocks
   #place = null; // of the open block
   #grows = null; // {language, node} of code, or of a block that stays text, which has no language: it is only added to
   #slow = false; // the open block has taken too long
@@ -213,7 +213,8 @@ class Document {
       while (may(closed[this.#shown])) source += closed[this.#shown++].source;
       const began = performance.now();
       const made = source.length <= MOST_CLOSED && this.#spent < PATIENCE_MS ? rendered(source) : null;
-      this.#spent += performance.now() - began;
+      const took = performance.now() - began;
+      if (took > SLOW_MS) this.#spent += took;
       if (made) this.#place.replaceChildren(made);
       else this.#append(null, source);
     }
