@@ -85,7 +85,7 @@ LONG = 30_000
 HARD = {
     "emphasis": "_a" * (LONG // 2),
     "lines of emphasis": "_a\n" * (LONG // 3),
-    "paragraphs of emphasis": ("_a" * 9900 + "\n\n") * 6,
+    "paragraphs of emphasis": ("_a" * 9900 + "\n\n") * 16,
     "quotes": ">" * LONG,
     "lists": "- " * (LONG // 2),
     "brackets": "[" * LONG,
@@ -104,8 +104,8 @@ SHOWN = {"tags": 0, "elements": 0, "row": 0}
 """How much of the text is shown at least, for those where it is not all: a row has as many cells as its table."""
 SECONDS = 60
 """For one of them, on a machine that does other things: most take a tenth of a second."""
-MOST_LARGE = 3
-"""Of six blocks that take the parser more than a second each, or nearly: it gets no other after that time."""
+MOST_LARGE = 8
+"""Of sixteen blocks that take the parser a quarter of a second each, or more: after a second it gets no other."""
 
 
 def attributes(page: Page) -> Any:
