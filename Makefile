@@ -25,7 +25,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and np
 # The browser is Debian's: apt-get install chromium.
 test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core
 	ANTIPHON_TEST_PAGE=$(VENV)/page $(BIN)/python -m pytest -n 0 tests/page $(ARGS)
+
+screenshots: $(VENV)/.page  ## Draw the pictures of docs/page.md anew, in the same browser
+	ANTIPHON_TEST_PAGE=$(VENV)/page ANTIPHON_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 0 tests/page/test_screenshots.py $(ARGS)
 
 # vLLM leaves sockets to the garbage collector, which warns of them.
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
