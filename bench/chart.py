@@ -82,11 +82,15 @@ def drawn(chart: Chart, top: int) -> Iterator[str]:
         yield f'<text x="{LABEL + width + 8:.1f}" y="{y + 16}">{bar.value:.3g} {escape(chart.unit)}</text>'
 
 
+def kept() -> list[Chart]:
+    """What was measured."""
+    return [msgspec.json.decode(path.read_bytes(), type=Chart) for path in sorted(FIGURES.glob("*.json"))]
+
+
 def main() -> None:
     """Draw what was measured."""
-    charts = [msgspec.json.decode(path.read_bytes(), type=Chart) for path in sorted(FIGURES.glob("*.json"))]
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(svg(charts))
+    FILE.write_text(svg(kept()))
 
 
 if __name__ == "__main__":
