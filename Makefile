@@ -8,8 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM ?= 0.32
 VLLM_VENV := .venv-vllm-$(VLLM)
+SITE := .venv-site
 SUITES := .venv-suites
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+SITE_PIP := $(PIP) --python $(SITE)/bin/python
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
 ARGS ?=
@@ -24,7 +26,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check site lint types imports bench coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,6 +68,10 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports test  ## Lint, types, import contracts and tests
+
+site: $(VENV)/.serve $(SITE)/.ready  ## Build the documentation site in .site/html, without network: links that lead nowhere are errors
+	$(BIN)/python scripts/site .site
+	cd .site && ../$(SITE)/bin/zensical build --strict
 
 # coverage.py traces each line: the tests take three times as long, until Python 3.14 is the oldest here.
 coverage: $(VENV)/.check  ## Run every test, list what of the code they do not reach, and fail below 95 % (about 20 minutes)
@@ -120,7 +126,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) $(SITE) .site .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -151,6 +157,12 @@ $(VENV)/.page: $(VENV)/.test
 	@command -v chromium > /dev/null || { echo "There is no chromium here. Install it: apt-get install chromium" >&2; exit 1; }
 	$(INSTALL) 'playwright>=1.50'
 	npm install --silent --no-save --prefix $(VENV)/page axe-core@4
+	@touch $@
+
+# The site is built by other packages than the program uses, in an environment of its own.
+$(SITE)/.ready: docs/site-requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv --without-pip $(SITE)
+	$(SITE_PIP) install --requirement $<
 	@touch $@
 
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps

@@ -1,6 +1,6 @@
 """The reference of the API, as two pages in Markdown: the routes, and the types of their bodies.
 
-Made from the OpenAPI document of the server, so that it has every route. `scripts/site` puts them into the site.
+Made from the OpenAPI document of the server, which has every route, for `scripts/site`.
 """
 
 import json
@@ -16,8 +16,8 @@ TYPES_PAGE = "http-types.md"
 OPENING = """\
 # {title}
 
-Made from the OpenAPI document, which a server has at `/openapi.json`; its page `/docs` can also send requests.
-{more}
+Made from the OpenAPI document, which a server has at `/openapi.json`. Its page `/docs` shows it, too, and can send
+requests. {more}
 """
 MORE_OF_ROUTES = """\
 [The API](api.md) says in one line what each route is for, [Parameters](parameters.md) what each field does.

@@ -183,7 +183,7 @@ def test_every_option_in_the_docs_exists() -> None:
     engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
     names = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help", "help-all"}
     options = {name.replace("_", "-") for name in names}
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")):
         text = path.read_text()
         found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}
         for line in re.findall(r"^antiphon serve .*$", text, re.MULTILINE):
