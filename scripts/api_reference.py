@@ -16,8 +16,8 @@ TYPES_PAGE = "http-types.md"
 OPENING = """\
 # {title}
 
-Made from the OpenAPI document, which a server has at `/openapi.json`. Its page `/docs` shows it, too, and can send
-requests. {more}
+Made from the OpenAPI document, which a server has at `/openapi.json`. Its page `/docs` shows it, too, and can
+send requests. {more}
 """
 MORE_OF_ROUTES = """\
 [The API](api.md) says in one line what each route is for, [Parameters](parameters.md) what each field does.
@@ -79,7 +79,8 @@ def _route(name: str, operation: Schema) -> str:
 
 def _bodies(place: str, body: Schema) -> Iterator[tuple[str, str, str]]:
     for media_type, content in body.get("content", {}).items():
-        yield place, f"`{media_type}`", _shape(content.get("schema", {}), TYPES_PAGE)
+        shape = _shape(content["schema"], TYPES_PAGE) if "schema" in content else "events"
+        yield place, f"`{media_type}`", shape
 
 
 def _type(name: str, schema: Schema) -> str:

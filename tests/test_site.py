@@ -70,9 +70,11 @@ def test_every_link_leads_to_a_page(site: Path) -> None:
     assert not wrong
 
 
-def test_nothing_is_fetched_from_elsewhere(project: Any) -> None:
+def test_nothing_is_fetched_from_elsewhere(site: Path, project: Any) -> None:
     assert project["theme"]["font"] is False
-    assert not {"extra_css", "extra_javascript"} & project.keys()
+    assert "extra_javascript" not in project
+    for style in project["extra_css"]:
+        assert "url(" not in (site / "docs" / style).read_text()
 
 
 def test_every_route_is_in_the_reference(site: Path) -> None:
