@@ -23,7 +23,7 @@ MORE_OF_ROUTES = """\
 [The API](api.md) says in one line what each route is for, [Parameters](parameters.md) what each field does.
 A route whose answer may be a stream has a second media type, such as `text/event-stream`.
 """
-MORE_OF_TYPES = "The types of [routes](http-routes.md): a field without a default is required.\n"
+MORE_OF_TYPES = "These are the types of [routes](http-routes.md).\n"
 BOUNDS = {
     "minimum": "≥ {}",
     "exclusiveMinimum": "> {}",
@@ -88,8 +88,12 @@ def _type(name: str, schema: Schema) -> str:
     if text := schema.get("description"):
         lines += [text, ""]
     if fields := schema.get("properties"):
+        required = schema.get("required", ())
         lines += ["| field | | default |", "|---|---|---|"]
-        lines += [f"| `{key}` | {_shape(field)} | {_default(field)} |" for key, field in fields.items()]
+        lines += [
+            f"| `{key}` | {_shape(field)} | {'required' if key in required else _default(field)} |"
+            for key, field in fields.items()
+        ]
     else:
         lines.append(f"{_shape(schema)[:1].upper()}{_shape(schema)[1:]}.")
     return "\n".join([*lines, ""])
