@@ -26,7 +26,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check site lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -69,6 +69,7 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 
 check: lint types imports test  ## Lint, types, import contracts and tests
 
+.PHONY: site
 site: $(VENV)/.serve $(SITE)/.ready  ## Build the documentation site in .site/html, without network: links that lead nowhere are errors
 	$(BIN)/python scripts/site .site
 	cd .site && ../$(SITE)/bin/zensical build --strict
@@ -126,7 +127,8 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(SITE) .site .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(SITE) .site
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
