@@ -8,10 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM ?= 0.32
 VLLM_VENV := .venv-vllm-$(VLLM)
-SITE := .venv-site
 SUITES := .venv-suites
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-SITE_PIP := $(PIP) --python $(SITE)/bin/python
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
 ARGS ?=
@@ -70,9 +68,18 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 check: lint types imports test  ## Lint, types, import contracts and tests
 
 .PHONY: site
+SITE := .venv-site
+SITE_PIP := $(PIP) --python $(SITE)/bin/python
+
 site: $(VENV)/.serve $(SITE)/.ready  ## Build the documentation site in .site/html, without network: links that lead nowhere are errors
 	$(BIN)/python scripts/site .site
 	cd .site && ../$(SITE)/bin/zensical build --strict
+
+# It is built by other packages than the program uses, in an environment of its own.
+$(SITE)/.ready: docs/site-requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv --without-pip $(SITE)
+	$(SITE_PIP) install --requirement $<
+	@touch $@
 
 # coverage.py traces each line: the tests take three times as long, until Python 3.14 is the oldest here.
 coverage: $(VENV)/.check  ## Run every test, list what of the code they do not reach, and fail below 95 % (about 20 minutes)
@@ -159,12 +166,6 @@ $(VENV)/.page: $(VENV)/.test
 	@command -v chromium > /dev/null || { echo "There is no chromium here. Install it: apt-get install chromium" >&2; exit 1; }
 	$(INSTALL) 'playwright>=1.50'
 	npm install --silent --no-save --prefix $(VENV)/page axe-core@4
-	@touch $@
-
-# The site is built by other packages than the program uses, in an environment of its own.
-$(SITE)/.ready: docs/site-requirements.txt | $(BIN)/python
-	$(BIN)/python -m venv --without-pip $(SITE)
-	$(SITE_PIP) install --requirement $<
 	@touch $@
 
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq install --no-deps
