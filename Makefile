@@ -72,6 +72,20 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 
 check: lint types imports test  ## Lint, types, import contracts and tests
 
+.PHONY: site
+SITE := .venv-site
+SITE_PIP := $(PIP) --python $(SITE)/bin/python
+
+site: $(VENV)/.serve $(SITE)/.ready  ## Build the documentation site in .site/html, without network: links that lead nowhere are errors
+	$(BIN)/python scripts/site .site
+	cd .site && ../$(SITE)/bin/zensical build --strict
+
+# It is built by other packages than the program uses, in an environment of its own.
+$(SITE)/.ready: docs/site-requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv --without-pip $(SITE)
+	$(SITE_PIP) install --requirement $<
+	@touch $@
+
 # coverage.py traces each line: the tests take three times as long, until Python 3.14 is the oldest here.
 coverage: $(VENV)/.check  ## Run every test, list what of the code they do not reach, and fail below 95 % (about 20 minutes)
 	$(BIN)/coverage erase
@@ -139,6 +153,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) $(HELM_VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(SITE) .site
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
