@@ -90,7 +90,7 @@ class KeyMiddleware:
         try:
             self._rules.check(scope)
             if path in _ADMIN or (guarded and not _is_open(path)):
-                account = self._admitted(scope, path)
+                account = await self._admitted(scope, path)
         except RequestError as error:
             await self._refuse(error, scope, receive, send)
             return
@@ -99,7 +99,7 @@ class KeyMiddleware:
         CLIENT.set(account.owner if guarded else (scope.get("client") or ("",))[0])
         await self._asgi(scope, receive, send)
 
-    def _admitted(self, scope: Scope, path: str) -> Account:
+    async def _admitted(self, scope: Scope, path: str) -> Account:
         """The account of a request, which may be made with its key. Raises RequestError."""
         needed = scope_of(scope.get("method", "POST"), path)
         if needed == "admin" and not self._keys.administered:
@@ -107,6 +107,7 @@ class KeyMiddleware:
         observed().account = account = self._account(scope)
         _check_scope(account, needed)
         if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
+            await account.secure(requests=1)
             account.admit()
         return account
 

@@ -11,6 +11,7 @@ from antiphon.store.approvals import sweep_approvals
 from antiphon.store.chunk_rows import delete_chunks
 from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import clear, delete_parents, release_blobs
+from antiphon.store.key_limits import sweep_key_limits
 from antiphon.store.records import SweepResult
 from antiphon.store.schema import (
     DETACHED,
@@ -37,6 +38,7 @@ async def sweep(database: Database, now: float) -> SweepResult:
     """Delete until nothing is left to delete; returns the number of deleted objects."""
     await clear(database)  # what a server has left that ended
     await sweep_approvals(database, now)
+    await sweep_key_limits(database, now)
     swept = {
         table: await _sweep(database, table, now)
         for table in (responses, completions, files, containers, vector_stores)
