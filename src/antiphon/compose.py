@@ -72,7 +72,7 @@ class Runtime(Struct, frozen=True):
         """Open the store, and load the models. Work on stored responses begins when both are there."""
         await self.app.storage.start()  # first: a model may take minutes
         if self.app.settings.store not in OWN_STORES:
-            self.app.keys.share(StoreLedger(self.app.storage))
+            self.app.keys.share(StoreLedger(self.app.storage, self.app.metrics))
         if self.mcp is not None:
             await self.mcp.start()
         await self.app.models.start()

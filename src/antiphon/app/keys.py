@@ -14,9 +14,9 @@ To add a setting of keys: a field of `KeyEntry`, and of `Rules` in `core/account
 applies; `tests/app/test_keys.py`, `tests/http/test_keys.py`; the table in `docs/operations.md`.
 """
 
-import asyncio
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ import structlog
 from msgspec import Meta, Struct
 
 from antiphon.core.accounts import ANYONE, CLIENT_SCOPES, Account, AccountScope, Permissions
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, StoreError
 from antiphon.core.shared_limits import Ledger
 
 log = structlog.get_logger(__name__)
@@ -138,7 +138,11 @@ class KeyTable:
 
     async def close(self) -> None:
         """Give back what is shared and not used."""
-        await asyncio.gather(*(account.close() for account in {*self._by_hash.values()}))
+        for account in dict.fromkeys(self._by_hash.values()):
+            await account.close()
+        if self._ledger is not None:
+            with suppress(StoreError):  # it will be noticed that this server asks no more
+                await self._ledger.leave()
 
     @property
     def administered(self) -> bool:

@@ -128,7 +128,6 @@ class Account:
         if self._ledger is None:
             return
         if place and self._places is not None:
-            self._places.running = self._running
             await self._places.secure()
         if requests and isinstance(self.requests, SharedBucket):
             await self.requests.secure(requests)
@@ -137,9 +136,11 @@ class Account:
 
     async def close(self) -> None:
         """Give back what is shared and not used."""
-        for part in (self._places, self.requests, self.tokens):
-            if part is not None and not isinstance(part, Bucket):
-                await part.close()
+        if self._places is not None:
+            self._places.close()
+        for bucket in (self.requests, self.tokens):
+            if isinstance(bucket, SharedBucket):
+                await bucket.close()
 
     @property
     def expired(self) -> bool:
@@ -174,7 +175,7 @@ class Account:
     def _count(self, more: int) -> None:
         self._running += more
         if self._places is not None:
-            self._places.running = self._running
+            self._places.count(self._running)
 
     def reserve(self, tokens: int) -> int:
         """Reserve the tokens that an answer may need; returns how many.

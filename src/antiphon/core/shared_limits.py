@@ -1,12 +1,13 @@
 """Limits of a key that hold over all servers of one database: by leases, so that most requests ask nobody.
 
 The limit per minute of a key is one time in the database, its theoretical arrival time (the generic cell
-rate algorithm, GCRA). Each request or token takes an interval of `60 / limit` seconds, which begins at that
-time or now, whichever is later, and moves it to its end; the time may be a minute ahead at most. A lease is
-such an interval, for many requests at once: its server spends it without asking, and what lies in the past
-cannot be spent any more. So whatever servers do, or die, the use of a key in any time `t` has room in `t`
-and the minute after it: it is at most the limit, and what is refilled in `t`. A lease that is not used
-costs nothing, because it expires as fast as the limit is refilled.
+rate algorithm, GCRA): when the limit is full again. Each request or token moves it by `60 / limit` seconds,
+and it may be a minute ahead at most. A lease moves it for many requests at once: its server spends it
+without asking. A lease is an interval that begins now, and what lies in the past cannot be spent any more.
+So a lease expires at least as fast as the limit is refilled, and whatever servers do, or die, the use of a
+key in any time is at most the limit, and what is refilled in that time. Nothing has to be given back. It is,
+where it helps others: what is left of a lease goes with each request that asks, and is settled if it is
+much, as after an answer that was shorter than its `max_tokens`, and when the server stops.
 
 A server asks for the next lease when half of one is used, and asks once before it refuses a request. If the
 database does not answer, each server goes on with its part of the limit: that divided by the number of
@@ -16,7 +17,6 @@ For answers at a time, servers hold places for some seconds, and renew them.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Protocol
@@ -30,10 +30,14 @@ SHARE = 8
 """A lease is this part of the limit, or what a request needs, if that is more."""
 QUESTION_SECONDS = 1.0
 """How long a request waits for the database; after no answer, it is not asked for as long."""
-FLUSH_SECONDS = 0.1
-"""Seconds between the end of an answer and the report of its tokens, at most."""
+REFUSED_SECONDS = 1.0
+"""For so long a server does not ask again for what there was not, unless enough was refilled meanwhile."""
+SETTLE_SECONDS = 1.0
+"""Seconds until much that was used without a lease, or leased and not used, is settled."""
 PLACE_SECONDS = 15.0
 """How long a server holds its places without renewing them."""
+AGAIN_SECONDS = 0.05
+"""After so long a server asks again for a place, which another one may just be giving back."""
 _TINY = 1e-6
 """Seconds that are no difference."""
 _SOON = 0.001
@@ -55,26 +59,31 @@ class Question(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """A lease of an `amount`, 0 if there is less than was asked for; it begins in `start` seconds.
+    """A lease of an `amount`, 0 if there is less than was asked for.
 
     `left` is what the limit has besides, `servers` the number of those that have asked lately.
     """
 
     amount: float
-    start: float
     left: float
     servers: int = 1
 
 
 class Held(Struct, frozen=True):
-    """The places that a server has, and the number of servers that have asked lately."""
+    """The places that a server has, how many are `left` for others, and the number of servers."""
 
     places: int
+    left: int = 0
     servers: int = 1
 
 
 class Ledger(Protocol):
     """The database of the limits, for one server."""
+
+    @property
+    def away(self) -> bool:
+        """It has not answered a moment ago, and is not asked."""
+        ...
 
     async def take(self, question: Question) -> Taken:
         """Settle, and take a lease. Raises StoreError."""
@@ -84,38 +93,64 @@ class Ledger(Protocol):
         """Hold so many places from now on, in place of those before. Raises StoreError."""
         ...
 
+    async def leave(self) -> None:
+        """The server stops: it counts no more, and holds no places. Raises StoreError."""
+        ...
+
 
 class Lease:
-    """The intervals that a server may spend; times are those of `monotonic`."""
+    """What a server may spend: an interval of time, whose beginning moves on with what is spent."""
 
     def __init__(self, limit: int) -> None:
         self._each = MINUTE / limit
-        self._parts: deque[list[float]] = deque()
+        self._start = self._end = monotonic()
 
     @property
     def rest(self) -> float:
         """How much may be spent now."""
-        now = monotonic()
-        while self._parts and self._parts[0][1] <= now:
-            self._parts.popleft()
-        return sum(end - max(start, now) for start, end in self._parts) / self._each
+        return max(0.0, self._end - max(self._start, monotonic())) / self._each
 
-    def add(self, start: float, amount: float) -> None:
-        """Add an interval that begins at this time."""
-        self._parts.append([start, start + amount * self._each])
+    def add(self, amount: float, at: float, spent: float) -> None:
+        """Add an amount that was leased at this time, of which some is spent."""
+        self._start = max(self._start, at)
+        self._end = max(self._end, self._start) + amount * self._each
+        self._start += spent * self._each
 
     def spend(self, amount: float) -> float:
         """Spend an amount; returns what was not there."""
-        now, needed = monotonic(), amount * self._each
-        while self._parts and needed > 0:
-            part = self._parts[0]
-            part[0] = max(part[0], now)
-            spent = min(needed, max(0.0, part[1] - part[0]))
-            part[0] += spent
-            needed -= spent
-            if part[0] >= part[1]:
-                self._parts.popleft()
-        return max(0.0, needed) / self._each
+        spent = min(amount, self.rest)
+        self._start = max(self._start, monotonic()) + spent * self._each
+        self._end = max(self._end, self._start)
+        return amount - spent
+
+    def restore(self, amount: float) -> None:
+        """Spend an amount less, as far as it would not have expired meanwhile."""
+        self._start -= min(amount * self._each, max(0.0, self._start - monotonic()))
+
+    def give_back(self, most: float) -> float:
+        """Have so much less, at most; returns how much."""
+        given = max(0.0, min(most, self.rest))
+        self._end -= given * self._each
+        return given
+
+
+class _Background:
+    """Work beside requests, of each kind once at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin this work, unless it runs."""
+        name = work.__name__
+        if name not in self._tasks:
+            task = self._tasks[name] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def stop(self) -> None:
+        """Cancel all of it."""
+        for task in self._tasks.values():
+            task.cancel()
 
 
 class SharedBucket:
@@ -128,14 +163,14 @@ class SharedBucket:
         self._kind = kind
         self._each = MINUTE / limit
         self._lease = Lease(limit)
-        self._owed = 0.0  # used and not yet settled, or negative
+        self._owed = 0.0  # used without a lease, and not settled yet
         self._granted = 0.0  # to the request that has asked: it takes it at once
         self._room, self._room_at = float(limit), monotonic()  # what the database had, and when
         self._servers = 1
         self._own_end = self._room_at  # of the part of the limit that is used while the database is away
-        self._away_until = 0.0
+        self._refused_until = 0.0
         self._asking = asyncio.Lock()
-        self._later: set[asyncio.Task[None]] = set()
+        self._background = _Background()
 
     @property
     def left(self) -> float:
@@ -151,25 +186,26 @@ class SharedBucket:
 
     def take(self, amount: float) -> None:
         """Take an amount, available or not; a negative one is given back."""
-        if amount > 0:
+        if amount >= 0:
             granted, self._granted = self._granted, 0.0
-            used = min(granted, amount)
-            self._owed += self._lease.spend(amount - used) - (granted - used)
+            self._owed += self._lease.spend(max(0.0, amount - granted))
+            self._lease.restore(max(0.0, granted - amount))
         else:
-            self._owed += amount
-        if abs(self._owed) * self._each > _TINY:
-            self._begin(self._flush)
+            settled = min(self._owed, -amount)
+            self._owed -= settled
+            self._own_end -= settled * self._each * self._servers
+            self._lease.restore(-amount - settled)
+        if self._much_to_settle:
+            self._background.begin(self._settle)
 
     async def secure(self, amount: float) -> None:
         """Take a lease of this amount, if there is none and can be one. `take` has to follow at once."""
         if self._lease.rest < amount:
             async with self._asking:
-                # What is left of a lease may expire while the database is asked.
-                lasting = max(0.0, self._lease.rest - QUESTION_SECONDS / self._each)
-                if (missing := amount - lasting) > 0:
-                    await self._ask(missing, max(missing, self._share))
-        elif self._lease.rest - amount < self._share / 2 and not self._away:
-            self._begin(self._ask_ahead)
+                if self._lease.rest < amount and not self._refuses(amount):
+                    await self._ask(self._lease.rest, amount, max(amount, self._share))
+        elif self._lease.rest - amount < self._share / 2 and not self._ledger.away:
+            self._background.begin(self._ask_ahead)
 
     @property
     def _available(self) -> float:
@@ -179,45 +215,53 @@ class SharedBucket:
     def _share(self) -> float:
         return float(self.limit // SHARE)
 
-    @property
-    def _away(self) -> bool:
-        return monotonic() < self._away_until
+    def _refuses(self, amount: float) -> bool:
+        """The database has just said that there is not as much."""
+        return monotonic() < self._refused_until and self.seconds(amount) > _SOON
 
-    async def _ask(self, least: float, most: float) -> None:
-        """Ask for a lease, or alone go on without the database."""
-        if self._away:
+    @property
+    def _much_to_settle(self) -> bool:
+        """A quarter of a lease was used without one, or more than two are not used."""
+        return self._owed * 4 > max(1.0, self._share) or self._lease.rest > max(1.0, self._share) * 2
+
+    async def _ask(self, back: float, least: float, most: float) -> None:
+        """Give so much of the lease back, and ask for more; or alone go on without the database."""
+        if self._ledger.away:
             self._go_on_alone(least)
             return
-        owed, self._owed = self._owed - self._granted, 0.0
-        self._granted = 0.0
+        owed, self._owed = self._owed, 0.0
         asked = monotonic()  # the lease begins a little early, but never late
+        settle = owed - self._lease.give_back(back)
         try:
-            taken = await self._ledger.take(Question(self._owner, self._kind, self.limit, owed, least, most))
-        except StoreError:
-            self._owed += max(0.0, owed)  # it may have been settled: what was used is rather counted twice
-            self._away_until = monotonic() + QUESTION_SECONDS
+            taken = await self._ledger.take(
+                Question(self._owner, self._kind, self.limit, settle, least, most)
+            )
+        except BaseException as error:
+            self._owed += owed  # it may have been settled: what was used is rather counted twice
+            if not isinstance(error, StoreError):
+                raise
             self._go_on_alone(least)
             return
-        except BaseException:
-            self._owed += max(0.0, owed)
-            raise
         self._servers, self._room, self._room_at = taken.servers, taken.left, asked
         self._own_end = asked + MINUTE
         if taken.amount:
+            self._lease.add(taken.amount, asked, least)
             self._granted = least  # of the request that has asked
-            self._lease.add(asked + taken.start + least * self._each, taken.amount - least)
+        elif least:
+            self._refused_until = asked + REFUSED_SECONDS
 
     async def _ask_ahead(self) -> None:
         async with self._asking:
             if self._lease.rest < self._share / 2:
-                await self._ask(0, self._share)
+                await self._ask(0, 0, self._share)
 
-    async def _flush(self) -> None:
+    async def _settle(self) -> None:
         """Settle a little later, for several answers at once. While the database is away, try again."""
-        while abs(self._owed) * self._each > _TINY:
-            await asyncio.sleep(max(FLUSH_SECONDS, self._away_until - monotonic()))
+        while self._much_to_settle:
+            await asyncio.sleep(SETTLE_SECONDS)
             async with self._asking:
-                await self._ask(0, 0)
+                if self._much_to_settle:
+                    await self._ask(self._lease.rest - self._share, 0, 0)
 
     def _go_on_alone(self, amount: float) -> None:
         """Lend this server the amount of its own part of the limit, if that has as much, or is full."""
@@ -228,19 +272,12 @@ class SharedBucket:
             self._granted += amount
             self._owed += amount
 
-    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin work in the background, once at a time."""
-        if not any(task.get_name() == work.__name__ and not task.done() for task in self._later):
-            task = asyncio.get_running_loop().create_task(work(), name=work.__name__)
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
-
     async def close(self) -> None:
-        """Settle what is owed."""
-        for task in [*self._later]:
-            task.cancel()
-        if self._owed or self._granted:
-            await self._ask(0, 0)
+        """Settle what is owed, and give back what is not used."""
+        self._background.stop()
+        if self._owed or self._lease.rest:
+            async with self._asking:
+                await self._ask(self._lease.rest, 0, 0)
 
 
 class SharedPlaces:
@@ -248,51 +285,74 @@ class SharedPlaces:
 
     def __init__(self, ledger: Ledger, owner: str, limit: int) -> None:
         self.limit = limit
-        self.running = 0
         self._ledger = ledger
         self._owner = owner
+        self._running = 0
         self._held = 0
+        self._scarce = False  # other servers may need what is not used
         self._servers = 1
-        self._until = 0.0
+        self._until = self._refused_until = 0.0
         self._asking = asyncio.Lock()
-        self._renewing: asyncio.Task[None] | None = None
+        self._background = _Background()
 
     @property
     def free(self) -> bool:
         """One more may run."""
-        return self.running < self._held and monotonic() < self._until
+        return self._running < self._held and monotonic() < self._until
+
+    def count(self, running: int) -> None:
+        """So many run now."""
+        self._running = running
+        if self._scarce and running < self._held:
+            self._background.begin(self._release)
 
     async def secure(self) -> None:
         """Hold a place for one more, if there is one."""
-        if self.free:
+        if not self._is_asked_for:
             return
         async with self._asking:
-            if not self.free:
-                await self._hold(self.running + 1)
+            if self._is_asked_for:
+                await self._hold(self._running + 1)
+            if self._is_asked_for:
+                await asyncio.sleep(AGAIN_SECONDS)
+                await self._hold(self._running + 1)
+                self._refused_until = 0.0 if self.free else monotonic() + REFUSED_SECONDS
+
+    @property
+    def _is_asked_for(self) -> bool:
+        return not self.free and self._running < self.limit and monotonic() >= self._refused_until
 
     async def _hold(self, places: int) -> None:
+        self._held = min(self._held, places)  # from now on: others may get the rest at any time
         asked = monotonic()
         try:
             held = await self._ledger.hold(self._owner, self.limit, places, PLACE_SECONDS)
         except StoreError:  # with its part of them
             self._held = max(self._held, self.limit // self._servers, 1)
             self._until = monotonic() + QUESTION_SECONDS
+        except BaseException:  # it may hold one more
+            self._background.begin(self._renew)
+            raise
         else:
             self._held, self._servers = held.places, held.servers
+            self._scarce = held.servers > 1 and not held.left
             self._until = asked + PLACE_SECONDS
-        if self._held and self._renewing is None:
-            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        if self._held:
+            self._background.begin(self._renew)
+
+    async def _release(self) -> None:
+        async with self._asking:
+            if self._running < self._held:
+                await self._hold(self._running)
 
     async def _renew(self) -> None:
-        while self._held:
+        while True:
             await asyncio.sleep(PLACE_SECONDS / 3)
             async with self._asking:
-                await self._hold(self.running)
-        self._renewing = None
+                await self._hold(self._running)
+            if not self._held:
+                return
 
-    async def close(self) -> None:
-        """Give the places back."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-        if self._held:
-            await self._hold(0)
+    def close(self) -> None:
+        """Renew no more."""
+        self._background.stop()

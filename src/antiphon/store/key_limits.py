@@ -67,13 +67,13 @@ def _lock(connection: Connection, owner: str, kind: str) -> float:
 def answer(full_at: float, now: float, question: Question) -> tuple[float, Taken]:
     """When the limit is full, after this question, and the answer to it. Times are in seconds."""
     each = MINUTE / question.limit
-    start = max(now, max(full_at, now) + question.settle * each)
-    room = (now + MINUTE - start) / each
+    full_at = max(now, max(full_at, now) + question.settle * each)
+    room = (now + MINUTE - full_at) / each
     # Of what is asked for in advance, others get their part.
     amount = max(question.least, min(question.most, room / 2))
     if (amount - room) * each > ROUNDING:
         amount = 0.0
-    return start + amount * each, Taken(amount, start - now, room - amount)
+    return full_at + amount * each, Taken(amount, room - amount)
 
 
 @one_by_one
@@ -102,28 +102,31 @@ def _hold(transaction: Transaction, held: _Hold) -> Held:
     of_owner = key_places.c.owner == held.owner
     others = of_owner & (key_places.c.server != held.server) & (key_places.c.until > now)
     taken = connection.execute(select(func.sum(key_places.c.places)).where(others)).scalar_one()
-    places = max(0, min(held.places, held.limit - int(taken or 0)))
+    most = held.limit - int(taken or 0)
+    places = max(0, min(held.places, most))
     if places:
         values = {"owner": held.owner, "server": held.server, "places": places, "until": now + held.seconds}
         connection.execute(_PLACES, values)
     else:
         connection.execute(delete(key_places).where(of_owner & (key_places.c.server == held.server)))
-    return Held(places, _servers(connection, held.server, now))
+    return Held(places, max(0, most - places), _servers(connection, held.server, now))
 
 
 @one_by_one
-def _forget(transaction: Transaction, before: float) -> None:
+def _leave(transaction: Transaction, server: str) -> None:
+    for table in (limit_servers, key_places):
+        transaction.execute(delete(table).where(table.c.server == server))
+
+
+def forget_key_limits(transaction: Transaction, now: float) -> None:
+    """Delete rows without effect."""
+    before = now - KEPT_SECONDS
     for table, column in (
         (key_limits, key_limits.c.full_at),
         (limit_servers, limit_servers.c.seen_at),
         (key_places, key_places.c.until),
     ):
         transaction.execute(delete(table).where(column < before))
-
-
-async def sweep_key_limits(database: Database, now: float) -> None:
-    """Delete rows without effect."""
-    await database.write(_forget, now - KEPT_SECONDS)
 
 
 class SqlKeyLimits:
@@ -137,3 +140,6 @@ class SqlKeyLimits:
 
     async def hold(self, server: str, owner: str, limit: int, places: int, seconds: float) -> Held:
         return await self._database.write(_hold, _Hold(server, owner, limit, places, seconds))
+
+    async def leave(self, server: str) -> None:
+        await self._database.write(_leave, server)

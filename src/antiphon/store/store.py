@@ -623,6 +623,10 @@ class KeyLimits(Protocol):
         """
         ...
 
+    async def leave(self, server: str) -> None:
+        """Forget a server that stops, and the places that it holds."""
+        ...
+
 
 class StorageUsage(Protocol):
     """How much each owner has stored."""

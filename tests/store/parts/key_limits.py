@@ -16,7 +16,7 @@ class KeyLimitsContract:
 
     async def test_no_more_is_lent_than_the_limit(self, store: Store) -> None:
         first = await store.key_limits.take("a", asked(600))
-        assert (first.amount, first.start) == (600, 0)
+        assert first.amount == 600
         refused = await store.key_limits.take("b", asked(100))
         assert (refused.amount, refused.servers) == (0, 2)
         assert 0 <= refused.left < 100
@@ -49,7 +49,7 @@ class KeyLimitsContract:
         hold = store.key_limits.hold
         assert (await hold("a", OWNER, 5, 3, 60)).places == 3
         held = await hold("b", OWNER, 5, 3, 60)
-        assert (held.places, held.servers) == (2, 2)
+        assert (held.places, held.left, held.servers) == (2, 0, 2)
         assert (await hold("b", "somebody else", 5, 5, 60)).places == 5
         assert (await hold("a", OWNER, 5, 1, 60)).places == 1
         assert (await hold("b", OWNER, 5, 5, 60)).places == 4
@@ -60,6 +60,13 @@ class KeyLimitsContract:
     async def test_places_of_a_server_that_died_come_back(self, store: Store) -> None:
         assert (await store.key_limits.hold("dead", OWNER, 2, 2, 0)).places == 2
         assert (await store.key_limits.hold("a", OWNER, 2, 2, 60)).places == 2
+
+    async def test_a_server_that_stops_is_forgotten(self, store: Store) -> None:
+        hold = store.key_limits.hold
+        assert (await hold("a", OWNER, 2, 2, 60)).places == 2
+        await store.key_limits.leave("a")
+        held = await hold("b", OWNER, 2, 1, 60)
+        assert (held.places, held.left, held.servers) == (1, 1, 1)
 
     async def test_rows_without_effect_are_forgotten(self, store: Store) -> None:
         await store.key_limits.take("a", asked(0, settle=10**6))
