@@ -244,7 +244,7 @@ def monotonic_of(module: Any) -> float:
         (NeverExpires, LEASED_AND_EXPIRED),
         (BeginsLate, [("take", 0, 0.0, 1), ("take", 1, 11.0, LIMIT), ("take", 0, 0.0, 10)]),
         (RestoresWhatHasExpired, LATE_END),
-        (KeepsWhatItGivesBack, SHORTER + [("take", 1, 0.0, 200), ("take", 0, 0.0, 200)]),
+        (KeepsWhatItGivesBack, [*SHORTER, ("take", 1, 0.0, 200), ("take", 0, 0.0, 200)]),
     ],
 )
 def test_the_law_finds_faults_of_leases(
