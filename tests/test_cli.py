@@ -33,7 +33,7 @@ def help_text(capsys: pytest.CaptureFixture[str], *tokens: str) -> str:
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_text(capsys)
-    for command in ("serve", "chat", "batch", "launch", "inspect", "doctor", "replay", "version"):
+    for command in ("serve", "chat", "batch", "launch", "inspect", "doctor", "check", "replay", "version"):
         assert command in text
 
 

@@ -157,6 +157,77 @@ def batch(  # noqa: PLR0913 - each is an option
     run(client, file_or_id, endpoint=endpoint, output=output, watch=watch)
 
 
+@app.command
+def check(  # noqa: PLR0913 - each is an option
+    url: str | None = None,
+    /,
+    *,
+    model: str | None = None,
+    api_key: Annotated[Keys, Parameter(env_var="ANTIPHON_API_KEY")] = (),
+    api_key_env: str | None = None,
+    api: str | None = None,
+    only: str | None = None,
+    timeout: float = 60,
+    name: str | None = None,
+    json: Path | None = None,
+    markdown: Path | None = None,
+    show: Annotated[bool, Parameter(name="--list", negative=())] = False,
+) -> None:
+    """Check whether a server does what the specifications of its APIs say.
+
+    It sends some eighty requests of OpenAI's and Anthropic's APIs, and deletes what it stores. The exit
+    code is 1 if a check has failed, 2 if there is no server to check.
+
+    Parameters
+    ----------
+    url
+        Where the server's API is, with /v1 or without.
+    model
+        The model to ask. Without it, the first that the server lists.
+    api_key
+        The key to send, or @FILE. Of several, the first.
+    api_key_env
+        The environment variable that has the key.
+    api
+        The APIs to check, with commas between them. Without it, all: models, chat, responses,
+        conversations, messages, decisions and systemone.
+    only
+        The checks to play, or the beginnings of their ids, such as chat.stream, with commas between them.
+    timeout
+        The seconds after which an answer has to be whole.
+    name
+        What the reports call the server, such as its name and version.
+    json
+        Write the results to this file as JSON.
+    markdown
+        Write the results to this file as a page.
+    show
+        List the checks with their sources, and check nothing.
+    """
+    from antiphon.check import runner  # noqa: PLC0415
+
+    if show:
+        print("\n".join(runner.listed()))
+        return
+    try:
+        options = runner.Options(
+            url=url or "",
+            model=model,
+            key=runner.key_of(next(iter(api_key), None), api_key_env, os.environ),
+            apis=runner.names_of(api),
+            only=runner.names_of(only),
+            seconds=timeout,
+            name=name,
+            json=json,
+            markdown=markdown,
+        )
+        code = runner.run(options, sys.stdout)
+    except runner.UnusableError as error:
+        sys.exit(_fail(error.message, 2))
+    if code:
+        sys.exit(code)
+
+
 @app.command(name="launch")
 def launch_agent(  # noqa: PLR0913 - each is an option
     agent: Literal["codex", "claude", "opencode", "pi", "qwen"],
@@ -363,7 +434,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     for name, text in (("serve", serve.__doc__), ("doctor", doctor.__doc__)):
         complete.command(command((), lambda _: None, text), name=name)
     complete.command(launch_agent, name="launch")
-    for function in (demo, chat, batch, inspect, calibrate, replay, completion, version):
+    for function in (demo, chat, batch, check, inspect, calibrate, replay, completion, version):
         complete.command(function)
     script = complete.generate_completion(shell=shell)
     # Arguments without choices may be files, such as a model: fish completes these, others need to be told.

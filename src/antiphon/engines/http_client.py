@@ -71,14 +71,15 @@ class HttpResponse:
 class Exchange:
     """A request, and the methods that receive its response. `status` is 0 until the head has arrived.
 
-    `retry_after` is the server's `Retry-After` in seconds, if there is one. `whole`: the body is one JSON
-    value, not a stream.
+    `retry_after` is the server's `Retry-After` in seconds, if there is one; `media_type` its `Content-Type`.
+    `whole`: the body is one JSON value, not a stream.
 
     After `abort`, and after `on_end`, no method is called any more.
     """
 
     status = 0
     retry_after: float | None = None
+    media_type = b""
     whole = False
     connection: "_Connection | None" = None
     connecting: asyncio.Task[None] | None = None
@@ -482,6 +483,7 @@ class _Connection(asyncio.Protocol):
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = _seconds(value.decode("latin-1"))
         elif name == b"content-type" and self._exchange is not None:
+            self._exchange.media_type = value
             self._exchange.whole = value.startswith(b"application/json")
         elif name == b"content-encoding":
             self._encoding = value
@@ -489,7 +491,7 @@ class _Connection(asyncio.Protocol):
     def _forget_head(self) -> None:
         self._delimited, self._encoding = False, b""
         if self._exchange is not None:
-            self._exchange.retry_after, self._exchange.whole = None, False
+            self._exchange.retry_after, self._exchange.media_type, self._exchange.whole = None, b"", False
 
     def on_headers_complete(self) -> None:
         if self._parser.get_status_code() in _INTERIM:  # another response follows
