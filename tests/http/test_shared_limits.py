@@ -46,9 +46,7 @@ async def servers(count: int, store: str, folder: Path, rules: str) -> AsyncIter
     file.write_text(KEY + rules)
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(
-                running(SCRIPT, keys=file, store=store, model_name=("scripted",))
-            )
+            await stack.enter_async_context(running(SCRIPT, keys=file, store=store, model_name=("scripted",)))
             for _ in range(count)
         ]
 
@@ -163,11 +161,10 @@ async def test_places_of_a_server_that_was_killed_come_back(store: str, tmp_path
 
 async def test_a_server_that_stops_gives_back_what_it_has(store: str, tmp_path: Path) -> None:
     rules = "concurrent = 1\ntokens_per_minute = 600"
-    async with servers(1, store, tmp_path, rules) as [stays], clients([stays]) as [client]:
-        async with servers(1, store, tmp_path, rules) as [stops], clients([stops]) as [before]:
-            assert (await asked(before, "/v1/completions", max_tokens=5)).status_code == 200
-            await stops.app.keys.close()
-            assert (await asked(client, "/v1/completions", max_tokens=580)).status_code == 200
+    async with servers(2, store, tmp_path, rules) as both, clients(both) as (before, client):
+        assert (await asked(before, "/v1/completions", max_tokens=5)).status_code == 200
+        await both[0].app.keys.close()
+        assert (await asked(client, "/v1/completions", max_tokens=580)).status_code == 200
 
 
 async def test_most_requests_do_not_ask_the_database(
