@@ -104,7 +104,7 @@ class Admission(Permits):
         """The counter of a client without its answers that run."""
         return self._counters[owner] - self._begun.get(owner, 0.0)
 
-    def _share(self, owner: str) -> tuple[float, float]:
+    def _share(self, owner: str) -> tuple[float, ...]:
         return self._counters[owner], *super()._share(owner)
 
     def _give(self, permit: Permit) -> None:

@@ -5,13 +5,14 @@ database's: of PostgreSQL its own, of SQLite that of the machine, which all serv
 """
 
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, delete, func, select, text, update
 
 from antiphon.core.shared_limits import MINUTE, Held, Question, Taken
-from antiphon.store.database import Database, one_by_one
+from antiphon.store.database import Database, apart, one_by_one
 from antiphon.store.schema import key_limits, key_places, limit_servers
 from antiphon.store.transaction import Transaction
 
@@ -37,17 +38,25 @@ _PLACES = text(
 )
 
 
-class _Asked(Struct, frozen=True):
+class _Taking(Struct, frozen=True):
     server: str
     question: Question
 
+    @property
+    def row(self) -> tuple[str, str]:
+        return self.question.owner, self.question.kind
 
-class _Hold(Struct, frozen=True):
+
+class _Holding(Struct, frozen=True):
     server: str
     owner: str
     limit: int
     places: int
     seconds: float
+
+    @property
+    def row(self) -> tuple[str, str]:
+        return self.owner, PLACES
 
 
 def _now(connection: Connection) -> float:
@@ -76,15 +85,21 @@ def answer(full_at: float, now: float, question: Question) -> tuple[float, Taken
     return full_at + amount * each, Taken(amount, room - amount)
 
 
-@one_by_one
-def _take(transaction: Transaction, asked: _Asked) -> Taken:
-    connection, question = transaction.connection, asked.question
-    full_at = _lock(connection, question.owner, question.kind)
-    now = _now(connection)  # after the lock was waited for
-    full_at, taken = answer(full_at, now, question)
-    row = (key_limits.c.owner == question.owner) & (key_limits.c.kind == question.kind)
-    connection.execute(update(key_limits).where(row).values(full_at=full_at))
-    return replace(taken, servers=_servers(connection, asked.server, now))
+@apart
+def _asked(transaction: Transaction, questions: Sequence[_Taking | _Holding]) -> list[Taken | Held]:
+    """Answer in the order of the rows, in which all servers lock them."""
+    connection = transaction.connection
+    if connection.dialect.name == "postgresql":  # a crash may forget what was used in a moment
+        connection.execute(text("SET LOCAL synchronous_commit = off"))
+    names = {question.server for question in questions}
+    servers = {name: _servers(connection, name, _now(connection)) for name in sorted(names)}
+    answers: dict[int, Taken | Held] = {}
+    for number, question in sorted(enumerate(questions), key=lambda entry: entry[1].row):
+        if isinstance(question, _Taking):
+            answers[number] = _take(connection, question, servers[question.server])
+        else:
+            answers[number] = _hold(connection, question, servers[question.server])
+    return [answers[number] for number in range(len(questions))]
 
 
 def _servers(connection: Connection, server: str, now: float) -> int:
@@ -94,9 +109,17 @@ def _servers(connection: Connection, server: str, now: float) -> int:
     return int(connection.execute(lately).scalar_one())
 
 
-@one_by_one
-def _hold(transaction: Transaction, held: _Hold) -> Held:
-    connection = transaction.connection
+def _take(connection: Connection, asked: _Taking, servers: int) -> Taken:
+    question = asked.question
+    full_at = _lock(connection, question.owner, question.kind)
+    now = _now(connection)  # after the lock was waited for
+    full_at, taken = answer(full_at, now, question)
+    row = (key_limits.c.owner == question.owner) & (key_limits.c.kind == question.kind)
+    connection.execute(update(key_limits).where(row).values(full_at=full_at))
+    return replace(taken, servers=servers)
+
+
+def _hold(connection: Connection, held: _Holding, servers: int) -> Held:
     _lock(connection, held.owner, PLACES)
     now = _now(connection)
     of_owner = key_places.c.owner == held.owner
@@ -109,7 +132,7 @@ def _hold(transaction: Transaction, held: _Hold) -> Held:
         connection.execute(_PLACES, values)
     else:
         connection.execute(delete(key_places).where(of_owner & (key_places.c.server == held.server)))
-    return Held(places, max(0, most - places), _servers(connection, held.server, now))
+    return Held(places, max(0, most - places), servers)
 
 
 @one_by_one
@@ -136,10 +159,14 @@ class SqlKeyLimits:
         self._database = database
 
     async def take(self, server: str, question: Question) -> Taken:
-        return await self._database.write(_take, _Asked(server, question))
+        taken = await self._database.write(_asked, _Taking(server, question))
+        assert isinstance(taken, Taken)
+        return taken
 
     async def hold(self, server: str, owner: str, limit: int, places: int, seconds: float) -> Held:
-        return await self._database.write(_hold, _Hold(server, owner, limit, places, seconds))
+        held = await self._database.write(_asked, _Holding(server, owner, limit, places, seconds))
+        assert isinstance(held, Held)
+        return held
 
     async def leave(self, server: str) -> None:
         await self._database.write(_leave, server)
