@@ -340,6 +340,8 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("answered", "unanswered"):
+            self._limit_questions.labels(outcome)
         self.background = 0
         """Background responses that are being worked on here."""
         self.permits: dict[str, Permits] = {}
