@@ -118,9 +118,9 @@ class Lease:
 
     def spend(self, amount: float) -> float:
         """Spend an amount; returns what was not there."""
-        spent = min(amount, self.rest)
-        self._start = max(self._start, monotonic()) + spent * self._each
-        self._end = max(self._end, self._start)
+        self._start = max(self._start, monotonic())
+        spent = min(amount, max(0.0, self._end - self._start) / self._each)
+        self._start += spent * self._each
         return amount - spent
 
     def restore(self, amount: float) -> None:
@@ -163,6 +163,8 @@ class SharedBucket:
         self._kind = kind
         self._each = MINUTE / limit
         self._lease = Lease(limit)
+        self._share = float(limit // SHARE)
+        self._much = max(1.0, self._share)
         self._owed = 0.0  # used without a lease, and not settled yet
         self._granted = 0.0  # to the request that has asked: it takes it at once
         self._room, self._room_at = float(limit), monotonic()  # what the database had, and when
@@ -186,34 +188,29 @@ class SharedBucket:
 
     def take(self, amount: float) -> None:
         """Take an amount, available or not; a negative one is given back."""
-        if amount >= 0:
-            granted, self._granted = self._granted, 0.0
-            self._owed += self._lease.spend(max(0.0, amount - granted))
-            self._lease.restore(max(0.0, granted - amount))
+        granted, self._granted = self._granted, 0.0
+        if amount >= granted:
+            self._owed += self._lease.spend(amount - granted)
         else:
-            settled = min(self._owed, -amount)
+            settled = min(self._owed, max(0.0, -amount))
             self._owed -= settled
             self._own_end -= settled * self._each * self._servers
-            self._lease.restore(-amount - settled)
+            self._lease.restore(granted - amount - settled)
         if self._much_to_settle:
             self._background.begin(self._settle)
 
     async def secure(self, amount: float) -> None:
         """Take a lease of this amount, if there is none and can be one. `take` has to follow at once."""
-        if self._lease.rest < amount:
+        if (rest := self._lease.rest) < amount:
             async with self._asking:
                 if self._lease.rest < amount and not self._refuses(amount):
                     await self._ask(self._lease.rest, amount, max(amount, self._share))
-        elif self._lease.rest - amount < self._share / 2 and not self._ledger.away:
+        elif rest - amount < self._share / 2 and not self._ledger.away:
             self._background.begin(self._ask_ahead)
 
     @property
     def _available(self) -> float:
         return self._lease.rest + self._granted
-
-    @property
-    def _share(self) -> float:
-        return float(self.limit // SHARE)
 
     def _refuses(self, amount: float) -> bool:
         """The database has just said that there is not as much."""
@@ -222,7 +219,7 @@ class SharedBucket:
     @property
     def _much_to_settle(self) -> bool:
         """A quarter of a lease was used without one, or more than two are not used."""
-        return self._owed * 4 > max(1.0, self._share) or self._lease.rest > max(1.0, self._share) * 2
+        return self._owed * 4 > self._much or self._lease.rest > self._much * 2
 
     async def _ask(self, back: float, least: float, most: float) -> None:
         """Give so much of the lease back, and ask for more; or alone go on without the database."""
