@@ -40,6 +40,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.surrogates import with_whole_characters
 from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.lanes import Lane, RunningTurn, Steer
+from antiphon.http.leaving import outlast
 from antiphon.http.request import app_of, decoded
 from antiphon.http.socket_client import SocketClient, SocketOutput
 from antiphon.store.records import ResponseStatus
@@ -77,8 +78,8 @@ async def converse(socket: WebSocket) -> None:
     finally:
         receiving.cancel()
         try:
-            await asyncio.gather(receiving, *conversation.leave(), return_exceptions=True)
-        finally:  # a server that stops cancels this wait, too
+            await outlast(asyncio.gather(receiving, *conversation.leave(), return_exceptions=True))
+        finally:  # a server that stops may cancel this wait, too
             conversation.output.close()
             conversation.forget()
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
