@@ -148,8 +148,8 @@ def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
     Actions, troubles, `deadlines`, many `pauses`, the death of an `engine`, a hostile model at a `url`, a
-    hostile tool of an `mcp` server, clients that `steer`, or have `lines`, keys with `limits`, and a clock that
-    makes a `jump`.
+    hostile tool of an `mcp` server, clients that `steer`, or have `lines`, keys with `limits`, and a clock
+    that makes a `jump`.
     """
     plan = Plan(Random(seed))
     more = {
