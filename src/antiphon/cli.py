@@ -40,7 +40,8 @@ def serve(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     """Serve a model over HTTP until Ctrl-C.
 
     Each option may also be set in its environment variable, or in the TOML file
-    that --config names. The command line wins over the environment, that over the file.
+    that --config names. The command line takes precedence over the environment,
+    and the environment over the file.
     """
     _with_options(tokens, _serve, serve.__doc__, "serve")
 

@@ -142,8 +142,7 @@ class Settings:
     repeat it for several; * for all. Without any, browsers allow none."""
 
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
-    """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
-    stopped."""
+    """How many seconds running answers have to finish after SIGTERM or Ctrl-C; then they are stopped."""
 
     model: Annotated[ModelSettings, Parameter(name="*")] = field(default_factory=ModelSettings)
     """The options of the single model, which [[models]] of the TOML file change for each of theirs."""
@@ -255,18 +254,18 @@ class Settings:
     """Seconds without an event after which a stream sends a comment."""
 
     keep_alive_events: Annotated[bool, ANSWERS] = True
-    """Say in an event that a response is in progress, where other streams have a comment: some clients count
-    events only."""
+    """To keep a stream of the Responses API alive, repeat its event response.in_progress instead of sending a
+    comment, because some clients do not count comments."""
 
     stall_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 60
     """Seconds after which a client that does not read its stream is disconnected."""
 
     deadline_seconds: Annotated[float | None, Parameter(validator=Number(gt=0)), LIMITS] = None
-    """The most seconds that an answer may take. Without it, there is no limit."""
+    """The maximum number of seconds that an answer may take. Without it, there is no limit."""
 
     codex_instructions: Annotated[Path | None, ANSWERS] = None
-    """A file with the instructions with which Codex begins each conversation, for clients that let it read
-    its catalogue here: docs/agents.md."""
+    """A file with the instructions for Codex, if it reads its model catalogue from this server:
+    docs/agents.md."""
 
     limit: Annotated[Limits, read_by(read_limits), LIMITS] = DEFAULTS
     """A limit for requests of clients, NAME=NUMBER, as in body_bytes=8388608; repeat it for several.

@@ -219,22 +219,22 @@ class ModelSettings:
     """A Jinja chat template to use instead of the model's own: a file, or chatml, which is built in."""
 
     chat_template_content_format: Annotated[ContentFormat, MODEL] = "auto"
-    """How the chat template gets contents: auto, as it needs them; string, as texts; or openai, as lists
-    of parts."""
+    """How message contents are passed to the chat template: string, as texts; openai, as lists of parts;
+    auto, as the template needs them."""
 
     sampling: Annotated[Mapping[str, Any], read_by(read_sampling), MODEL] = field(default_factory=dict)
     """A sampling parameter for requests that do not set it, NAME=VALUE, as in temperature=0.6; repeat it
     for several. docs/models.md lists them."""
 
     force_sampling: Annotated[Mapping[str, Any], read_by(read_sampling), MODEL] = field(default_factory=dict)
-    """The same for every request, whatever it sets."""
+    """The same for every request. It overrides what the request sets."""
 
     variable: Annotated[Mapping[str, Any], read_by(read_variables), MODEL] = field(default_factory=dict)
     """A variable of the chat template for requests that do not set it, NAME=VALUE, as in
     enable_thinking=false; repeat it for several."""
 
     force_variable: Annotated[Mapping[str, Any], read_by(read_variables), MODEL] = field(default_factory=dict)
-    """The same for every request, whatever it sets."""
+    """The same for every request. It overrides what the request sets."""
 
     date: Annotated[str | None, Parameter(validator=is_date), MODEL] = None
     """The date in prompts, 2026-11-21, if the model's format has one. Without it,
@@ -245,11 +245,12 @@ class ModelSettings:
     the model writes nevertheless. Without it, they stay in the prompt, and such a call is text."""
 
     decision_prefill: Annotated[str | None, DECISIONS] = None
-    """The text that begins the model's answer to a question of a decision, which its label follows; it may
-    be empty. Without it, the one of some that gives labels the most probability (docs/decisions-api.md)."""
+    """The text that begins the model's answer to a question of a decision, which its label follows; it may be
+    empty. Without it, several are tried, and the one that gives labels the highest probability is used
+    (docs/models.md)."""
 
     decision_orders: Annotated[PositiveInt | None, DECISIONS] = None
-    """In how many orders of its options a choice of a decision is asked, for requests that do not say.
+    """In how many orders of its options a choice of a decision is asked, if the request does not set it.
     Without it, two; all rotations of at most four options."""
 
     calibration: Annotated[Path | None, Located(file), DECISIONS] = None

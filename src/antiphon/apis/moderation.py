@@ -86,7 +86,7 @@ def texts_of(request: CreateModeration, limits: Limits) -> list[str]:
         raise RequestError(message, param="input")
     texts += ["\n\n".join(parts)] if parts else []
     if not texts:
-        raise RequestError("There is nothing to judge. Send a text.", param="input")
+        raise RequestError("'input' has no text to check. Send a text.", param="input")
     limits.check("moderation_inputs", len(texts), "input")
     check_size(texts, "input", limits)
     return texts

@@ -63,7 +63,7 @@ async def complete(app: App, owner: str, upload_id: str, wire: CompleteUpload) -
         message = f"The parts have {size} bytes, and the upload was to have {described.wire.bytes}."
         raise RequestError(message, param="part_ids")
     if wire.md5 is not None and await _md5(app, owner, digests) != wire.md5.lower():
-        raise RequestError("The content has another MD5. Send its parts again.", param="md5")
+        raise RequestError("The uploaded content does not match 'md5'. Send its parts again.", param="md5")
     fields = CreateFile(described.wire.purpose, described.wire.expires_after)
     content = _content(app, owner, digests)
     file = await files.create(app, owner, fields, files.plain_name(described.wire.filename), content)

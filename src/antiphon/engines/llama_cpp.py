@@ -100,8 +100,8 @@ class Options:
     _: KW_ONLY
 
     context: Annotated[PositiveInt | None, COMMON_ENGINE] = None
-    """The most tokens that a prompt and its answer may have together. Without it,
-    what the model was trained for, at most 8192."""
+    """The maximum number of tokens of a prompt and its answer together. Without it, what the model was
+    trained for, at most 8192."""
 
     parallel: PositiveInt = 4
     """How many answers are generated at the same time; further requests wait."""
@@ -114,14 +114,14 @@ class Options:
     """How many of the model's layers are computed on GPUs; 0 for none. Without it, as many as fit."""
 
     kv_type: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = "f16"
-    """How keys and values of the context are kept: q8_0 takes half the memory of f16, q4_0 a quarter."""
+    """The data type of the KV cache: q8_0 takes half the memory of f16, q4_0 a quarter."""
 
     flash_attention: Literal["auto", "on", "off"] = "auto"
     """Whether attention is computed in one step that needs less memory; auto: where it is possible."""
 
     draft: Annotated[str | None, Located(file_or_name)] = None
-    """The draft that predicts tokens, so that the model can check several at a time: a small model
-    with the same vocabulary (a GGUF file or hf:…), or ngram, which finds them in the text so far."""
+    """Speculative decoding, with a draft that predicts tokens: a small model with the same vocabulary (a GGUF
+    file or hf:…), or ngram, which finds them in the text so far."""
 
     draft_tokens: PositiveInt | None = None
     """How many tokens are predicted at a time. Without it, llama.cpp's default."""

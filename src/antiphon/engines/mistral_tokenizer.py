@@ -106,7 +106,8 @@ class MistralTokenizer:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message that the library has. Raises RequestError for a role that it has not."""
     if message["role"] not in _TURNS:
-        raise RequestError(f"Mistral's models know no role '{message['role']}'.", param="messages")
+        why = f"Mistral's models have no role '{message['role']}'. Use another role."
+        raise RequestError(why, param="messages")
     fields = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name")
     return {key: message[key] for key in fields if message.get(key) is not None}
 

@@ -120,7 +120,7 @@ class Options:
     """The file that is played back: JSON Lines, each an answer."""
 
     context: PositiveInt = 32768
-    """The most tokens that a prompt and its answer may have together."""
+    """The maximum number of tokens of a prompt and its answer together."""
 
     parallel: PositiveInt = 256
     """How many answers are played at the same time; further requests wait."""

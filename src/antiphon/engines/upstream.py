@@ -171,8 +171,8 @@ class Options:
     a folder with tokenizer.json in it, or ORG/REPO on the Hugging Face hub (needs the extra `tokenizer`)."""
 
     context: PositiveInt | None = None
-    """The most tokens that a prompt and its answer may have together. Without it, the number that the server
-    reports."""
+    """The maximum number of tokens of a prompt and its answer together. Without it, the number that the
+    server reports."""
 
     parallel: PositiveInt | None = None
     """How many answers are generated at the same time; further requests wait. Without it, as many as

@@ -80,8 +80,8 @@ class Options:
     _: KW_ONLY
 
     context: Annotated[PositiveInt | None, COMMON_ENGINE] = None
-    """The most tokens that a prompt and its answer may have together. Without it, what the model
-    was trained for."""
+    """The maximum number of tokens of a prompt and its answer together. Without it, what the model was
+    trained for."""
 
     parallel: PositiveInt | None = None
     """How many answers are generated at the same time; further requests wait. Without it, as many as

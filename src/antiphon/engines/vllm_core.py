@@ -120,7 +120,7 @@ def _refused(error: Exception, param: str | None) -> RequestError:
 def _check_text(request: GenerationRequest, param: str) -> None:
     """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
-        raise RequestError("vLLM does not do this with images in the prompt. Leave it out.", param=param)
+        raise RequestError("vLLM does not support this with images in the prompt. Leave it out.", param=param)
 
 
 class _Statistics:

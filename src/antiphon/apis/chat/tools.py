@@ -108,7 +108,7 @@ def added_tools(messages: Sequence[RequestMessage], where: str) -> list[AddedToo
         if message.tools:
             if not instructs:
                 param = f"{where}[{index}].tools"
-                raise RequestError("Only messages of the system bring tools. Use 'tools'.", param=param)
+                raise RequestError("Only system messages can add tools. Use 'tools'.", param=param)
             tools = tuple((f"{where}[{index}].tools[{n}]", tool) for n, tool in enumerate(message.tools))
             added.append(AddedTools(index, tools, leading))
         leading = leading and instructs

@@ -152,7 +152,7 @@ def _options(given: Mapping[str, Any]) -> SamplingOptions:
             raise RequestError(f"'{param}' is not supported. Leave it out.", param=param)
     for name in OUTSIDE & known.keys():
         if known[name] not in (*_EMPTY, 0):
-            message = f"'{name}' stands beside '{IN_SAMPLING}'. Send it there."
+            message = f"'{name}' is a member of '{IN_SAMPLING}'. Send it there."
             raise RequestError(message, param=f"{IN_SAMPLING}.{name}")
         del known[name]
     options: SamplingOptions = typed_at(known, SamplingOptions, IN_SAMPLING)
@@ -170,5 +170,5 @@ def _structured(given: Mapping[str, Any]) -> dict[str, Any] | None:
     for name in ("disable_any_whitespace", "disable_additional_properties"):
         if known.pop(name, None):
             param = f"{IN_SAMPLING}.{_STRUCTURED}.{name}"
-            raise RequestError("The engine chooses that. Leave it out.", param=param)
+            raise RequestError(f"'{param}' is chosen by the engine. Leave it out.", param=param)
     return known if any(value not in _EMPTY for value in known.values()) else None

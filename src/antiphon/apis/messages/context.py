@@ -86,7 +86,7 @@ def _summary_request(request: CountTokens) -> str:
         raise RequestError(message, param="context_management")
     if getattr(request, "max_tokens", None) == 0:
         raise RequestError(
-            "A summary is output. Set 'max_tokens', or leave out 'compaction'.", param="compaction"
+            "A summary needs output tokens. Set 'max_tokens', or leave out 'compaction'.", param="compaction"
         )
     instructions = wanted.text_or_none("instructions") or ""
     return instructions if instructions.strip() else SUMMARY_REQUEST

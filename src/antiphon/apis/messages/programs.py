@@ -242,5 +242,5 @@ def check_container(given: object) -> None:
             raise RequestError(f"'container.skills' is not supported. {message}", param="container.skills")
         case str(id_) | {"id": str(id_)} if _CONTAINER_ID.fullmatch(id_):
             return
-    message = "Sandboxes are not kept: only that of a program that calls tools may be named. Leave it out."
+    message = "Sandboxes are not kept: 'container' may only name that of a program. Leave it out."
     raise RequestError(f"'container' is not supported. {message}", param="container")

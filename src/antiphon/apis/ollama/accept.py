@@ -138,7 +138,7 @@ def _format(format_: Any) -> Iterator[Named]:
             yield "format", JsonSchema(format_)
         case _:
             raise RequestError(
-                "'format' is none that is known. Use 'json', or a JSON Schema.", param="format"
+                "'format' is not a known format. Use 'json', or a JSON Schema.", param="format"
             )
 
 

@@ -338,7 +338,8 @@ def _check_warming(request: CreateResponse, conversation: ConversationItems, has
         message = "Calls that are approved are run, then answered, and so are programs. Leave it out."
         raise RequestError(message, param=param)
     if conversation.triggered:
-        raise RequestError("A compaction is output. Leave it out, or the compaction.", param=param)
+        message = f"A compaction needs output. Leave out '{param}', or the compaction."
+        raise RequestError(message, param=param)
 
 
 def _with_beginning(items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -377,7 +378,7 @@ def _refuse(request: CreateResponse) -> None:
     if request.background_options is not None and request.background_options.seconds is not None:
         _check_window(request)
     if request.enable_response_messages and request.include_reasoning is False:
-        message = "'enable_response_messages' shows reasoning, too. Leave out one of the two."
+        message = "'enable_response_messages' also returns reasoning. Leave it out, or 'include_reasoning'."
         raise RequestError(message, param="enable_response_messages")
     if request.stream_options is not None and not request.stream:
         raise RequestError("'stream_options' is only allowed with 'stream': true.", param="stream_options")

@@ -21,9 +21,9 @@ class Options:
     """Run Python for models that ask for it, in a sandbox (needs the extra `code-interpreter`)."""
 
     python: str | None = None
-    """The command of a Python, to run whole Python with its libraries for models that ask for the code
-    interpreter, in containers that clients can name: /opt/science/bin/python. It replaces that
-    of --code-interpreter."""
+    """The command of a Python interpreter, to run complete Python with its libraries for models that ask for
+    the code interpreter, in containers that clients can name: /opt/science/bin/python. It replaces that of
+    --code-interpreter."""
 
     python_sandbox: str | None = None
     """The command that makes a sandbox for --python, whose command is appended to it. Without one,
