@@ -1,6 +1,7 @@
 """`antiphon check`: Antiphon passes, each check finds what is planted, and no server makes it crash or wait."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -421,6 +422,16 @@ async def test_a_key_that_a_server_repeats_is_in_no_report(
     for text in (shown, *(file.read_text() for file in files.values())):
         assert "Incorrect API key provided: (the key)" in text
         assert key not in text
+
+
+async def test_a_terminal_that_cannot_show_a_character_shows_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused, written = b"HTTP/1.1 400 Bad\r\nContent-Length: 6\r\n\r\n\xe2\x82\xac\xe4\xb8\xad", io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "latin-1", write_through=True))
+    async with hostile(refused, b"") as url:
+        assert await command(url, "--model", "m", "--only", "chat.shape") == 1
+    assert b"seen: status 400: \\u20ac\\u4e2d" in written.getvalue()
 
 
 async def test_no_id_of_a_server_ends_the_line_of_a_request() -> None:
