@@ -79,7 +79,7 @@ def test_lines_that_failed_are_beside_the_results(tmp_path: Path, capsys: pytest
     assert main(["batch", str(file)]) == 1
     assert results(tmp_path / "lines.results.jsonl") == ["a"]
     assert results(tmp_path / "lines.results.errors.jsonl") == ["b"]
-    assert "of 2 lines, 1 have an answer" in capsys.readouterr().err
+    assert "The batch has ended: 1 of 2 lines has an answer, 1 an error." in capsys.readouterr().err
     (tmp_path / "lines.results.jsonl").unlink()
     assert main(["batch", str(file)]) == 1
     assert "lines.results.errors.jsonl exists already" in capsys.readouterr().err
@@ -93,6 +93,7 @@ def test_every_wrong_line_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "line 1: " in said
     assert "line 3: " in said
+    assert "The batch has failed before any line was answered." in said
     assert [each.name for each in tmp_path.iterdir()] == ["lines.jsonl"]
 
 
@@ -145,6 +146,31 @@ def test_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], n
 
     assert main(["batch", given, "--output", str(tmp_path / "out.jsonl")]) == 1
     assert said in capsys.readouterr().err
+
+
+ENDINGS = [
+    ("failed", (0, 0, 0), "The batch has failed before any line was answered."),
+    ("failed", (3, 2, 0), "The batch has failed: 2 of 3 lines have an answer."),
+    ("expired", (3, 1, 2), "The batch has expired: 1 of 3 lines has an answer, 2 an error."),
+    ("cancelled", (0, 0, 0), "The batch was cancelled before any line was answered."),
+    ("cancelled", (3, 0, 0), "The batch was cancelled before any line was answered."),
+    ("completed", (3, 2, 1), "The batch has ended: 2 of 3 lines have an answer, 1 an error."),
+]
+
+
+@pytest.mark.parametrize(("status", "counts", "sentence"), ENDINGS)
+def test_each_ending_is_said(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    counts: tuple[int, int, int],
+    sentence: str,
+) -> None:
+    batch = batch_client.BatchNow("batch_1", status, batch_client._Counts(*counts))
+    monkeypatch.setattr(batch_client, "_get", lambda *_: batch)
+
+    assert main(["batch", "batch_1"]) == 1
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("watch", [False, True])

@@ -599,7 +599,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in share(CASES)]
+    ("row", "way"), [pytest.param(*case, id=f"{case[0].ending}: {case[1]}") for case in share(CASES, 3)]
 )
 async def test_an_answer_ends_as_the_page_says(row: Row, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     await _ends(row, way, monkeypatch, chats=False)

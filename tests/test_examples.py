@@ -23,6 +23,7 @@ from antiphon.toolkits.shell.tool import Shell
 from antiphon.toolkits.web_search import Options as SearchOptions
 from tests.deciding import deciding
 from tests.programs import Programs, programs_after
+from tests.search import share
 from tests.server import running, served_model
 from tests.toolkits.parts import PARTS
 from tests.tools.mcp_servers import serving
@@ -210,7 +211,7 @@ def at(url: str) -> dict[str, str]:
     return {"ANTIPHON_URL": f"{url}/v1"}
 
 
-@pytest.mark.parametrize("example", sorted(PRINTED.keys() - {"containers.py"}))
+@pytest.mark.parametrize("example", share(sorted(PRINTED.keys() - {"containers.py"})))
 async def test_example(python: Programs, example: str) -> None:
     given: Any = {"code_interpreter": True, "programs": True, "mcp_host": ("127.0.0.1",)}
     async with serving() as sums, running(SCRIPT, **given) as server:

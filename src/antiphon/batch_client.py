@@ -26,6 +26,8 @@ POLL_SECONDS = 0.5
 PIECE_BYTES = 64 * 1024
 MOST_SHOWN = 20
 """The most errors of a file that are shown."""
+_ENDINGS = {"failed": "has failed", "expired": "has expired", "cancelled": "was cancelled"}
+"""What is said of a batch that has not completed."""
 
 
 class BatchClientError(AntiphonError):
@@ -181,13 +183,21 @@ def _fetch(client: ChatClient, batch: BatchNow, results: Path, err: Console) -> 
         if file_id is not None:
             _download(client, file_id, path)
             err.print(f"{path}", soft_wrap=True)
-    counts = batch.request_counts
     for error in (batch.errors.data if batch.errors else [])[:MOST_SHOWN]:
         where = "" if error.line is None else f"line {error.line}: "
         print(f"{where}{error.message}", file=sys.stderr)
-    if batch.status != "completed" or counts.failed:
-        answered = f"of {counts.total} lines, {counts.completed} have an answer."
-        raise BatchClientError(f"the batch is {batch.status}: {answered}")
+    if batch.status != "completed" or batch.request_counts.failed:
+        raise BatchClientError(_ending(batch))
+
+
+def _ending(batch: BatchNow) -> str:
+    """How a batch has ended in which not all lines have an answer."""
+    counts, said = batch.request_counts, _ENDINGS.get(batch.status, "has ended")
+    if not counts.completed + counts.failed:
+        return f"the batch {said} before any line was answered."
+    has, errors = "has" if counts.completed == 1 else "have", f", {counts.failed} an error"
+    answered = f"{counts.completed} of {counts.total} lines {has} an answer"
+    return f"the batch {said}: {answered}{errors if counts.failed else ''}."
 
 
 def _download(client: ChatClient, file_id: str, path: Path) -> None:

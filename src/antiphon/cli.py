@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -458,6 +459,8 @@ def version() -> None:
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line, `sys.argv` unless given; the exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):  # what a server says may have characters that it cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(tokens)
     except UnusedCliTokensError as error:

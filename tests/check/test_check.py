@@ -1,6 +1,7 @@
 """`antiphon check`: Antiphon passes, each check finds what is planted, and no server makes it crash or wait."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -404,6 +405,52 @@ async def test_a_failure_is_explained(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"for clients: {BY_ID[check_id].means}" in said
     assert f"source: {BY_ID[check_id].source}" in said
     assert "What the failures mean for clients" in page.read_text()
+
+
+async def test_a_key_that_a_server_repeats_is_in_no_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, files = "sk-0123456789abcdef", {"--json": tmp_path / "a.json", "--markdown": tmp_path / "a.md"}
+    said = f'{{"error": {{"message": "Incorrect API key provided: {key}"}}}}'.encode()
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
+    written = [str(each) for pair in files.items() for each in pair]
+    async with hostile(refused, b"") as url:
+        code = await command(url, "--api-key", key, "--model", "m", "--only", "chat.shape", *written)
+
+    shown = capsys.readouterr().out
+    assert code == 1
+    for text in (shown, *(file.read_text() for file in files.values())):
+        assert "Incorrect API key provided: (the key)" in text
+        assert key not in text
+
+
+async def test_a_terminal_that_cannot_show_a_character_shows_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused, written = b"HTTP/1.1 400 Bad\r\nContent-Length: 6\r\n\r\n\xe2\x82\xac\xe4\xb8\xad", io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "latin-1", write_through=True))
+    async with hostile(refused, b"") as url:
+        assert await command(url, "--model", "m", "--only", "chat.shape") == 1
+    assert b"seen: status 400: \\u20ac\\u4e2d" in written.getvalue()
+
+
+async def test_no_id_of_a_server_ends_the_line_of_a_request() -> None:
+    lines: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.extend((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n"))
+        body = b'{"id": "a b\\r\\nX-More: \\u20ac\\r\\n", "choices": [{}]}'
+        writer.write(head() + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        server = client(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        await play(BY_ID["chat.state.stored"], server)
+        server.close()
+
+    stored = b"/v1/chat/completions/a%20b%0D%0AX-More:%20%E2%82%AC%0D%0A HTTP/1.1"
+    assert {b"GET " + stored, b"DELETE " + stored} <= {*lines}
+    assert not any(line.startswith(b"X-More") for line in lines)
 
 
 UNUSABLE: list[tuple[list[str], str]] = [

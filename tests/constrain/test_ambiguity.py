@@ -35,6 +35,7 @@ from antiphon.core.errors import RequestError
 from antiphon.core.turn import Function
 from antiphon.dialects.registry import find
 from tests.constrain.sampler import samples
+from tests.search import share
 
 letters = st.sampled_from([Literal("a"), Literal("b"), Literal("ab"), char_class("ab"), char_class("bc")])
 counts = st.tuples(st.integers(0, 3), st.none() | st.integers(0, 3))
@@ -126,7 +127,7 @@ HARD = [
 ]
 
 
-@pytest.mark.parametrize("pattern", HARD)
+@pytest.mark.parametrize("pattern", share(HARD))
 def test_hard_patterns_are_made_easy(pattern: str) -> None:
     expr = matching(pattern, WorkBudget())
     # In linear time, for any pattern.
@@ -138,7 +139,7 @@ def test_hard_patterns_are_made_easy(pattern: str) -> None:
         assert matches(GrammarIR(expr), text) == found.is_valid(text)
 
 
-@pytest.mark.parametrize("pattern", [r"((a?b?c?){40}d?){40}", r"(([a-z]{1,50} ?){1,50}x?){0,50}"])
+@pytest.mark.parametrize("pattern", share([r"((a?b?c?){40}d?){40}", r"(([a-z]{1,50} ?){1,50}x?){0,50}"]))
 def test_patterns_that_are_too_hard_are_refused(pattern: str) -> None:
     for read_pattern in (matching, searching):
         with pytest.raises(UnsupportedRegexError, match="too many ways"):

@@ -149,7 +149,7 @@ def test_what_is_let_through_is_what_was_demanded(dialect: Dialect, choice: Tool
                 assert text.startswith(compiled.triggers)
 
 
-@pytest.mark.parametrize("dialect", CALLING, ids=named)
+@pytest.mark.parametrize("dialect", share(CALLING), ids=named)
 def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> None:
     compiled = compile_constraint(OutputRequirements(TOOLS, REQUIRED), dialect.grammar)
     assert compiled.grammar_ir is not None
@@ -157,7 +157,7 @@ def test_the_laws_of_decoding_hold_for_what_is_let_through(dialect: Dialect) -> 
         check(table_of(named(dialect)), text, [3, 10, 40, 41], tools=SCHEMAS)
 
 
-@pytest.mark.parametrize("dialect", CALLING, ids=named)
+@pytest.mark.parametrize("dialect", share(CALLING), ids=named)
 def test_the_end_of_a_thought_that_was_cut_leads_to_what_is_demanded(dialect: Dialect) -> None:
     """The server writes it after a number of tokens."""
     either = OutputRequirements(TOOLS, ToolChoice(), FORMAT)
@@ -173,7 +173,7 @@ def test_the_end_of_a_thought_that_was_cut_leads_to_what_is_demanded(dialect: Di
             assert compiled.after(f"Hm.{end}") is not None, (end, required)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=named)
 def test_a_format_is_what_is_said(dialect: Dialect) -> None:
     for state in states(dialect):
         compiled = compile_constraint(OutputRequirements(format=FORMAT, state=state), dialect.grammar)
@@ -184,7 +184,7 @@ def test_a_format_is_what_is_said(dialect: Dialect) -> None:
             assert json.loads(shown.removeprefix("<think>"))["answer"] in ("yes", "no")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=named)
 def test_nothing_else_is_said_than_the_format_not_even_space(dialect: Dialect) -> None:
     for state in states(dialect):
         compiled = compile_constraint(OutputRequirements(format=Regex("yes"), state=state), dialect.grammar)
@@ -194,7 +194,7 @@ def test_nothing_else_is_said_than_the_format_not_even_space(dialect: Dialect) -
             assert "".join(item.text for item in said).removeprefix("<think>") == "yes", text
 
 
-@pytest.mark.parametrize("dialect", CALLING, ids=named)
+@pytest.mark.parametrize("dialect", share(CALLING), ids=named)
 def test_with_a_format_and_tools_the_answer_is_either(dialect: Dialect) -> None:
     compiled = compile_constraint(OutputRequirements(TOOLS, ToolChoice(), FORMAT), dialect.grammar)
     assert compiled.grammar_ir is not None
@@ -266,7 +266,7 @@ NOT_AS_TAUGHT = {
 
 
 @pytest.mark.parametrize("case", ["single", "parallel", "empty_arguments", "reasoning_then_call"])
-@pytest.mark.parametrize("dialect", CALLING, ids=named)
+@pytest.mark.parametrize("dialect", share(CALLING), ids=named)
 def test_what_models_write_is_let_through(dialect: Dialect, case: str) -> None:
     found = answers(named(dialect))[case]
     if (named(dialect), case) in NOT_AS_TAUGHT:
@@ -293,7 +293,7 @@ def without_habits(grammar: Grammar) -> Grammar:
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(parallel=False)], ids=["required", "auto"])
-@pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=named)
 def test_what_a_constraint_allows_is_read_without_habits(dialect: Dialect, choice: ToolChoice) -> None:
     compiled = compile_constraint(OutputRequirements(TOOLS, choice), dialect.grammar)
     if compiled.grammar_ir is None:

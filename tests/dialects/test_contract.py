@@ -16,6 +16,7 @@ from antiphon.dialects.registry import DIALECTS, find
 from tests.contracts.dialect import CASES, FOLDER, TOOLS, answers, table_of
 from tests.laws import check, decode, fold
 from tests.rows import every_row
+from tests.search import share
 
 MATRIX = [(dialect, case) for dialect in DIALECTS for case in CASES]
 NAMES = [f"{dialect.names[0]}-{case}" for dialect, case in MATRIX]
@@ -80,7 +81,7 @@ def test_answers_the_case(dialect: Dialect, case: str) -> None:
             assert short == answer["items"]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.names[0])
+@pytest.mark.parametrize("dialect", share(DIALECTS), ids=lambda dialect: dialect.names[0])
 def test_arguments_that_are_cut_are_the_beginning_of_the_whole(dialect: Dialect) -> None:
     """Also where a closing marker, or the name of the next argument, is cut."""
     table = table_of(dialect.names[0])
@@ -93,7 +94,7 @@ def test_arguments_that_are_cut_are_the_beginning_of_the_whole(dialect: Dialect)
                 assert call.arguments.startswith(cut.arguments) or cut.arguments[0] != "{", text[:length]
 
 
-@pytest.mark.parametrize(("dialect", "case"), MATRIX, ids=NAMES)
+@pytest.mark.parametrize(("dialect", "case"), share(MATRIX), ids=share(NAMES))
 def test_the_laws_hold_however_the_answer_is_cut(dialect: Dialect, case: str) -> None:
     answer = answers(dialect.names[0]).get(case, {})
     if "output" not in answer:

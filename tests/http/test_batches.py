@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
@@ -17,7 +18,7 @@ from antiphon.core.limits import DEFAULTS
 from antiphon.store.open import open_store
 from tests.apis.decision_requests import OPENAI as DECISION
 from tests.deciding import deciding
-from tests.http.batches_api import CHAT, BatchesApi, asking, body, line, lines_of, texts
+from tests.http.batches_api import CHAT, ENDED, BatchesApi, asking, body, line, lines_of, texts
 from tests.http.test_message_batches import Kept
 from tests.run.support import until
 from tests.server import NO_TLS
@@ -420,6 +421,38 @@ async def test_a_batch_that_cannot_be_run_any_more_lets_its_file_go(monkeypatch:
                 await asyncio.sleep(0.005)
 
     assert done["status"] == "failed"
+
+
+async def test_a_server_that_has_lost_a_batch_leaves_its_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server answers its lines, from the file that the batch holds."""
+    lost = asyncio.Event()
+    async with asking(SCRIPT) as api:
+        storage = api.server.app.storage
+
+        async def taken(*_: Any) -> None:
+            await storage.store.jobs.release(storage.writer.worker)
+            assert await storage.store.jobs.claim("other", time.time(), 60, 1)
+            lost.set()
+            raise RequestError("The model was removed.")
+
+        written: list[Any] = []
+
+        async def write(*given: Any) -> None:
+            written.append(given)
+
+        monkeypatch.setattr(batch_work.BatchLines, "open", taken)
+        monkeypatch.setattr(batch_work, "_write_results", write)
+        content = lines_of(line("a"))
+        batch = await api.create(content)
+        await lost.wait()
+        await api.http.delete(f"/v1/files/{batch['input_file_id']}")
+        async with asyncio.timeout(20):
+            while api.server.worker._jobs:
+                await asyncio.sleep(0.005)
+
+        assert not written
+        assert await storage.store.blobs.get("anyone", sha256(content).hexdigest()) is not None
+        assert (await api.batch(batch))["status"] not in ENDED
 
 
 async def test_results_for_which_there_is_no_room_are_not_passed_over() -> None:

@@ -14,7 +14,9 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
+from antiphon.app.responses.create import Creation
 from antiphon.core.limits import Limits
+from antiphon.http.socket import Conversation
 from tests.http.api import check_event, rows, text_of
 from tests.openai_schema import OPEN_RESPONSES, OPENAI_RESPONSES, validate, validate_event
 from tests.response_invariants import TERMINAL, check, read_sse
@@ -268,6 +270,26 @@ async def test_turns_that_share_their_history_hold_it_once() -> None:
         await heard(socket)  # it drops the turn that it continues, and not what others have of it
         await turn(socket, "more", store=False, previous_response_id=ids[-1])
     assert not server.app.socket_bytes
+
+
+async def test_a_stored_history_that_is_read_again_is_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversations: list[Conversation] = []
+    remember = Conversation.remember
+
+    def seen(conversation: Conversation, creation: Creation) -> None:
+        conversations.append(conversation)
+        remember(conversation, creation)
+
+    monkeypatch.setattr(Conversation, "remember", seen)
+    async with running(SCRIPT) as server, connected(server) as socket:
+        stored = (await turn(socket, "Hi" + " " * 3000))["id"]
+        for _ in range(4):
+            await turn(socket, "a fork", store=False, previous_response_id=stored)
+        turns = conversations[-1].remembered.values()
+        payloads = [payload for turn_ in turns for payload in turn_]
+        assert len(turns) == 4
+        assert len({id(payload) for payload in payloads}) == len({*payloads})
+        assert sum(map(len, {*payloads})) <= server.app.socket_bytes.total()
 
 
 async def test_so_many_bytes_of_a_client_wait() -> None:

@@ -23,7 +23,7 @@ SOME_BATCHED = 1
 
 
 @pytest.mark.timeout(600 if WHOLE else 120)
-@pytest.mark.parametrize("dialect", share(NAMES))
+@pytest.mark.parametrize("dialect", share(NAMES, 3))
 async def test_every_answer_is_right(dialect: str) -> None:
     most = None if WHOLE else SOME
     every = [*cases(dialect, most), *cut_cases(dialect, most and SOME_CUT)]

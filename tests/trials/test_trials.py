@@ -66,7 +66,7 @@ def servers() -> Iterator[Servers]:
 EACH = [
     pytest.param(options, case, id=case["id"])
     for options, cases in BY_SERVER.items()
-    for case in share(cases)
+    for case in share(cases, 3)
 ]
 
 

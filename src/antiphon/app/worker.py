@@ -239,7 +239,7 @@ class Worker:
         except (*_NOT_NOW, LostError):
             raise
         except Exception as why:  # it cannot be run any more, for example because its model was removed
-            await self._finish_from(record, why)
+            await self._finish(record, why)
             return
         self._stops[record.id] = driver.stop
         self._steers[record.id] = driver.steer
@@ -264,18 +264,17 @@ class Worker:
             await self._finish(record, FatalAnswerError())
 
     async def _finish(self, record: ResponseRecord, why: Exception) -> None:
-        """End a response with what is stored of it now."""
-        writer = self._app.storage.writer
-        now = await writer.store.responses.get(record.owner, record.id, record.kind)
-        if now is not None:
-            await self._finish_from(now, why)
-
-    async def _finish_from(self, record: ResponseRecord, why: Exception) -> None:
-        """End a job from its row and its log alone."""
+        """End a job from its row and its log alone, as they are now. Raises LostError if it is not ours."""
         writer, kind = self._app.storage.writer, _KINDS[record.kind]
-        await finish_from_record(writer, record, why, kind.end)
+        now = await writer.store.responses.get(record.owner, record.id, record.kind)
+        # Before anything is written: the files of a batch are those of the server that has it.
+        if now is None or now.lease is None or now.lease.worker != writer.worker:
+            raise LostError(Verdict.LOST)
+        verdict = await finish_from_record(writer, now, why, kind.end)
+        if verdict is not Verdict.ACCEPTED:
+            raise LostError(verdict)
         if kind.batch:
-            await batch_work.release_file(writer.store, record)
+            await batch_work.release_file(writer.store, now)
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""

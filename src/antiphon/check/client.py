@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,11 @@ MAX_BYTES = 1024 * 1024
 
 MAX_SHOWN = 160
 """Characters of an answer in evidence."""
+
+SECRET_CHARACTERS = 16
+"""A key of so many characters is kept out of evidence. A shorter one may be a word of an answer."""
+IN_PATHS = "/?&=:%"
+"""Characters that stay in paths. An id of the server must not end the line of a request."""
 
 CONNECT_SECONDS = 10
 ANTHROPIC_VERSION = "2023-06-01"
@@ -108,6 +113,7 @@ class Server:
         self._http = HttpClient(
             url, key, connect_seconds=CONNECT_SECONDS, idle_seconds=seconds, limits=limits
         )
+        self._secret = key.encode() if key and len(key) >= SECRET_CHARACTERS else None
         self._seconds = seconds
         self._known: dict[bytes, Answer | HttpError] = {}
         self._stored: list[str] = []
@@ -136,7 +142,7 @@ class Server:
 
     async def _send(self, method: str, path: str, body: bytes | None, *, fresh: bool) -> Answer:
         headers = self._of_anthropic if path.startswith("/v1/messages") else NO_HEADERS
-        request = self._http.encode(method, path, body, headers)
+        request = self._http.encode(method, quote(path, safe=IN_PATHS), body, headers)
         known = None if fresh else self._known.get(request)
         if known is None:
             known = await self._outcome(request)
@@ -151,7 +157,7 @@ class Server:
         self._http.send(whole)
         try:
             async with asyncio.timeout(self._seconds):
-                return await whole.answer
+                return self._without_key(await whole.answer)
         except HttpError as error:
             return error
         except TimeoutError:
@@ -159,6 +165,12 @@ class Server:
         finally:
             if whole.answer.cancelled():
                 whole.abort()
+
+    def _without_key(self, answer: Answer) -> Answer:
+        """The answer without the key, which some servers repeat: reports may be shown to others."""
+        if self._secret is None or self._secret not in answer.body:
+            return answer
+        return msgspec.structs.replace(answer, body=answer.body.replace(self._secret, b"(the key)"))
 
     def will_store(self, path: str) -> None:
         """Delete what is at this path when the check has ended."""

@@ -103,6 +103,7 @@ class Conversation:
         self.remembered: dict[str, Sequence[bytes]] = {}
         """The payloads of the items of turns that are not stored."""
         self._sharing = Counter[bytes]()  # payload → how many of these turns have it
+        self._payloads: dict[bytes, bytes] = {}  # itself: a history that is read again is another copy
         self._steers: dict[str, list[Steer]] = {}  # id of a response that waits for outputs → its input
         self._ended: dict[str, ResponseStatus] = {}
         self.left = False
@@ -165,17 +166,17 @@ class Conversation:
 
     def forget(self) -> None:
         """Release everything."""
-        self.remembered, self._steers, self._sharing = {}, {}, Counter()
+        self.remembered, self._steers, self._sharing, self._payloads = {}, {}, Counter(), {}
         if not self.hold(-self._held):
             del self.app.socket_bytes[self._holder]
 
     def remember(self, creation: Creation) -> None:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
-        self.remembered[creation.id] = turn = [*creation.history, *new]
-        first = [
-            payload for payload in set(turn) if payload not in self._sharing
-        ]  # turns share their history
+        turn = [*creation.history, *new]
+        first = set(turn) - self._payloads.keys()  # turns share their history
+        turn = [self._payloads.setdefault(payload, payload) for payload in turn]
+        self.remembered[creation.id] = turn
         self._sharing.update(turn)
         held, limit = self.hold(sum(map(len, first))), self.limits.socket_bytes // 2  # messages need room
         while self.remembered and (held > limit or len(self.remembered) > self.limits.socket_turns):
@@ -187,7 +188,7 @@ class Conversation:
         self._sharing.subtract(turn)
         last = [payload for payload in set(turn) if not self._sharing[payload]]
         for payload in last:
-            del self._sharing[payload]
+            del self._sharing[payload], self._payloads[payload]
         return self.hold(-sum(map(len, last)))
 
     # Steering

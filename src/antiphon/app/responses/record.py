@@ -23,7 +23,15 @@ from antiphon.core.hosts import Listing
 from antiphon.log import log_failure
 from antiphon.run.endings import CancelRequestedError
 from antiphon.run.replay import PromptEntry, read_entries
-from antiphon.store.records import ItemRecord, LogEntry, Paging, ResponseEnd, ResponseRecord, ResponseStatus
+from antiphon.store.records import (
+    ItemRecord,
+    LogEntry,
+    Paging,
+    ResponseEnd,
+    ResponseRecord,
+    ResponseStatus,
+    Verdict,
+)
 from antiphon.store.store import Store
 
 EndFromRecord = Callable[[Store, ResponseRecord, BaseException, str | None], Awaitable[ResponseEnd]]
@@ -135,10 +143,10 @@ async def end_from_record(
 
 async def finish_from_record(
     writer: LogWriter, record: ResponseRecord, reason: BaseException, end: EndFromRecord = end_from_record
-) -> None:
+) -> Verdict:
     """End a job that this server holds, from its row and its log alone."""
     log_failure(reason)
-    await writer.store.responses.finish(await end(writer.store, record, reason, writer.worker))
+    return await writer.store.responses.finish(await end(writer.store, record, reason, writer.worker))
 
 
 async def _input_of(store: Store, record: ResponseRecord) -> tuple[ItemRecord, ...]:
