@@ -141,6 +141,10 @@ class Settings:
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
     repeat it for several; * for all. Without any, browsers allow none."""
 
+    processes: Annotated[PositiveInt, Parameter(alias="--api-server-count"), NETWORK] = 1
+    """How many processes serve, behind one socket: for models at a URL, and pools of URLs. One can pass on
+    60,000 to 100,000 tokens a second: docs/processes.md."""
+
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
     """The most seconds that running answers may take to end after SIGTERM or Ctrl-C; then they are
     stopped."""

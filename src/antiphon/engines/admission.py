@@ -6,7 +6,7 @@ cancelled, one that waits here can. A client cannot take all places in the queue
 
 from antiphon.core.errors import AntiphonError, EngineBusyError
 from antiphon.core.limits import DEFAULTS, Limits
-from antiphon.core.permits import Permits
+from antiphon.core.permits import Elsewhere, Permits
 from antiphon.engines.engine import Load
 
 
@@ -17,8 +17,8 @@ class Admission(Permits):
     the batches of each key.
     """
 
-    def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
-        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting)
+    def __init__(self, slots: int, limits: Limits = DEFAULTS, elsewhere: Elsewhere | None = None) -> None:
+        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting, elsewhere=elsewhere)
 
     @property
     def load(self) -> Load:

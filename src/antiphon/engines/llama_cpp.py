@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -91,6 +91,10 @@ _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 @dataclass(frozen=True)
 class Options:
     """The options of llama.cpp."""
+
+    one_process: ClassVar[str] = (
+        "llama.cpp never writes enough tokens for a second process, and several would share its one engine."
+    )
 
     model: Annotated[str | None, Located(file_or_name), COMMON_MODEL] = None
     """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import structlog
 from cyclopts import Parameter
@@ -71,6 +71,11 @@ HUNG_SILENCES = 1500
 @dataclass(frozen=True)
 class Options:
     """The options of vLLM."""
+
+    one_process: ClassVar[str] = (
+        "vLLM that runs in Antiphon has one client, and this server would have several. Run `vllm serve`, "
+        "and give its URL as the model."
+    )
 
     model: Annotated[str, Located(file_or_name), COMMON_MODEL]
     """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""

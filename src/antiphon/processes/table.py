@@ -1,0 +1,194 @@
+"""A table in shared memory: how much each process of a server has to do.
+
+A process has a row of 64-bit numbers, which only it writes, and which all read. Nothing is locked: a number
+is written whole, and a sum over rows is as old as a look into the memory of others. So two processes that
+look at the same moment may both take what one of them could have: a bound is exceeded by a request in flight
+for each process at most.
+
+A row is what it is for a process of this place and time: a process that replaces another one has a row of its
+own while both run. The supervisor clears the row of a process that has ended.
+
+The bells are pipes, one for each row, that end the sleep of a process whose row it is: a byte says that
+there is something to look at.
+"""
+
+import asyncio
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from antiphon.core.errors import AntiphonError
+
+WORD = 8
+ROW = 8
+"""Numbers at the beginning of a row: whether it accepts connections, its load, and room for more."""
+ENGINES = 248
+"""Engines whose permits are shared. Each has two numbers in a row: those that are given, and that wait."""
+_WORDS = ROW + 2 * ENGINES
+_ACCEPTING, _LOAD = 0, 1
+CROWDED = 1.25
+"""A process has too much to do above this multiple of the mean."""
+FREE, CHANGED = b"f", b"c"
+"""What a bell says: a permit is free; the store has changed."""
+
+
+def create(rows: int) -> int:
+    """A descriptor of memory for a table with so many rows, all of them clear."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(rows * _WORDS * WORD)
+        return os.dup(file.fileno())
+
+
+class Table:
+    """The table in the memory of a descriptor. `bells` are the writing ends of the pipes, by row."""
+
+    def __init__(self, descriptor: int, bells: Sequence[int] = ()) -> None:
+        size = os.fstat(descriptor).st_size
+        self._cells = memoryview(mmap.mmap(descriptor, size)).cast("q")
+        self._bells = bells
+        self.rows = size // (_WORDS * WORD)
+
+    def clear(self, row: int) -> None:
+        """Forget a process that has ended."""
+        for cell in range(row * _WORDS, (row + 1) * _WORDS):
+            self._cells[cell] = 0
+
+    def ring(self, row: int, what: bytes) -> None:
+        """Wake a process. One whose pipe is full is awake."""
+        with suppress(OSError):
+            os.write(self._bells[row], what)
+
+    def accepting(self) -> Iterator[int]:
+        """The rows of the processes that accept connections."""
+        return (row for row in range(self.rows) if self._cells[row * _WORDS + _ACCEPTING])
+
+    def set_accepting(self, row: int, *, accepting: bool) -> None:
+        """Set whether a process accepts connections."""
+        self._cells[row * _WORDS + _ACCEPTING] = accepting
+
+    def load(self, row: int) -> int:
+        """The requests that a process answers, or will in a moment."""
+        return self._cells[row * _WORDS + _LOAD]
+
+    def set_load(self, row: int, load: int) -> None:
+        """Set the load of a process."""
+        self._cells[row * _WORDS + _LOAD] = load
+
+    @property
+    def total(self) -> int:
+        """The load of all processes."""
+        return sum(map(self.load, range(self.rows)))
+
+    def permits(self, row: int, engine: int) -> tuple[int, int]:
+        """The permits of an engine that are given in a process, and how many wait there for one."""
+        cell = row * _WORDS + ROW + 2 * engine
+        return self._cells[cell], self._cells[cell + 1]
+
+    def set_permits(self, row: int, engine: int, running: int, waiting: int) -> None:
+        """Set both."""
+        cell = row * _WORDS + ROW + 2 * engine
+        self._cells[cell], self._cells[cell + 1] = running, waiting
+
+
+class Share:
+    """The part of one process in the load of its server."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        self._table = table
+        self._row = row
+        self._load = 0
+
+    def accept(self, *, accepting: bool) -> None:
+        """Say whether this process accepts connections."""
+        self._table.set_accepting(self._row, accepting=accepting)
+
+    def change(self, by: int) -> None:
+        """Change the load of this process."""
+        self._load += by
+        self._table.set_load(self._row, self._load)
+
+    @property
+    def is_least(self) -> bool:
+        """Whether no process that accepts connections has less to do."""
+        return all(self._table.load(row) >= self._load for row in self._table.accepting())
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a client of this process would be served sooner by another one."""
+        loads = [self._table.load(row) for row in self._table.accepting()]
+        # With a difference of one, a connection that moves makes no difference.
+        return bool(loads) and self._load > CROWDED * sum(loads) / len(loads) and self._load > min(loads) + 1
+
+
+class OtherProcesses:
+    """The permits of one engine in the other processes of a server: see `core.permits.Elsewhere`."""
+
+    def __init__(self, table: Table, row: int, engine: int) -> None:
+        if engine >= ENGINES:
+            raise AntiphonError(f"A server of several processes has at most {ENGINES} engines.")
+        self._table = table
+        self._row = row
+        self._engine = engine
+        self._others = [other for other in range(table.rows) if other != row]
+        self.on_free: Callable[[], None] = lambda: None
+        """Called when the bell of this process has said that a permit is free."""
+
+    @property
+    def running(self) -> int:
+        return sum(self._table.permits(row, self._engine)[0] for row in self._others)
+
+    @property
+    def waiting(self) -> int:
+        return sum(self._table.permits(row, self._engine)[1] for row in self._others)
+
+    def tell(self, running: int, waiting: int) -> None:
+        self._table.set_permits(self._row, self._engine, running, waiting)
+
+    def offer(self, running: int) -> bool:
+        queues = [(self._table.permits(row, self._engine), row) for row in self._others]
+        poorest = min(((given, row) for (given, waiting), row in queues if waiting), default=None)
+        if poorest is None or poorest[0] >= running:
+            return False
+        self._table.ring(poorest[1], FREE)
+        return True
+
+
+class Shares:
+    """What a process shares with the others: its load, and the permits of its engines."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        self.load = Share(table, row)
+        self._table = table
+        self._row = row
+        self._engines: list[OtherProcesses] = []
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when another process has changed the store."""
+
+    def permits(self) -> OtherProcesses:
+        """The permits of the next engine. All processes ask for those of the same engines, in one order."""
+        others = OtherProcesses(self._table, self._row, len(self._engines))
+        self._engines.append(others)
+        return others
+
+    def listen(self, bell: int) -> None:
+        """Listen to the bell of this process in the running loop."""
+        os.set_blocking(bell, False)
+        asyncio.get_running_loop().add_reader(bell, self._rung, bell)
+
+    def _rung(self, bell: int) -> None:
+        said = b""
+        with suppress(BlockingIOError):
+            said = os.read(bell, 4096)
+        if FREE in said:
+            for engine in self._engines:
+                engine.on_free()
+        if CHANGED in said:
+            self.on_change()
+
+    def changed(self) -> None:
+        """Tell the others that the store has changed."""
+        for row in self._table.accepting():
+            if row != self._row:
+                self._table.ring(row, CHANGED)
