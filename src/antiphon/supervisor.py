@@ -269,7 +269,7 @@ class Supervisor:
         """Drain at the first signal, stop at the second."""
         self._received = signum
         again = self._draining
-        say("stopping" if again else finishing(self._table.total, self._settings.drain_seconds))
+        say("stopping" if again else finishing(self._table.running, self._settings.drain_seconds))
         self._drain()
 
     def _drain(self) -> None:
@@ -330,6 +330,8 @@ class Supervisor:
             case Ready(lines):
                 process.lines = lines
                 process.changed.set()
+                if self._greeted:
+                    log.info("a process is ready", place=process.place)
                 self._greet(lines)
             case Failed(why):
                 process.failure = why

@@ -3,6 +3,7 @@
 All processes wake when a client connects. The one with the least load accepts, in a loop for as long as it
 has the least; the others look again up to five times, a millisecond apart, and then accept, too: so a process
 that computes, and does not look, holds nobody up for long.
+A process that is loading leaves all to those that are ready.
 
 The load is the number of running answers. A connection counts for a moment, until its first request does.
 """
@@ -13,11 +14,13 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from antiphon.processes.table import Share
+from antiphon.processes.table import Share, State
 
 TURNS = 5
 """How often a process that has more to do than another leaves a connection to it."""
 TURN_SECONDS = 0.001
+BEHIND_SECONDS = 0.05
+"""After this time a process that is loading looks again whether another one is ready."""
 FRESH_SECONDS = 0.1
 """How long a new connection counts as a request."""
 PAUSE_SECONDS = 1.0
@@ -43,7 +46,7 @@ class Acceptor:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         listener.setblocking(False)
-        share.accept(accepting=True)
+        share.enter(State.LOADING)
         self._wait()
 
     def close(self) -> None:
@@ -51,7 +54,7 @@ class Acceptor:
         if self._closed:
             return
         self._closed = True
-        self._share.accept(accepting=False)
+        self._share.enter(State.CLOSED)
         self._loop.remove_reader(self._listener)
         if self._timer is not None:
             self._timer.cancel()
@@ -72,6 +75,9 @@ class Acceptor:
 
     def _take(self, turns: int) -> None:
         """Accept what waits, as long as no other process has less to do; in the last turn, one connection."""
+        if self._share.is_behind:
+            self._timer = self._loop.call_later(BEHIND_SECONDS, self._wait)
+            return
         last = not turns
         try:
             while last or self._share.is_least:
@@ -94,8 +100,8 @@ class Acceptor:
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._share.change(1)
-        self._loop.call_later(FRESH_SECONDS, self._share.change, -1)
+        self._share.expect(1)
+        self._loop.call_later(FRESH_SECONDS, self._share.expect, -1)
         task = self._loop.create_task(self._connect(connection))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -115,10 +121,10 @@ class CountedTasks(set[asyncio.Task[None]]):
     def add(self, task: asyncio.Task[None]) -> None:
         """Count a request."""
         super().add(task)
-        self._share.change(1)
+        self._share.run(1)
 
     def discard(self, task: object) -> None:
         """A request has ended."""
         if task in self:
             super().discard(task)
-            self._share.change(-1)
+            self._share.run(-1)

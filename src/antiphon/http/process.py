@@ -41,7 +41,7 @@ from antiphon.processes.channel import Answer, Answers, Ask, Channel, Composed, 
 from antiphon.processes.listening import url_of
 from antiphon.processes.start import Start, read
 from antiphon.processes.sums import encode
-from antiphon.processes.table import Share, Shares, Table
+from antiphon.processes.table import Share, Shares, State, Table
 
 CALLS: Mapping[str, Call[Any, Any]] = {
     call.name: call
@@ -208,6 +208,7 @@ async def _serve(
     shares.listen(bell)
 
     def on_ready() -> None:
+        shares.load.enter(State.READY)
         lines = [*usual_greeting(app, url_of(listener, tls=server.config.is_ssl))]
         following = asyncio.create_task(follow_siblings(app))
         following.add_done_callback(lambda _: channel.send(Ready(lines)))

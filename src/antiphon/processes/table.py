@@ -16,22 +16,34 @@ import asyncio
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import IntEnum
 
 from antiphon.core.errors import AntiphonError
 
 WORD = 8
 ROW = 8
-"""Numbers at the beginning of a row: whether it accepts connections, its load, and room for more."""
+"""Numbers at the beginning of a row: its `State`, its load, and room for more."""
 ENGINES = 248
 """Engines whose permits are shared. Each has two numbers in a row: those that are given, and that wait."""
 _WORDS = ROW + 2 * ENGINES
-_ACCEPTING, _LOAD = 0, 1
+_STATE, _RUNNING, _EXPECTED = 0, 1, 2
 CROWDED = 1.25
 """A process has too much to do above this multiple of the mean."""
 FREE, CHANGED = b"f", b"c"
 """What a bell says: a permit is free; the store has changed."""
+
+
+class State(IntEnum):
+    """What a process does with new connections."""
+
+    CLOSED = 0
+    """It accepts none."""
+    LOADING = 1
+    """It accepts those that no process in the next state is there for, to say that it is loading."""
+    READY = 2
+    """It accepts them, and answers."""
 
 
 def create(rows: int) -> int:
@@ -60,26 +72,28 @@ class Table:
         with suppress(OSError):
             os.write(self._bells[row], what)
 
-    def accepting(self) -> Iterator[int]:
-        """The rows of the processes that accept connections."""
-        return (row for row in range(self.rows) if self._cells[row * _WORDS + _ACCEPTING])
+    def in_state(self, state: State) -> list[int]:
+        """The rows of the processes in this state."""
+        return [row for row in range(self.rows) if self._cells[row * _WORDS + _STATE] == state]
 
-    def set_accepting(self, row: int, *, accepting: bool) -> None:
-        """Set whether a process accepts connections."""
-        self._cells[row * _WORDS + _ACCEPTING] = accepting
+    def set_state(self, row: int, state: State) -> None:
+        """Set the state of a process."""
+        self._cells[row * _WORDS + _STATE] = state
 
     def load(self, row: int) -> int:
-        """The requests that a process answers, or will in a moment."""
-        return self._cells[row * _WORDS + _LOAD]
+        """The requests that a process answers, and those that are expected on its new connections."""
+        cell = row * _WORDS
+        return self._cells[cell + _RUNNING] + self._cells[cell + _EXPECTED]
 
-    def set_load(self, row: int, load: int) -> None:
-        """Set the load of a process."""
-        self._cells[row * _WORDS + _LOAD] = load
+    def set_load(self, row: int, running: int, expected: int) -> None:
+        """Set both."""
+        cell = row * _WORDS
+        self._cells[cell + _RUNNING], self._cells[cell + _EXPECTED] = running, expected
 
     @property
-    def total(self) -> int:
-        """The load of all processes."""
-        return sum(map(self.load, range(self.rows)))
+    def running(self) -> int:
+        """The requests that all processes answer."""
+        return sum(self._cells[row * _WORDS + _RUNNING] for row in range(self.rows))
 
     def permits(self, row: int, engine: int) -> tuple[int, int]:
         """The permits of an engine that are given in a process, and how many wait there for one."""
@@ -98,28 +112,46 @@ class Share:
     def __init__(self, table: Table, row: int) -> None:
         self._table = table
         self._row = row
-        self._load = 0
+        self._running = self._expected = 0
+        self._state = State.CLOSED
 
-    def accept(self, *, accepting: bool) -> None:
-        """Say whether this process accepts connections."""
-        self._table.set_accepting(self._row, accepting=accepting)
+    def enter(self, state: State) -> None:
+        """Say what this process does with new connections."""
+        self._state = state
+        self._table.set_state(self._row, state)
 
-    def change(self, by: int) -> None:
-        """Change the load of this process."""
-        self._load += by
-        self._table.set_load(self._row, self._load)
+    def run(self, more: int) -> None:
+        """So many more requests are answered by this process."""
+        self._running += more
+        self._table.set_load(self._row, self._running, self._expected)
+
+    def expect(self, more: int) -> None:
+        """So many more are expected."""
+        self._expected += more
+        self._table.set_load(self._row, self._running, self._expected)
+
+    @property
+    def _load(self) -> int:
+        return self._running + self._expected
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this process is loading, and another one is ready."""
+        return self._state is not State.READY and bool(self._table.in_state(State.READY))
 
     @property
     def is_least(self) -> bool:
-        """Whether no process that accepts connections has less to do."""
-        return all(self._table.load(row) >= self._load for row in self._table.accepting())
+        """Whether no process in the same state has less to do."""
+        return all(self._table.load(row) >= self._load for row in self._table.in_state(self._state))
 
     @property
     def is_crowded(self) -> bool:
         """Whether a client of this process would be served sooner by another one."""
-        loads = [self._table.load(row) for row in self._table.accepting()]
+        loads = [self._table.load(row) for row in self._table.in_state(State.READY)]
+        if self._state is not State.READY:
+            return bool(loads)
         # With a difference of one, a connection that moves makes no difference.
-        return bool(loads) and self._load > CROWDED * sum(loads) / len(loads) and self._load > min(loads) + 1
+        return self._load > CROWDED * sum(loads) / len(loads) and self._load > min(loads) + 1
 
 
 class OtherProcesses:
@@ -189,6 +221,6 @@ class Shares:
 
     def changed(self) -> None:
         """Tell the others that the store has changed."""
-        for row in self._table.accepting():
+        for row in self._table.in_state(State.READY):
             if row != self._row:
                 self._table.ring(row, CHANGED)
