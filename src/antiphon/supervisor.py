@@ -49,7 +49,7 @@ from antiphon.processes.channel import (
 )
 from antiphon.processes.listening import finishing, listening
 from antiphon.processes.start import Start, spawn
-from antiphon.processes.table import FREE, Table, create
+from antiphon.processes.table import Table, create
 
 DEATHS = 3
 """So many deaths within `DEATHS_SECONDS` end the server."""
@@ -219,7 +219,7 @@ class Supervisor:
         del self._processes[process.row]
         self._table.clear(process.row)
         for row in self._processes:  # its permits are free
-            self._table.ring(row, FREE)
+            self._table.ring(row)
         if process.snapshot is not None:
             self._last_metrics = sums.lasting((self._last_metrics, process.snapshot))
         for number in [*self._questions]:

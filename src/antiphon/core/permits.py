@@ -116,7 +116,7 @@ class Permits:
     ) -> None:
         self.capacity = capacity
         self._elsewhere = elsewhere or Nowhere()
-        self._elsewhere.on_free = self._fill
+        self._elsewhere.on_free = self._take_offer
         self.running = 0
         """How many permits are given."""
         self.waiting = 0
@@ -218,6 +218,12 @@ class Permits:
         while self._lines and self._is_free and (first := self._first()) is not None:
             self._leave_line(first)
             self._give(first)
+
+    def _take_offer(self) -> None:
+        """Give a permit that another process offers, or offer it to the next if nobody waits any more."""
+        self._fill()
+        if not self._lines and self._is_free:
+            self._elsewhere.offer(self.capacity + 1)
 
     def _tell(self) -> None:
         self._elsewhere.tell(self.running, self.waiting)

@@ -8,8 +8,7 @@ for each process at most.
 A row is what it is for a process of this place and time: a process that replaces another one has a row of its
 own while both run. The supervisor clears the row of a process that has ended.
 
-The bells are pipes, one for each row, that end the sleep of a process whose row it is: a byte says that
-there is something to look at.
+The bells are pipes, one for each row: a byte wakes the process whose row it is, because a permit is free.
 """
 
 import asyncio
@@ -31,8 +30,6 @@ _WORDS = ROW + 2 * ENGINES
 _STATE, _RUNNING, _EXPECTED = 0, 1, 2
 CROWDED = 1.25
 """A process has too much to do above this multiple of the mean."""
-FREE, CHANGED = b"f", b"c"
-"""What a bell says: a permit is free; the store has changed."""
 
 
 class State(IntEnum):
@@ -67,10 +64,10 @@ class Table:
         for cell in range(row * _WORDS, (row + 1) * _WORDS):
             self._cells[cell] = 0
 
-    def ring(self, row: int, what: bytes) -> None:
-        """Wake a process. One whose pipe is full is awake."""
+    def ring(self, row: int) -> None:
+        """Tell a process that a permit is free. One whose pipe is full knows."""
         with suppress(OSError):
-            os.write(self._bells[row], what)
+            os.write(self._bells[row], b"!")
 
     def in_state(self, state: State) -> list[int]:
         """The rows of the processes in this state."""
@@ -183,7 +180,7 @@ class OtherProcesses:
         poorest = min(((given, row) for (given, waiting), row in queues if waiting), default=None)
         if poorest is None or poorest[0] >= running:
             return False
-        self._table.ring(poorest[1], FREE)
+        self._table.ring(poorest[1])
         return True
 
 
@@ -195,8 +192,6 @@ class Shares:
         self._table = table
         self._row = row
         self._engines: list[OtherProcesses] = []
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when another process has changed the store."""
 
     def permits(self) -> OtherProcesses:
         """The permits of the next engine. All processes ask for those of the same engines, in one order."""
@@ -210,17 +205,7 @@ class Shares:
         asyncio.get_running_loop().add_reader(bell, self._rung, bell)
 
     def _rung(self, bell: int) -> None:
-        said = b""
         with suppress(BlockingIOError):
-            said = os.read(bell, 4096)
-        if FREE in said:
-            for engine in self._engines:
-                engine.on_free()
-        if CHANGED in said:
-            self.on_change()
-
-    def changed(self) -> None:
-        """Tell the others that the store has changed."""
-        for row in self._table.in_state(State.READY):
-            if row != self._row:
-                self._table.ring(row, CHANGED)
+            os.read(bell, 4096)
+        for engine in self._engines:
+            engine.on_free()
