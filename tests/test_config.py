@@ -166,6 +166,7 @@ SAMPLES = {
     "default_model": ("a", "a"),
     "keep_loaded": ("2GiB", KeepLoaded(memory=2**31)),
     "keys": ("/a/keys.toml", Path("/a/keys.toml")),
+    "processes": ("4", 4),
     "unix_socket": ("/run/a.sock", Path("/run/a.sock")),
     "tls_certificate": ("/tls.pem", Path("/tls.pem")),
     "tls_key": ("/tls.key", Path("/tls.key")),

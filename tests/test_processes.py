@@ -1,6 +1,5 @@
 """Several processes as one server: real processes, over HTTP, on SQLite and PostgreSQL."""
 
-import asyncio
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import httpx2 as httpx
 import pytest
 
 import antiphon
-from tests.server import NO_TLS, running
+from tests.server import NO_TLS
 from tests.server_process import START_SECONDS, Process, serving
 from tests.test_serve import ask, said, streaming
 
@@ -166,7 +166,7 @@ def test_metrics_are_sums_without_a_label(server: Process) -> None:
 
 def test_the_supervisor_knows_no_application() -> None:
     program = "import sys, antiphon.supervisor; print(*sys.modules)"
-    loaded = subprocess.run(
+    loaded = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -316,3 +316,84 @@ def wait(until: Callable[[], bool]) -> None:
     while not until():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+# Behind it, another server
+
+
+@contextmanager
+def pool(folder: Path, *options: str) -> Iterator[tuple[Process, Process, Process]]:
+    """A server of several processes, and the two servers that run its model."""
+    with ExitStack() as stack:
+        replicas = []
+        for name in ("one", "other"):
+            own = folder / name
+            own.mkdir()
+            args = ("--port", "0", *scripted(own), "--store", "none")
+            replicas.append(stack.enter_context(serving(own, *args)))
+        first, second = replicas
+        urls = (first.url, "--replica", second.url, "--upstream-kind", "chat")
+        yield stack.enter_context(several(folder, *urls, *options)), first, second
+
+
+def test_slots_are_shared_and_everybody_gets_one(tmp_path: Path) -> None:
+    options = ("--parallel", "2", "--admin-key", "admin")
+    with pool(tmp_path, *options) as (server, *replicas), ThreadPoolExecutor(12) as threads:
+        url = server.url
+        answers = [threads.submit(post, f"{url}/v1/chat/completions", ask("long")) for _ in range(12)]
+        most = Counter[str]()
+        while not all(answer.done() for answer in answers):
+            for replica in replicas:
+                [model] = get(f"{replica.url}/v1/status").json()["models"]
+                most[replica.url] = max(most[replica.url], model["running"])
+        assert all(answer.result().status_code == 200 for answer in answers)
+        # Two, and one more for a process that did not see yet what the other one had taken.
+        assert [*most.values()] == [pytest.approx(2.5, abs=0.5)] * 2
+        admin = {"authorization": "Bearer admin"}
+        drained = post(f"{url}/v1/replicas/drain", {"replica": replicas[0].url}, **admin)
+        assert [replica["status"] for replica in drained.json()["data"]] == ["drained"]
+        before = counter(replicas[0], "http_requests_total", handler="/v1/chat/completions")
+        for client in connected(url, 4):
+            assert said(client.post("/v1/chat/completions", json=ask("Hi")))
+            listed = client.get("/v1/replicas", headers=admin).json()["data"]
+            assert [replica["status"] for replica in listed] == ["drained", "up"]
+        # One that is started later, too.
+        server.send(signal.SIGUSR2)
+        server.until(lambda: log(server).count("a process is replaced") == COUNT)
+        for client in connected(url, 4):
+            assert said(client.post("/v1/chat/completions", json=ask("Hi")))
+        assert counter(replicas[0], "http_requests_total", handler="/v1/chat/completions") == before
+        unknown = post(f"{url}/v1/replicas/drain", {"replica": "none"}, **admin)
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["param"] == "replica"
+
+
+# Stores
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    url: str = request.getfixturevalue("postgresql_url")
+    return url
+
+
+def test_a_background_response_goes_on_when_its_process_dies(tmp_path: Path, store: str) -> None:
+    options = (*scripted(tmp_path), "--store", store, "--lease-seconds", "1")
+    with several(tmp_path, *options) as server:
+        url, body = server.url, {"model": "scripted", "input": "long", "background": True}
+        made = [post(f"{url}/v1/responses", body).json()["id"] for _ in range(3)]
+        server.until(lambda: all(status(url, one) == "in_progress" for one in made))
+        for client in connected(url, 2):
+            for one in made:
+                assert client.get(f"/v1/responses/{one}").json()["status"] == "in_progress"
+        os.kill(min(children(server)), signal.SIGKILL)
+        server.until(lambda: all(status(url, one) == "completed" for one in made))
+        texts = {get(f"{url}/v1/responses/{one}").json()["output"][0]["content"][0]["text"] for one in made}
+        assert len(texts) == 1
+
+
+def status(url: str, response: str) -> str:
+    found: str = get(f"{url}/v1/responses/{response}").json()["status"]
+    return found
