@@ -176,6 +176,18 @@ def test_the_supervisor_knows_no_application() -> None:
     assert not {"starlette", "uvicorn", "antiphon.app.app", "antiphon.run.models", "sqlalchemy"} & set(loaded)
 
 
+def test_a_connection_to_a_process_with_too_much_to_do_is_closed(server: Process) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(server.url)) for _ in range(2)]
+        for client in clients:
+            assert client.get("/health").headers.get("connection") != "close"  # nothing to do elsewhere
+        streams = [stack.enter_context(streaming(server.url, "endless")) for _ in range(8)]
+        for payloads in streams:
+            next(payloads)
+        closed = [client.get("/health").headers.get("connection") == "close" for client in clients]
+        assert closed == [False, False]  # four each
+
+
 # What cannot be
 
 

@@ -28,6 +28,8 @@ ENGINES = 248
 """Engines whose permits are shared. Each has two numbers in a row: those that are given, and that wait."""
 _WORDS = ROW + 2 * ENGINES
 _STATE, _RUNNING, _EXPECTED = 0, 1, 2
+EVEN = 8
+"""Loads that differ by less than this part are even: in a burst, processes need not take turns."""
 CROWDED = 1.25
 """A process has too much to do above this multiple of the mean."""
 
@@ -138,8 +140,9 @@ class Share:
 
     @property
     def is_least(self) -> bool:
-        """Whether no process in the same state has less to do."""
-        return all(self._table.load(row) >= self._load for row in self._table.in_state(self._state))
+        """Whether no process in the same state has less to do, give or take an eighth: see `EVEN`."""
+        load = self._load - self._load // EVEN
+        return all(self._table.load(row) >= load for row in self._table.in_state(self._state))
 
     @property
     def is_crowded(self) -> bool:
