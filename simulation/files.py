@@ -78,11 +78,15 @@ async def _upload(client: "Client") -> IndexedFile | None:
     content = " ".join(words or ()).encode()
     if rng.random() < 0.2:
         words, content = None, _UNREADABLE
-    head = 'Content-Disposition: form-data; name="purpose"\r\n\r\nassistants'
-    file = f'Content-Disposition: form-data; name="file"; filename="{number}.txt"\r\n\r\n'
-    body = f"--cut\r\n{head}\r\n--cut\r\n{file}".encode() + content + b"\r\n--cut--\r\n"
-    uploaded = await client._object("POST", "/v1/files", body)
+    uploaded = await client._object("POST", "/v1/files", form("assistants", content, f"{number}.txt"))
     return None if uploaded is None else IndexedFile(uploaded["id"], words)
+
+
+def form(purpose: str, content: bytes, name: str = "file.txt") -> bytes:
+    """The body of an upload."""
+    head = f'Content-Disposition: form-data; name="purpose"\r\n\r\n{purpose}'
+    file = f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return f"--cut\r\n{head}\r\n--cut\r\n{file}".encode() + content + b"\r\n--cut--\r\n"
 
 
 async def _attach(client: "Client", path: str, files: Sequence[IndexedFile]) -> str | None:

@@ -31,8 +31,8 @@ class History:
 
     def __init__(self, response_id: str, owner: str, background: bool, created_at: float) -> None:
         self.id = response_id
-        self.of_batch = response_id.startswith("msgbatch_")
-        """It is a batch of messages, whose log has results."""
+        self.of_batch = response_id.startswith(("msgbatch_", "batch_"))
+        """It is a batch of messages, or of the lines of a file, whose log has results."""
         self.results: dict[str, bytes] = {}
         """Of a batch, by the ids of the requests."""
         self.number = ""
@@ -186,11 +186,14 @@ class Histories:
         """Each request has one result."""
         for line in lines:
             read = msgspec.json.decode(line)
-            if "result" not in read:  # the start of calls of its tools
-                continue
-            name = read["custom_id"]
-            _law(name not in self.answered, response_id, f"has two results of {name}")
-            self.answered[name], history.results[name] = history, line
+            if "result" in read:  # else the start of calls of its tools
+                of_lines = "progress" in read
+                name = (read["result"] if of_lines else read)["custom_id"]
+                _law(name not in self.answered, response_id, f"has two results of {name}")
+                self.answered[name], history.results[name] = history, line
+            if "progress" in read:
+                counted, there = sum(read["progress"][:2]), len(history.results)
+                _law(counted == there, response_id, f"has {there} results, and counts {counted}")
 
     def _check_orphans(self) -> None:
         for table, column in (("log", "response_id"),):

@@ -23,6 +23,7 @@ from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
 from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
+from simulation.lines import LineBatch, check_held, check_lines
 from simulation.loop import HOP, SimulatedLoop, simulated_monotonic, simulated_time
 from simulation.mcp_server import McpServer
 from simulation.model_server import HOST, ModelServer
@@ -55,6 +56,8 @@ JUMP = 8.0
 """The most seconds by which it is set, forwards or back."""
 STEERING = 0.1
 """The share of simulations in which clients steer responses."""
+LINES = 0.1
+"""The share of simulations in which clients have the lines of files answered."""
 HOSTILE_TOOL = 0.3
 """The share of simulations in which the tool with effects is that of an MCP server."""
 
@@ -135,11 +138,16 @@ def client_steers(seed: int) -> bool:
     return Random(f"steer {seed}").random() < STEERING
 
 
+def client_has_lines(seed: int) -> bool:
+    """Whether clients also have the lines of files answered. Its own number decides."""
+    return Random(f"lines {seed}").random() < LINES
+
+
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
     Actions, troubles, `deadlines`, many `pauses`, the death of an `engine`, a hostile model at a `url`, a
-    hostile tool of an `mcp` server, clients that `steer`, and a clock that makes a `jump`.
+    hostile tool of an `mcp` server, clients that `steer`, or have `lines`, and a clock that makes a `jump`.
     """
     plan = Plan(Random(seed))
     more = {
@@ -149,6 +157,7 @@ def fits(wanted: Collection[str], seed: int) -> bool:
         "url": model_is_hostile(seed, plan),
         "mcp": tool_is_hostile(seed),
         "steer": client_steers(seed),
+        "lines": client_has_lines(seed),
         "jump": bool(jump_of(seed, plan)),
     }
     return {*wanted} <= {*plan.actions, *plan.troubles, *(name for name, there in more.items() if there)}
@@ -185,6 +194,8 @@ class World:
         self.plan = Plan(self.rng)
         if client_steers(seed):
             self.plan.actions += ["steer"] * 3
+        if client_has_lines(seed):
+            self.plan.actions += ["lines"] * 3
         self.engine_dies = engine_dies(seed, self.plan)
         self.jump = jump_of(seed, self.plan)
         self.model_server: ModelServer | None = None
@@ -194,6 +205,7 @@ class World:
         self.loop.hop, self.loop.pauses = self.plan.hop, self.plan.late
         self.asked: list[Asked] = []
         self.batches: list[Batch] = []
+        self.line_batches: list[LineBatch] = []
         self.compacted: list[tuple[str, list[Any]]] = []
         """Conversations that were summarised: their owners, and the items that replace them."""
         self.files: list[IndexedFile] = []
@@ -350,6 +362,8 @@ class World:
         await asyncio.sleep(seconds)
         await self._start_server()
         await stopping
+        if {"away", "all away", "unsure", "full"} & {*self.plan.troubles}:  # it may have given nothing back
+            self._gone += 1
 
     async def _kill_engine(self) -> None:
         """An engine dies, and is started again after a while."""
@@ -420,6 +434,10 @@ class World:
         self._check_rows()
         for batch in self.batches:
             self._check_batch(batch)
+        for lines in self.line_batches:
+            check_lines(self.database.memory, lines, self.histories[lines.id])
+            if not self.trouble:  # else it is held until its time is over
+                check_held(self.database.memory, lines)
         for asked in self.asked:
             self._check_asked(asked)
         check_files(self.database.memory, self.files, self._gone)

@@ -165,6 +165,7 @@ SAMPLES = {
     "shell": ("bwrap sh", "bwrap sh"),
     "default_model": ("a", "a"),
     "keep_loaded": ("2GiB", KeepLoaded(memory=2**31)),
+    "public_metrics": ("true", True),
     "keys": ("/a/keys.toml", Path("/a/keys.toml")),
     "processes": ("4", 4),
     "unix_socket": ("/run/a.sock", Path("/run/a.sock")),

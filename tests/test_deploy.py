@@ -40,6 +40,7 @@ from antiphon.option_sources import option_names
 from antiphon.run.models import Health
 from tests.apis.decision_requests import OPENAI
 from tests.deciding import deciding
+from tests.kubernetes.manifests import selectors
 from tests.server import NO_TLS, Running, running
 from tests.test_config import Serve, no_variables, serve
 from tests.toolkits.dice import Dice
@@ -108,21 +109,6 @@ def expressions() -> Iterator[tuple[str, str]]:
     for panel in json.loads((DEPLOY / "grafana.json").read_text())["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"].replace("$__rate_interval", "5m")
-
-
-def selectors(node: Any) -> Iterator[Any]:
-    """The metrics that an expression of Prometheus reads."""
-    if isinstance(node, promql_parser.VectorSelector):
-        yield node
-    elif isinstance(node, promql_parser.MatrixSelector):
-        yield node.vector_selector
-    elif isinstance(node, promql_parser.BinaryExpr):
-        yield from (*selectors(node.lhs), *selectors(node.rhs))
-    elif isinstance(node, promql_parser.Call):
-        for each in node.args:
-            yield from selectors(each)
-    elif not isinstance(node, promql_parser.NumberLiteral):
-        yield from selectors(node.expr)
 
 
 async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> None:

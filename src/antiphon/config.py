@@ -177,6 +177,9 @@ class Settings:
     """A TOML file of further keys, each with its models, scopes and limits: docs/operations.md. It is read
     again at SIGHUP."""
 
+    public_metrics: Annotated[bool, KEYS] = False
+    """Let /metrics be read without a key, as the endpoint pickers of Kubernetes do."""
+
     store: Annotated[str, Located(sqlite_file), COMMON_STORE] = "sqlite"
     """Where responses, conversations and stored completions are kept: sqlite, a file in
     the user's data folder; sqlite:///PATH; postgresql://USER@HOST/DATABASE, for several

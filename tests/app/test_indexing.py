@@ -30,8 +30,9 @@ from antiphon.store.records import NewChunk
 
 async def main():
     store = await open_store(sys.argv[1])
-    claimed = await store.vector_stores.claim("dead", time.time(), float(sys.argv[2]))
-    await store.vector_stores.add_chunks("dead", claimed.key, [NewChunk(0, "half of it", "half")])
+    worker = f"dead {os.getpid()}"
+    claimed = await store.vector_stores.claim(worker, time.time(), float(sys.argv[2]))
+    await store.vector_stores.add_chunks(worker, claimed.key, [NewChunk(0, "half of it", "half")])
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())

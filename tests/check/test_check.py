@@ -16,7 +16,7 @@ from antiphon.check.checks import Outcome
 from antiphon.check.client import Event, Server, events_of
 from antiphon.check.runner import CHECKS, Report, Result, lines, markdown, play
 from antiphon.cli import main
-from tests.check.faults import FAULTS, Faulty
+from tests.check.faults import FAULTS, Faulty, drop
 from tests.deciding import deciding, told
 from tests.search import share
 from tests.server import Running, running
@@ -82,6 +82,26 @@ async def test_each_fault_is_found(api: str) -> None:
 
     assert missed == []
     assert faulty.broken == []
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "checks"),
+    [
+        ("/v1/chat/completions", "created", ["chat.shape"]),
+        ("/v1/responses", "created_at", ["responses.fields", "responses.shape"]),
+        ("/v1/messages", "stop_sequence", ["messages.endings.stop_sequence", "messages.shape"]),
+    ],
+)
+async def test_a_field_that_is_missing_is_one_failure(path: str, field: str, checks: list[str]) -> None:
+    """What a field is not about does not fail without it."""
+    faulty = Faulty()
+    faulty.plant(drop(field, path))
+    async with served(faulty) as server:
+        results = await played(f"{server.url}/v1")
+
+    failed = [result.id for result in results if result.outcome is Outcome.FAILED]
+    assert sorted(failed) == checks
+    assert faulty.changed
 
 
 def test_every_check_has_a_fault_that_it_finds() -> None:

@@ -50,6 +50,12 @@ def test_the_first_difference_is_found_to_the_token(
     assert common_tokens(trace(first), trace(second)) == alike == common_tokens(trace(second), trace(first))
 
 
+@given(IDS | SMALL, IDS | SMALL, IDS | SMALL)
+def test_a_trace_is_the_same_after_any_other(same: list[int], one: list[int], other: list[int]) -> None:
+    earlier, ids = trace(same + one), same + other
+    assert trace_of(ids, (), RequestParts(), earlier) == trace(ids)
+
+
 PARTS = {
     "settings": settings_of(model="m", tools=[], system="s", thinking=None),
     "items": (hash_of(1), hash_of(2)),

@@ -346,6 +346,22 @@ async def test_who_cannot_be_told_does_not_have_it_computed(api, more):
         assert "do_remote_decode" in body["error"]["message"]
 
 
+async def test_vllm_does_not_look_at_each_token_of_a_prompt_that_fits(engine, monkeypatch):
+    processor, lengths = llm_of(engine).input_processor, []
+    process = processor.process_inputs
+
+    def counted(request_id, prompt, *given, **named):
+        lengths.append(len(prompt["prompt_token_ids"]))
+        return process(request_id, prompt, *given, **named)
+
+    monkeypatch.setattr(processor, "process_inputs", counted)
+    for size in (5, 511, 512):  # the last one does not fit: vLLM says so
+        request = GenerationRequest(Prompt("x" * size, (1,) * size), max_tokens=1)
+        await generated(engine, request)
+        assert sent_to(engine)[-1].prompt_token_ids == [1] * size
+    assert lengths == [1, 1, 512]
+
+
 async def test_a_constraint_holds_from_the_first_token_on(engine):
     request = await asked(engine, constraint=StructuralTag("{}"))
     assert request.sampling_params.structured_outputs.structural_tag == "{}"

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import httpx2 as httpx
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.app import batch_work
+from antiphon.core.errors import RequestError
 from antiphon.core.limits import DEFAULTS
 from antiphon.store.open import open_store
 from tests.apis.decision_requests import OPENAI as DECISION
@@ -400,6 +402,24 @@ async def test_the_file_may_be_deleted_while_the_batch_runs() -> None:
 
     assert done["request_counts"]["completed"] == 3
     assert gone["error"]["param"] == "input_file_id"
+
+
+async def test_a_batch_that_cannot_be_run_any_more_lets_its_file_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def removed(*_: Any) -> None:
+        raise RequestError("The model was removed.")
+
+    monkeypatch.setattr(batch_work.BatchLines, "open", removed)
+    content = lines_of(line("a"))
+    async with asking(SCRIPT) as api:
+        batch = await api.create(content)
+        done = await api.ended(batch)
+        await api.http.delete(f"/v1/files/{batch['input_file_id']}")
+        store, digest = api.server.app.storage.store, sha256(content).hexdigest()
+        async with asyncio.timeout(20):
+            while await store.blobs.get("anyone", digest) is not None:
+                await asyncio.sleep(0.005)
+
+    assert done["status"] == "failed"
 
 
 async def test_results_for_which_there_is_no_room_are_not_passed_over() -> None:

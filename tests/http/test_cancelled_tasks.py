@@ -18,12 +18,13 @@ import pytest_asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message
 
-from antiphon.engines.engine import Capabilities, Task
-from antiphon.engines.scripted import ScriptedEngine
+from antiphon.engines.script import pieces_of, token_id
 from antiphon.http.leaving import LeavingMiddleware
 from antiphon.http.request import unless_disconnected
+from antiphon.render.fill_in import FAMILIES
 from tests.acting import ActingTool
 from tests.http.test_chat_server_tools import CODE, PYTHON_CALL
+from tests.http.test_fill_in import Coder
 from tests.http.test_observing import Line, line_of
 from tests.run.support import until
 from tests.server import NO_TLS, Running, running
@@ -45,9 +46,13 @@ APIS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/chat": lambda text: {"messages": [{"role": "user", "content": text}]},
     "/api/generate": lambda text: {"prompt": text},
     f"{RESPONSES}/compact": lambda text: {"input": text},
+    "/infill": lambda text: {"input_prefix": text, "input_suffix": ".", "n_predict": 50_000},
+    "/inference/v1/generate": lambda text: {
+        "token_ids": [token_id(piece) for piece in pieces_of(text)],
+        "sampling_params": {"max_tokens": 50_000},
+    },
 }
-"""The paths that answer, with a request for each. `/infill` and `/inference/v1/generate` need other models, and are
-delivered as these are."""
+"""The paths that answer, with a request for each."""
 WHOLE = frozenset({f"{RESPONSES}/compact"})
 """Those that do not stream."""
 WITH_TOOLS = (CHAT, RESPONSES, MESSAGES)
@@ -63,7 +68,9 @@ async def server() -> AsyncIterator[tuple[Running, ASGIApp, ActingTool]]:
         apps.append(asgi)
         return asgi
 
-    engine = ScriptedEngine(SCRIPT, parallel=1, capabilities=Capabilities(tasks=frozenset(Task)))
+    engine = Coder(FAMILIES[0], SCRIPT, parallel=1)
+    for line in SCRIPT:
+        await engine.tokenize([line.get("when", "")])  # so that it knows the texts of their tokens
     async with running(engine, before=keep, tools=[tool]) as server:
         yield server, apps[0], tool
 
@@ -74,6 +81,8 @@ _numbers = count()
 class Call:
     """A request in a task, as a server runs the application for it."""
 
+    kind = "http"
+
     def __init__(self, asgi: ASGIApp, path: str, body: Mapping[str, Any]) -> None:
         self.id = f"cancelled-{next(_numbers)}"
         self.sent = b""
@@ -81,12 +90,12 @@ class Call:
         """Messages that were sent when the task was cancelled."""
         self._left = asyncio.Event()
         self._cancelled = False
-        self._body: bytes | None = json.dumps(body).encode()
+        self._messages = self.messages(json.dumps(body))
         scope = {
-            "type": "http",
+            "type": self.kind,
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            **({"method": "POST"} if self.kind == "http" else {}),
             "scheme": "http",
             "path": path,
             "query_string": b"",
@@ -96,16 +105,19 @@ class Call:
         }
         self.task = asyncio.create_task(asgi(scope, self._receive, self._send))  # type: ignore[arg-type]
 
+    def messages(self, body: str) -> list[Message]:
+        """What the client sends."""
+        return [{"type": "http.request", "body": body.encode(), "more_body": False}]
+
     async def _receive(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+        if self._messages:
+            return self._messages.pop(0)
         await self._left.wait()
-        return {"type": "http.disconnect"}
+        return {"type": f"{self.kind}.disconnect"}
 
     async def _send(self, message: Message) -> None:
         self.after += self._cancelled
-        self.sent += message.get("body", b"")
+        self.sent += message.get("body", message.get("text", "").encode())
 
     def leave(self) -> None:
         """Tell the application that its client has left."""
@@ -114,6 +126,15 @@ class Call:
     def cancel(self) -> None:
         self._cancelled = True
         self.task.cancel()
+
+
+class SocketCall(Call):
+    """A WebSocket with a turn."""
+
+    kind = "websocket"
+
+    def messages(self, body: str) -> list[Message]:
+        return [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": body}]
 
 
 async def told_first(call: Call) -> None:
@@ -182,6 +203,23 @@ def has_begun(server: Running, call: Call, steps: int | None, *, sent: bool) -> 
     return server.engine.steps > steps and (not sent or call.sent != b"")
 
 
+@pytest.mark.parametrize("cancel", CANCELS)
+@pytest.mark.parametrize("text", ["says nothing yet", "endless"])
+async def test_a_turn_on_a_socket_whose_task_is_cancelled(server: Any, text: str, cancel: Cancel) -> None:
+    running, asgi, _ = server
+    before = running.engine.steps
+    call = SocketCall(asgi, RESPONSES, {"type": "response.create", "model": "scripted", "input": text})
+    begun = text == "endless"
+    await until(partial(has_begun, running, call, before + 5 if begun else None, sent=begun))
+    await cancel(call)
+    with suppress(asyncio.CancelledError):
+        await call.task
+    await until(lambda: not (running.engine.load.running or running.engine.load.waiting))
+    if begun:
+        created, _ = json.JSONDecoder().raw_decode(call.sent.decode())
+        assert await status_of(running, created["response"]["id"]) == "cancelled"
+
+
 async def status_of(server: Running, response_id: str) -> Any:
     """The status of a stored response."""
     async with httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http:
@@ -213,7 +251,7 @@ TOOL: dict[str, Any] = {
 async def test_a_request_whose_body_has_not_come(server: Any, lines: list[Line]) -> None:
     running, asgi, _ = server
     call = Call(asgi, CHAT, {})
-    call._body = None
+    call._messages = []
     await asyncio.sleep(0)
     assert await ends(running, lines, call, at_once) == (499, "client_left")
 

@@ -25,8 +25,8 @@ MARKS = frozenset(mark for family in (*FAMILIES, OWN) for mark in family.tokens)
 class Coder(ScriptedEngine):
     """A model whose vocabulary has the tokens of a family, if any; of others the marks are text."""
 
-    def __init__(self, family: FillIn | None) -> None:
-        super().__init__([{"output": "a + b"}])
+    def __init__(self, family: FillIn | None, script: Any = ({"output": "a + b"},), **options: Any) -> None:
+        super().__init__(script, **options)
         self._marks = frozenset(family.tokens if family else ())
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:

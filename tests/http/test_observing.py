@@ -12,7 +12,6 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -35,6 +34,7 @@ from antiphon.http.routes import ApiTable
 from antiphon.log import configure, with_request
 from antiphon.run.models import Models
 from tests.acting import TakingTurns
+from tests.http.picker import Picked, picked
 from tests.server import NO_TLS, Running, running, served_model
 from tests.toolkits.dice import Dice
 
@@ -370,56 +370,6 @@ async def test_what_clients_make_up_is_no_label(http: httpx.AsyncClient) -> None
 
 
 # What schedulers read
-
-
-class Picked(Struct):
-    """What an endpoint picker knows of a server."""
-
-    waiting: int
-    running: int
-    usage: float | None
-    block_size: int | None = None
-    blocks: int | None = None
-    active: set[str] | None = None
-    queued: set[str] | None = None
-    most: int | None = None
-    updated: float | None = None
-
-
-def picked(text: str) -> Picked:
-    """What the Gateway API Inference Extension takes of metrics, with its default names for vLLM.
-
-    Of each family it takes the first series, as none has a time of its own; of labels, those that it knows. It
-    reads numbers of labels as Go's `strconv.Atoi` does.
-    """
-    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
-
-    def first(name: str) -> Any:
-        return next(iter(families.get(name, ())), None)
-
-    def number(label: str) -> int | None:
-        return int(label) if label else None
-
-    usage, cache, adapters = map(
-        first, ("vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info")
-    )
-    taken = Picked(
-        int(first("vllm:num_requests_waiting").value),
-        int(first("vllm:num_requests_running").value),
-        None if usage is None else usage.value,
-    )
-    if cache is not None:
-        taken.block_size = number(cache.labels.get("block_size", ""))
-        taken.blocks = number(cache.labels.get("num_gpu_blocks", ""))
-    if adapters is not None:
-        assert adapters.labels.keys() == {"max_lora", "waiting_lora_adapters", "running_lora_adapters"}
-        taken.updated = adapters.value
-        taken.active, taken.queued = (
-            {name for name in adapters.labels[f"{which}_lora_adapters"].split(",") if name}
-            for which in ("running", "waiting")
-        )
-        taken.most = number(adapters.labels["max_lora"])
-    return taken
 
 
 KNOWN = CacheFigures(

@@ -254,6 +254,22 @@ async def test_a_client_is_remembered_so_many_bytes_of_turns() -> None:
     assert not server.app.socket_bytes
 
 
+async def test_turns_that_share_their_history_hold_it_once() -> None:
+    async with running(SCRIPT, limit=Limits(socket_bytes=40_000)) as server, connected(server) as socket:
+        previous: dict[str, str] = {}
+        ids = []
+        for _ in range(8):  # counted with each turn, their histories would be 60,000 bytes
+            more = {"store": False, **previous}
+            previous = {"previous_response_id": (await turn(socket, "Hi" + " " * 1500, **more))["id"]}
+            ids.append(previous["previous_response_id"])
+        assert 8 * 1500 < server.app.socket_bytes.total() < 20_000
+        await turn(socket, "a fork", store=False, previous_response_id=ids[0])
+        await send(socket, "breaks off", store=False, previous_response_id=ids[0])
+        await heard(socket)  # it drops the turn that it continues, and not what others have of it
+        await turn(socket, "more", store=False, previous_response_id=ids[-1])
+    assert not server.app.socket_bytes
+
+
 async def test_so_many_bytes_of_a_client_wait() -> None:
     async with running(SCRIPT, limit=Limits(socket_bytes=8000)) as server, connected(server) as socket:
         await send(socket, "slow", store=False)

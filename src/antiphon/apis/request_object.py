@@ -4,8 +4,8 @@ These have dozens of forms, and more each month. The fields that Antiphon needs 
 errors name the place in the request, `input[2].content[0].text`. The rest stays unchanged.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -13,6 +13,9 @@ from antiphon.core.errors import RequestError
 
 Object = dict[str, Any]
 """A JSON object."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RequestObject(NamedTuple):
@@ -61,6 +64,12 @@ class RequestObject(NamedTuple):
             raise self.wrong(name, "Expected an array.")
         return [object_at(part, f"{self.place(name)}[{index}]") for index, part in enumerate(value or ())]
 
+    def made_by(
+        self, make: Callable[Concatenate["RequestObject", P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """What this function makes of the object. One that is kept is given to it once, see `KeptObject`."""
+        return make(self, *args, **kwargs)
+
     def place(self, name: str) -> str:
         """The place of the field of this name."""
         return f"{self.where}.{name}" if self.where else name
@@ -75,6 +84,25 @@ class RequestObject(NamedTuple):
         """The error of a field with a wrong value."""
         param = self.place(name)
         return RequestError(f"Invalid value for '{param}': {remedy}", param=param)
+
+
+class KeptObject(RequestObject):
+    """An object that never changes, with what was made of it.
+
+    A function that makes something of it returns the same each time, and nobody changes that.
+    """
+
+    def __init__(self, value: Mapping[str, Any], where: str) -> None:
+        del value, where  # the tuple has them
+        self._made: dict[Any, Any] = {}
+
+    def made_by(
+        self, make: Callable[Concatenate[RequestObject, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        if make not in self._made:
+            self._made[make] = make(self, *args, **kwargs)
+        made: R = self._made[make]
+        return made
 
 
 def object_at(value: object, where: str) -> RequestObject:

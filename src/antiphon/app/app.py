@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from antiphon.apis.envelope import REASONING_FIELDS, PresentationOptions, UsageReports
+from antiphon.apis.responses.kept_items import KeptItems
 from antiphon.apis.sealing import Sealer, Signer
 from antiphon.app.attachments import AttachmentReader, Contents, count_attachments
 from antiphon.app.cache_traces import CacheTraces
@@ -117,6 +118,11 @@ class App(Struct, frozen=True, dict=True):
     def traces(self) -> CacheTraces:
         """Traces of prompts."""
         return CacheTraces(self.limits)
+
+    @cached_property
+    def kept_items(self) -> KeptItems:
+        """The items of histories."""
+        return KeptItems(self.limits.kept_item_bytes)
 
     @property
     def searcher(self) -> FileSearcher:

@@ -47,7 +47,7 @@ OUTPUT_PURPOSE = "batch_output"
 PARALLEL = 64
 """The most lines of one batch that are under way at a time."""
 PIECE_BYTES = 256 * 1024
-PIECES = 16
+PIECES = 4
 """The file is read in pieces of this size; so many are kept, those that were read last."""
 ENTRIES = 16
 """The most entries of the log that are read at a time. Each has what came in 25 ms, or one result."""
@@ -265,6 +265,12 @@ async def end_from_record(
     )
 
 
+async def release_file(store: Store, record: ResponseRecord) -> None:
+    """Let the file of a batch go that has ended."""
+    with suppress(StoreError):  # then when the time is over that was set for it
+        await store.blobs.release(record.owner, record.id)
+
+
 class _Journal(BatchJournal):
     """The journal of a batch: before the end of that is stored, it writes the files with the results."""
 
@@ -290,8 +296,7 @@ class _Journal(BatchJournal):
             last = self._next - 1
             await writer.retried(lambda: _write_results(writer.store, record, last, batch, lines_left))
         ended = await super().close(ending, reason, [])
-        with suppress(StoreError):  # then it holds its file until the time that was set for it
-            await writer.store.blobs.release(record.owner, record.id)
+        await release_file(writer.store, record)
         return ended
 
 
@@ -345,7 +350,6 @@ async def _write(store: Store, record: ResponseRecord, what: str, content: Async
         size=blob.size,
         expires_at=now + (stored.keep_seconds if expiry is None else expiry.seconds),
     )
-    # In one transaction: whenever a server dies, there is the old file or the new one.
-    await asyncio.gather(store.files.delete(record.owner, file_id), store.files.create(file))
+    await store.files.replace(file)
     await store.blobs.release(record.owner, holder)
     return file_id

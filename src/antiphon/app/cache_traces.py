@@ -114,7 +114,8 @@ class Diagnosis:
     def __call__(self, prompts: Sequence[Any]) -> CacheResult | None:
         """What is found of the first of these prompts."""
         prompt, earlier = prompts[0], self._earlier
-        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts)
+        before = earlier if isinstance(earlier, PromptTrace) else None
+        trace = trace_of(prompt.ids, (media.digest for media in prompt.media), self._parts, before)
         self._traces.put(*self._key, trace)
         if not isinstance(earlier, PromptTrace):
             return earlier

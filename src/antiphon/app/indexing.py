@@ -1,7 +1,8 @@
 """Indexes the files of vector stores: their text is read, cut, and written as chunks.
 
 A job is a row, claimed under a lease that is renewed during the work. If this server crashes, another claims
-the job when the lease has expired, deletes the chunks written so far, and starts again.
+the job when the lease has expired, deletes the chunks written so far, and starts again. So it is, too, if
+this server could not renew its lease in time: when it notices that, it says that it has not crashed.
 """
 
 import asyncio
@@ -15,7 +16,13 @@ import structlog
 from antiphon.apis.vector_stores.schema import LastError
 from antiphon.app.app import App
 from antiphon.app.files import whole_content
-from antiphon.core.errors import EngineBusyError, EngineNotReadyError, RequestError, StoreError
+from antiphon.core.errors import (
+    EngineBusyError,
+    EngineNotReadyError,
+    RequestError,
+    StoreError,
+    StoreFullError,
+)
 from antiphon.core.limits import CLIENT
 from antiphon.log import log_failure
 from antiphon.run.bounded import BoundedPool
@@ -120,30 +127,50 @@ class Indexer:
 
     async def _index(self, record: IndexedFile) -> None:
         """Index a file. Raises an error of `_NOT_NOW`: then the job is tried again later."""
+        try:
+            held = await self._end(record)
+        except _NOT_NOW:
+            await self._postpone(record)
+            raise
+        if not held:  # another server has taken it
+            await self._postpone(record)
+
+    async def _end(self, record: IndexedFile) -> bool:
+        """Index a file, and store its end; whether the job was still ours. Raises an error of `_NOT_NOW`."""
         error = None
         try:
             if not await self._write_chunks(record):
-                return
+                return False
         except Exception as failure:
             if self._stopping:  # whatever fails then says nothing of the file, and must not end the stopping
                 raise asyncio.CancelledError from failure
             if isinstance(failure, _NOT_NOW):
-                await self._postpone(record)
                 raise
             error = _explanation(failure, record)
         status = IndexStatus.COMPLETED if error is None else IndexStatus.FAILED
         encoded = None if error is None else msgspec.json.encode(error)
-        await self._vector_stores.finish(IndexEnd(self._worker, record.key, status, encoded))
+        return await self._vector_stores.finish(IndexEnd(self._worker, record.key, status, encoded))
 
     async def _postpone(self, record: IndexedFile) -> None:
-        """Have it tried again later, by any server. Raises StoreError."""
+        """Have it tried again later, by any server: this one has not crashed. Raises StoreError.
+
+        As long as the store is unavailable, no other file could be indexed either.
+        """
         until = time.time() + self._lease_seconds
         writer = self._app.storage.writer
-        await writer.retried(lambda: self._vector_stores.postpone(self._worker, record.key, until))
+        while True:
+            try:
+                await writer.retried(lambda: self._vector_stores.postpone(self._worker, record.key, until))
+            except StoreFullError:
+                raise
+            except StoreError as error:
+                log.warning("a file cannot be given back", id=record.id, error=error.why)
+            else:
+                return
 
     async def _write_chunks(self, record: IndexedFile) -> bool:
         """Write the chunks of a file; whether the job is still ours. Raises RequestError, StoreError."""
-        # Counted when it is claimed: a file that crashes the process must not crash every server.
+        # A file that crashes the process must not crash every server.
         if record.attempts >= ATTEMPTS:
             message = "The server stopped each time that it indexed this file. Leave it out."
             raise RequestError(message)

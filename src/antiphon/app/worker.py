@@ -236,20 +236,19 @@ class Worker:
             await _cancelled([watching])
 
     async def _answer(self, record: ResponseRecord) -> None:
-        writer = self._app.storage.writer
         try:
             driver, journal = await self._prepared(record)
         except (*_NOT_NOW, LostError):
             raise
         except Exception as why:  # it cannot be run any more, for example because its model was removed
-            await finish_from_record(writer, record, why, _KINDS[record.kind].end)
+            await self._finish_from(record, why)
             return
         self._stops[record.id] = driver.stop
         self._steers[record.id] = driver.steer
         if record.successor_id is not None or record.id in self._steered:
             driver.steer()
         try:
-            with writer.registered(journal):
+            with self._app.storage.writer.registered(journal):
                 await driver.run()
         except EngineDiedError:
             await self._engine_died(record)
@@ -271,7 +270,14 @@ class Worker:
         writer = self._app.storage.writer
         now = await writer.store.responses.get(record.owner, record.id, record.kind)
         if now is not None:
-            await finish_from_record(writer, now, why, _KINDS[record.kind].end)
+            await self._finish_from(now, why)
+
+    async def _finish_from(self, record: ResponseRecord, why: Exception) -> None:
+        """End a job from its row and its log alone."""
+        writer, kind = self._app.storage.writer, _KINDS[record.kind]
+        await finish_from_record(writer, record, why, kind.end)
+        if kind.batch:
+            await batch_work.release_file(writer.store, record)
 
     async def _prepared(self, record: ResponseRecord) -> tuple[Driver, BackgroundJournal]:
         """The driver of the response. Raises the reason if it was stopped."""

@@ -68,6 +68,10 @@ COMPLETION = required(
         ),
     }
 )
+ANSWER = required(
+    {"choices": array(required({"finish_reason": {"enum": FINISHES}, "message": OBJECT}), least=1)}
+)
+"""What each check needs of a completion; `chat.shape` looks at the whole."""
 NULLABLE = required(
     {"choices": array(required({"logprobs": {}, "message": required({"refusal": NULLABLE_STRING})}))}
 )
@@ -112,9 +116,9 @@ async def completion(
 
 
 async def checked(server: Server, text: str = GREETING, /, *, optional: bool = False, **fields: Any) -> Any:
-    """The first choice of an answer whose shape is right."""
+    """The first choice of an answer that can be read."""
     body = await completion(server, text, optional=optional, **fields)
-    conforms(body, COMPLETION)
+    conforms(body, ANSWER)
     return body["choices"][0]
 
 
@@ -443,7 +447,7 @@ def decoded(choice: Any) -> Any:
 async def length(server: Server) -> None:
     """An answer that max_completion_tokens cuts has the finish_reason "length"."""
     body = await completion(server, COUNTING, max_completion_tokens=FEW)
-    conforms(body, COMPLETION)
+    conforms(body, ANSWER)
     choice, written = body["choices"][0], (body.get("usage") or {}).get("completion_tokens")
     expect(written is None or written <= FEW, f"{written} tokens were written, of at most {FEW}")
     if choice["finish_reason"] == "stop" and written is not None and written < FEW:
@@ -474,7 +478,7 @@ async def stop(server: Server) -> None:
 async def choices(server: Server) -> None:
     """n: 2 gives two choices, with the indexes 0 and 1."""
     body = await completion(server, optional=True, n=2)
-    conforms(body, COMPLETION)
+    conforms(body, required({"choices": array(required({"index": COUNT}))}))
     indexes = sorted(choice["index"] for choice in body["choices"])
     expect(indexes == [0, 1], f"the choices have the indexes {indexes}")
 
@@ -529,7 +533,7 @@ async def stored(server: Server) -> None:
     """A completion with store: true is found by its id, and can be deleted."""
     answer = await server.post(PATH, request(server, GREETING, store=True), fresh=True)
     body = answered(answer, optional=True)
-    conforms(body, COMPLETION)
+    conforms(body, required({"id": NAME, "choices": array(OBJECT, least=1)}))
     path = f"{PATH}/{body['id']}"
     server.will_store(path)
     found = answered(await server.get(path))

@@ -65,6 +65,8 @@ FIELDS = {
 }
 USAGE = required({"input_tokens": COUNT, "output_tokens": COUNT})
 MESSAGE = required({**FIELDS, "stop_reason": {"enum": REASONS}, "usage": OBJECT})
+ANSWER = required({"content": FIELDS["content"], "stop_reason": {"enum": REASONS}, "usage": OBJECT})
+"""What each check needs of a message; `messages.shape` looks at the whole."""
 STARTED = required({**FIELDS, "content": {"const": []}, "stop_reason": {"type": "null"}, "usage": OBJECT})
 TEXT = required({"type": constant("text"), "text": STRING})
 CALL = required({"type": constant("tool_use"), "id": NAME, "name": NAME, "input": OBJECT})
@@ -87,9 +89,9 @@ def request(server: Server, text: str, /, **fields: Any) -> dict[str, Any]:
 
 
 async def message(server: Server, text: str = GREETING, /, *, optional: bool = False, **fields: Any) -> Any:
-    """An answer whose shape is right."""
+    """An answer that can be read."""
     body = answered(await server.post(PATH, request(server, text, **fields)), optional=optional)
-    conforms(body, MESSAGE)
+    conforms(body, ANSWER)
     return body
 
 
@@ -138,6 +140,7 @@ def text_of(body: Any) -> str:
 async def shape(server: Server) -> None:
     """A message has id, type, role, model, content, stop_reason, stop_sequence and usage."""
     body = await message(server)
+    conforms(body, MESSAGE)
     if not text_of(body) and body["stop_reason"] == "max_tokens":
         raise Inconclusive(f"the model has not come to an answer in {TOKENS} tokens")
     expect(text_of(body), f"the answer has no text: {body['content']}")

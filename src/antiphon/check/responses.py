@@ -57,6 +57,8 @@ RESPONSE = required(
         "output": array(required({"type": NAME})),
     }
 )
+ANSWER = required({"status": NAME, "output": array(required({"type": NAME}))})
+"""What each check needs of a response; `responses.shape` looks at the whole."""
 FIELDS = [
     "id",
     "object",
@@ -153,9 +155,9 @@ async def response(server: Server, text: str = GREETING, /, *, optional: bool = 
 
 
 async def checked(server: Server, text: str = GREETING, /, *, optional: bool = False, **fields: Any) -> Any:
-    """A response whose shape is right, and that has not failed."""
+    """A response that can be read, and that has not failed."""
     body = await response(server, text, optional=optional, **fields)
-    conforms(body, RESPONSE)
+    conforms(body, ANSWER)
     expect(body["status"] in ("completed", "incomplete"), f"the status is {body['status']!r}")
     return body
 
@@ -218,6 +220,7 @@ def text_of(body: Any) -> str:
 async def shape(server: Server) -> None:
     """A response has the fields that every client reads, and its messages theirs."""
     body = await checked(server)
+    conforms(body, RESPONSE)
     for message in messages_of(body):
         conforms(message, MESSAGE, "a message")
         for part in message["content"]:
@@ -382,7 +385,7 @@ async def stream_text(server: Server) -> None:
     """The deltas together are the text of the done event, and of the final response."""
     found = shaped(await events(server))
     final = found[-1].get("response")
-    conforms(final, RESPONSE, "the final response")
+    conforms(final, ANSWER, "the final response")
     deltas = "".join(event["delta"] for event in found if event["type"] == "response.output_text.delta")
     dones = "".join(event["text"] for event in found if event["type"] == "response.output_text.done")
     if not deltas and final["status"] == "incomplete":
@@ -444,7 +447,7 @@ async def tools_stream(server: Server) -> None:
     found = shaped(await events(server, WEATHER, optional=True, tools=[TOOL], tool_choice="auto"))
     added = [event["item"] for event in found if event["type"] == "response.output_item.added"]
     final = found[-1].get("response")
-    conforms(final, RESPONSE, "the final response")
+    conforms(final, ANSWER, "the final response")
     calls = calls_of(final["output"])
     if final["status"] == "incomplete":
         raise Inconclusive(f"the call was cut after {TOKENS} tokens")
@@ -515,7 +518,7 @@ async def structured(server: Server) -> None:
 
 def check_cut(body: Any) -> None:
     """Fail unless a response says that its tokens were too few."""
-    conforms(body, RESPONSE)
+    conforms(body, ANSWER)
     written = (body.get("usage") or {}).get("output_tokens")
     expect(written is None or written <= FEW, f"{written} tokens were written, of at most {FEW}")
     if body["status"] == "completed" and written is not None and written < FEW:
@@ -587,7 +590,8 @@ async def store(server: Server, text: str = GREETING, /, **fields: Any) -> Any:
     """A response that is stored until the check has ended."""
     answer = await server.post(PATH, request(server, text, store=True, **fields), fresh=True)
     body = answered(answer, optional=True)
-    conforms(body, RESPONSE)
+    conforms(body, ANSWER)
+    conforms(body, required({"id": NAME}))
     server.will_store(f"{PATH}/{body['id']}")
     return body
 

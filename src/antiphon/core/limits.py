@@ -88,6 +88,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     file_bytes: int = 128 * MIB
     traced_answers: int = 10_000
     trace_bytes: int = 64 * MIB
+    kept_item_bytes: int = 64 * MIB
     conversations: int = 100_000
     files: int = 10_000
     vector_stores: int = 1_000

@@ -41,6 +41,7 @@ class TokenCache:
         self._recent: dict[str, tuple[int, ...]] = {}
         self._older: dict[str, tuple[int, ...]] = {}
         self._size = 0  # of the recent ones, in characters
+        self._ids: dict[int, int] = {}
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """The tokens of all pieces, each tokenized by itself."""
@@ -71,7 +72,9 @@ class TokenCache:
         """The tokens of a segment that is not a recent one, and is one from now on."""
         ids = self._older.get(segment)
         if ids is None:
-            ids = (*self._encode(segment),)
+            # A tokenizer makes a number of 32 bytes for each token. With one for each word of the vocabulary
+            # that occurs, what follows finds them in the processor's cache.
+            ids = tuple([self._ids.setdefault(id_, id_) for id_ in self._encode(segment)])
         self._recent[segment] = ids
         self._size += len(segment)
         if self._size > CACHED:

@@ -359,7 +359,13 @@ class VllmCore:
 
     def request(self, request: GenerationRequest, around: RequestExtras) -> Any:
         """The request to the core; outputs have its `request_id`. Raises RequestError."""
-        made = self._made(request, request.prompt.ids, self._sampling(request), around)
+        ids = request.prompt.ids
+        # vLLM compares each id with those of its vocabulary: of a long prompt, for longer than all else takes
+        # here. All of them are the vocabulary's, or were looked up in it.
+        fits = around.rendered is None and len(ids) < self.context
+        made = self._made(request, ids[:1] if fits else ids, self._sampling(request), around)
+        if fits:
+            made.prompt_token_ids = [*ids]
         # It holds from the first token on.
         made.reasoning_ended = True if request.constraint is not None else None
         return made

@@ -1,10 +1,10 @@
 """API keys: which requests are allowed, for which account, and how many. Every request passes through here.
 
-If keys are configured, every path but /health, /ready, /version and the page at / requires `Authorization:
-Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and Azure's clients send it. Only this
-module sees the key: the request carries its account, and stored objects belong to the owner of that.
-Requests that change the server itself require an admin key, even without other keys. Where there are no keys,
-the rules of `origins.py` keep the web pages of others out.
+If keys are configured, every path but /health, /ready, /version, the page at / and, if they are public, the
+metrics requires `Authorization: Bearer KEY`, or the key in `x-api-key` or `api-key`, as Anthropic's and
+Azure's clients send it. Only this module sees the key: the request carries its account, and stored objects
+belong to the owner of that. Requests that change the server itself require an admin key, even without other
+keys. Where there are no keys, the rules of `origins.py` keep the web pages of others out.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ DENIAL = "websocket.http.response"
 """The extension of ASGI for a response in place of the handshake of a WebSocket."""
 
 _OPEN = frozenset({"/health", "/ready", "/version", "/api/version", "/", "/docs", "/openapi.json"})
+_METRICS = "/metrics"
 _PAGE = "/page/"
 """The page asks the user for a key, and sends it with its requests."""
 _ADMIN = frozenset(
@@ -79,6 +80,7 @@ class KeyMiddleware:
         self._asgi = asgi
         self._app = app
         self._keys = app.keys
+        self._open = _OPEN | {_METRICS} if app.settings.public_metrics else _OPEN
         self._rules = OriginRules(app.settings, guarded=app.keys.guarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +91,7 @@ class KeyMiddleware:
         path, account, guarded = scope["path"], ANYONE, self._keys.guarded
         try:
             self._rules.check(scope)
-            if path in _ADMIN or (guarded and not _is_open(path)):
+            if path in _ADMIN or (guarded and not self._is_open(path)):
                 account = self._admitted(scope, path)
         except RequestError as error:
             await self._refuse(error, scope, receive, send)
@@ -98,6 +100,9 @@ class KeyMiddleware:
         # Slots are shared by client; without keys, clients are distinguished by their addresses.
         CLIENT.set(account.owner if guarded else (scope.get("client") or ("",))[0])
         await self._asgi(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._open or path.startswith(_PAGE)
 
     def _admitted(self, scope: Scope, path: str) -> Account:
         """The account of a request, which may be made with its key. Raises RequestError."""
@@ -131,15 +136,11 @@ class KeyMiddleware:
         return account
 
 
-def _is_open(path: str) -> bool:
-    return path in _OPEN or path.startswith(_PAGE)
-
-
 def scope_of(method: str, path: str) -> AccountScope | None:
     """The scope that a request needs; None if any key is enough."""
     if path in _ADMIN:
         return "admin"
-    if path == "/metrics":
+    if path == _METRICS:
         return "metrics"
     if path.startswith(_STORED):
         return "stored"

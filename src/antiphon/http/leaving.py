@@ -7,12 +7,13 @@ application runs in a task of its own. When the server's task is cancelled, the 
 disconnect, what it sends is dropped, and the server's task waits until the application has ended.
 
 Our own server does not cancel the requests of clients that leave, only those that are late when it stops:
-there this module does nothing. A WebSocket (`socket.py`) ends its turns itself when it is cancelled.
+there this module does nothing. A WebSocket (`socket.py`) ends its turns itself when it is cancelled, and
+outlasts further cancellations meanwhile.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,7 +42,7 @@ class LeavingMiddleware:
             return
         departure = Departure(receive, send)
         scope = {**scope, DEPARTURE: departure}
-        await departure.outlast(self._asgi(scope, departure.receive, departure.send))
+        await outlast(self._asgi(scope, departure.receive, departure.send), departure.leave)
 
 
 class Departure:
@@ -77,21 +78,30 @@ class Departure:
         finally:
             call.cancel()
 
-    async def outlast(self, running: Awaitable[None]) -> None:
-        """Run the application to its end, also if this task is cancelled meanwhile. Raises its errors."""
-        application = asyncio.ensure_future(running)
-        cancelled = None
-        while not application.done():
-            try:
-                await asyncio.wait((application,))
-            except asyncio.CancelledError as error:  # a cancel scope cancels again and again
-                cancelled = error
-                if not self._left.done():
-                    self._left.set_result(None)
-                    late = asyncio.get_running_loop().call_later(MAX_SECONDS, application.cancel)
-                    application.add_done_callback(lambda _, late=late: late.cancel())  # type: ignore[misc]
-        if application.cancelled():  # the loop is closed, or it took too long
-            raise cancelled or asyncio.CancelledError
-        application.result()
-        if cancelled is not None:
-            raise cancelled
+    def leave(self) -> None:
+        """The client leaves."""
+        self._left.set_result(None)
+
+
+async def outlast(running: Awaitable[Any], leave: Callable[[], None] | None = None) -> None:
+    """Run something to its end, also if this task is cancelled meanwhile. Raises its errors.
+
+    `leave` is called when this task is cancelled, once.
+    """
+    application = asyncio.ensure_future(running)
+    cancelled = None
+    while not application.done():
+        try:
+            await asyncio.wait((application,))
+        except asyncio.CancelledError as error:  # a cancel scope cancels again and again
+            if cancelled is None:
+                if leave is not None:
+                    leave()
+                late = asyncio.get_running_loop().call_later(MAX_SECONDS, application.cancel)
+                application.add_done_callback(lambda _, late=late: late.cancel())  # type: ignore[misc]
+            cancelled = error
+    if application.cancelled():  # the loop is closed, or it took too long
+        raise cancelled or asyncio.CancelledError
+    application.result()
+    if cancelled is not None:
+        raise cancelled

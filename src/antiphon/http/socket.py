@@ -10,6 +10,7 @@ drops the one that it continued. When the client disconnects, its current turns 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -40,6 +41,7 @@ from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.core.surrogates import with_whole_characters
 from antiphon.http.auth import POLICY_VIOLATION
 from antiphon.http.lanes import Lane, RunningTurn, Steer
+from antiphon.http.leaving import outlast
 from antiphon.http.request import app_of, decoded
 from antiphon.http.socket_client import SocketClient, SocketOutput
 from antiphon.store.records import ResponseStatus
@@ -77,8 +79,8 @@ async def converse(socket: WebSocket) -> None:
     finally:
         receiving.cancel()
         try:
-            await asyncio.gather(receiving, *conversation.leave(), return_exceptions=True)
-        finally:  # a server that stops cancels this wait, too
+            await outlast(asyncio.gather(receiving, *conversation.leave(), return_exceptions=True))
+        finally:  # a server that stops may cancel this wait, too
             conversation.output.close()
             conversation.forget()
     connected = socket.client_state is socket.application_state is WebSocketState.CONNECTED
@@ -100,6 +102,7 @@ class Conversation:
         """The turns that are being answered, by the ids of their responses."""
         self.remembered: dict[str, Sequence[bytes]] = {}
         """The payloads of the items of turns that are not stored."""
+        self._sharing = Counter[bytes]()  # payload → how many of these turns have it
         self._steers: dict[str, list[Steer]] = {}  # id of a response that waits for outputs → its input
         self._ended: dict[str, ResponseStatus] = {}
         self.left = False
@@ -162,7 +165,7 @@ class Conversation:
 
     def forget(self) -> None:
         """Release everything."""
-        self.remembered, self._steers = {}, {}
+        self.remembered, self._steers, self._sharing = {}, {}, Counter()
         if not self.hold(-self._held):
             del self.app.socket_bytes[self._holder]
 
@@ -170,13 +173,22 @@ class Conversation:
         """Keep the turn, so that the next can continue it; the oldest is dropped first."""
         new = [item.payload for item in (*creation.input, *as_records(creation.projection.items))]
         self.remembered[creation.id] = turn = [*creation.history, *new]
-        held, limit = self.hold(sum(map(len, turn))), self.limits.socket_bytes // 2  # messages need room
+        first = [
+            payload for payload in set(turn) if payload not in self._sharing
+        ]  # turns share their history
+        self._sharing.update(turn)
+        held, limit = self.hold(sum(map(len, first))), self.limits.socket_bytes // 2  # messages need room
         while self.remembered and (held > limit or len(self.remembered) > self.limits.socket_turns):
             held = self.drop(next(iter(self.remembered)))
 
     def drop(self, turn_id: str) -> int:
         """Drop a turn; returns the bytes that are still held."""
-        return self.hold(-sum(map(len, self.remembered.pop(turn_id, ()))))
+        turn = self.remembered.pop(turn_id, ())
+        self._sharing.subtract(turn)
+        last = [payload for payload in set(turn) if not self._sharing[payload]]
+        for payload in last:
+            del self._sharing[payload]
+        return self.hold(-sum(map(len, last)))
 
     # Steering
 

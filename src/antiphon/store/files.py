@@ -1,16 +1,16 @@
 """Uploaded files: their descriptions. Their content is in blobs."""
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from antiphon.core.errors import NotFoundError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
 from antiphon.store.blobs import BlobHold, hold, missing
 from antiphon.store.database import Database, ResultRow, one_by_one
-from antiphon.store.delete import delete_parent
+from antiphon.store.delete import delete_parent, release_blobs
 from antiphon.store.pages import Listing, page
 from antiphon.store.records import FileRecord, Page, Paging
-from antiphon.store.schema import files
+from antiphon.store.schema import blob_holders, files
 from antiphon.store.transaction import Transaction
 
 
@@ -28,7 +28,18 @@ def _record(row: ResultRow) -> FileRecord:
 
 
 @one_by_one
+def _replace(transaction: Transaction, record: FileRecord) -> None:
+    transaction.execute(delete(files).where(_owned(record.owner, record.id)))
+    release_blobs(transaction, blob_holders.c.holder == record.id)
+    _insert(transaction, record)
+
+
+@one_by_one
 def _create(transaction: Transaction, record: FileRecord) -> None:
+    _insert(transaction, record)
+
+
+def _insert(transaction: Transaction, record: FileRecord) -> None:
     if not hold(transaction, BlobHold(record.owner, record.digest, record.id, record.expires_at)):
         raise missing(record.digest)
     transaction.execute(insert(files).values(**{name: getattr(record, name) for name in files.c.keys()}))  # noqa: SIM118
@@ -61,6 +72,9 @@ class SqlFiles:
 
     async def create(self, record: FileRecord) -> None:
         await self._database.write(_create, record)
+
+    async def replace(self, record: FileRecord) -> None:
+        await self._database.write(_replace, record)
 
     async def get(self, owner: str, file_id: str) -> FileRecord | None:
         return await self._database.read(find, owner, file_id)

@@ -392,6 +392,13 @@ class Files(Protocol):
         """
         ...
 
+    async def replace(self, record: FileRecord) -> None:
+        """As `create`, in the place of the owner's file with this id, if there is one.
+
+        Another holder has to hold the blob meanwhile.
+        """
+        ...
+
     async def get(self, owner: str, file_id: str) -> FileRecord | None:
         """The file."""
         ...
@@ -538,7 +545,7 @@ class VectorStores(Protocol):
         """Take a file that waits to be indexed, and delete chunks of an earlier worker.
 
         Owners have their turns as in `Jobs.claim`. Of those that the worker has `held` until now, leases that
-        ran out are renewed.
+        ran out are renewed. A file that another worker has not given back counts one more of its `attempts`.
         """
         ...
 
@@ -547,16 +554,13 @@ class VectorStores(Protocol):
         ...
 
     async def release(self, worker: str) -> None:
-        """Release all leases of the worker, so that others can continue at once.
-
-        They do not count as attempts.
-        """
+        """Release all leases of the worker, so that others can continue at once."""
         ...
 
     async def postpone(self, worker: str, key: str, until: float) -> bool:
         """Give a job back that cannot be done now; whether the worker still had it.
 
-        It can be claimed from `until` on, and does not count as an attempt.
+        It can be claimed from `until` on. If another worker has taken it, this one is not counted as crashed.
         """
         ...
 

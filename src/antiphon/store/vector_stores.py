@@ -77,7 +77,8 @@ _THERE = and_(ATTACHED)
 
 
 def _indexed(row: ResultRow) -> IndexedFile:
-    return IndexedFile(**{**row._mapping, "status": IndexStatus(row.status)})
+    values = {name: value for name, value in row._mapping.items() if name != "worker"}
+    return IndexedFile(**{**values, "status": IndexStatus(row.status)})
 
 
 def missing(vector_store_id: str) -> NotFoundError:
@@ -335,14 +336,16 @@ def _claim(transaction: Transaction, claim: _Claim) -> IndexedFile | None:
     if row is None:
         return None
     record = _indexed(row)
+    # One that has it itself lives: it was not told that it has it, or could not give it back.
+    crashed = row.worker not in (None, lease.worker)
     values: dict[str, Any] = {"worker": lease.worker, "lease_until": lease.until}
-    values |= {"attempts": record.attempts + 1, "usage_bytes": 0}
+    values |= {"attempts": record.attempts + crashed, "usage_bytes": 0}
     transaction.execute(
         update(vector_store_files).where(vector_store_files.c.id == record.key).values(values)
     )
     transaction.count(record.owner, -record.usage_bytes)
     count_file(transaction, row, record.status)
-    return replace(record, usage_bytes=0)
+    return replace(record, usage_bytes=0, attempts=values["attempts"])
 
 
 def _renew_now(transaction: Transaction, lease: Lease, keys: Collection[str]) -> None:
@@ -360,11 +363,17 @@ def _renew(transaction: Transaction, holding: tuple[Lease, Collection[str]]) -> 
     _renew_now(transaction, *holding)
 
 
-# Servers that crash are counted, those that give a job back are not.
 _GIVE_BACK = (
     update(vector_store_files)
     .where(INDEXING_JOBS, vector_store_files.c.worker == bindparam("holder"))
-    .values(worker=None, lease_until=bindparam("until"), attempts=vector_store_files.c.attempts - 1)
+    .values(worker=None, lease_until=bindparam("until"))
+)
+# Another has taken it, as if this one had crashed.
+_ALIVE = (
+    update(vector_store_files)
+    .where(INDEXING_JOBS, vector_store_files.c.worker != bindparam("holder"))
+    .where(vector_store_files.c.attempts > 0)
+    .values(attempts=vector_store_files.c.attempts - 1)
 )
 
 
@@ -378,8 +387,11 @@ def _release(transaction: Transaction, worker: str) -> None:
 @one_by_one
 def _postpone(transaction: Transaction, postponed: tuple[str, str, float]) -> bool:
     worker, key, until = postponed
-    statement = _GIVE_BACK.where(vector_store_files.c.id == key)
-    return bool(transaction.execute(statement, {"holder": worker, "until": until}).rowcount)
+    this = vector_store_files.c.id == key
+    held = bool(transaction.execute(_GIVE_BACK.where(this), {"holder": worker, "until": until}).rowcount)
+    if not held:
+        transaction.execute(_ALIVE.where(this), {"holder": worker})
+    return held
 
 
 @one_by_one
@@ -423,7 +435,7 @@ class SqlVectorStores:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._queue = JobQueue(vector_store_files, INDEXING_JOBS, _FILE)
+        self._queue = JobQueue(vector_store_files, INDEXING_JOBS, (*_FILE, vector_store_files.c.worker))
 
     async def create(self, record: VectorStoreRecord, attached: Sequence[IndexedFile]) -> VectorStoreRecord:
         made = await self._database.write(_create, (record, attached))

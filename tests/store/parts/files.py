@@ -46,6 +46,21 @@ class FilesContract:
         assert await store.files.get(OWNER, "file_1") is None
         assert await store.blobs.get(OWNER, record.digest) is None
 
+    async def test_one_in_the_place_of_another(self, store: Store) -> None:
+        before = await uploaded(store, content=b"before")
+        for content in (b"after, or not", b"after", b"after"):
+            new = NewBlob(
+                owner=OWNER, holder="other", media_type="text/plain", created_at=NOW, expires_at=NOW + 1
+            )
+            blob = await store.blobs.put(new, content)
+            after = msgspec.structs.replace(before, digest=blob.digest, size=blob.size)
+            await store.files.replace(after)
+            await store.blobs.release(OWNER, "other")
+        assert await store.files.get(OWNER, "file_1") == after
+        assert await store.blobs.get(OWNER, after.digest)
+        assert await store.blobs.get(OWNER, before.digest) is None
+        assert await store.usage.of(OWNER) == len(b"after")
+
     async def test_one_whose_content_is_gone(self, store: Store) -> None:
         record = await uploaded(store)
         await store.files.delete(OWNER, "file_1")

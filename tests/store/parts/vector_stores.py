@@ -173,6 +173,27 @@ class VectorStoresContract:
         assert await store.vector_stores.finish(IndexEnd("w", key, IndexStatus.COMPLETED))
         assert await store.vector_stores.texts(OWNER, "vs_1", "file_1") == ["first"]
 
+    async def test_a_worker_that_has_not_crashed_is_not_counted(self, store: Store) -> None:
+        await uploaded(store)
+        files = store.vector_stores
+        await files.create(vector_store(), [indexed()])
+        key = indexed().key
+
+        async def claimed(worker: str, at: float) -> int | None:
+            record = await files.claim(worker, NOW + at, 10)
+            return None if record is None else record.attempts
+
+        assert await claimed("w", 0) == 0
+        assert await claimed("w", 20) == 0  # it was not told that it has it, or forgot to give it back
+        assert await claimed("v", 40) == 1
+        assert not await files.postpone("w", key, NOW)  # it was only late
+        assert not await files.postpone("w", key, NOW)  # none is there that is counted
+        assert await claimed("u", 60) == 1
+        assert await files.postpone("u", key, NOW + 70)
+        assert not await files.postpone("u", key, NOW + 70)  # told twice
+        assert await claimed("t", 69) is None
+        assert await claimed("t", 70) == 1
+
     async def test_a_worker_that_gives_up(self, store: Store) -> None:
         await uploaded(store)
         await store.vector_stores.create(vector_store(), [indexed()])

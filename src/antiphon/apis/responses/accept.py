@@ -13,6 +13,7 @@ from antiphon.apis.responses.approvals import AnsweredApproval, ConversationAppr
 from antiphon.apis.responses.diagnostics import request_parts
 from antiphon.apis.responses.history import Unseal, check_outputs, to_core
 from antiphon.apis.responses.input import complete, parse_input, resolved, to_stored
+from antiphon.apis.responses.kept_items import NO_ITEMS, KeptItems
 from antiphon.apis.responses.notes import item_notes, parameter_notes
 from antiphon.apis.responses.output.reasoning import RAW, SUMMARY, ReasoningForm
 from antiphon.apis.responses.presenters.registry import NO_PRESENTERS, Presenters
@@ -76,7 +77,7 @@ class ResponseContext(Struct, frozen=True):
     0 if that is not known. With the template variables of `kept_reasoning` it is shown the reasoning of
     earlier turns, None if it never is. `read_messages` finds the messages of a text of the model, if it has
     messages. `continued` is the response that `history` is of: the one that the request names, or one that
-    follows it by itself.
+    follows it by itself. `kept_items` reads the history.
     """
 
     id: str
@@ -94,6 +95,7 @@ class ResponseContext(Struct, frozen=True):
     forced: frozenset[str] = frozenset()
     context: int = 0
     kept_reasoning: Mapping[str, Any] | None = None
+    kept_items: KeptItems = NO_ITEMS
 
 
 PARAMETERS = {
@@ -112,7 +114,7 @@ PARAMETERS = {
 class ConversationItems(NamedTuple):
     """The items before a request, and those that it adds. `triggered`: it wants all of them compacted."""
 
-    history: list[RequestObject]
+    history: Sequence[RequestObject]
     items: list[RequestObject]
     triggered: bool
 
@@ -241,8 +243,7 @@ def _toolbox(request: PromptParams, context: ResponseContext, items: Sequence[Re
 def parse_conversation(request: PromptParams, context: ResponseContext) -> ConversationItems:
     """All items that the request is about. Raises RequestError."""
     check_conflicts(request)
-    source = "conversation" if request.conversation is not None else "previous_response_id"
-    history = [RequestObject(msgspec.json.decode(payload), source) for payload in context.history]
+    history = context.kept_items.read(context.owner, context.history, history_parameter(request))
     readers = context.presenters.readers
     given = [
         *previous_items(request.previous_input_messages),
@@ -251,6 +252,11 @@ def parse_conversation(request: PromptParams, context: ResponseContext) -> Conve
     items = complete(given, context.id)
     check_outputs(history, items)
     return ConversationItems(history, items, len(items) < len(given))
+
+
+def history_parameter(request: PromptParams) -> str:
+    """The parameter that names the history of a request."""
+    return "conversation" if request.conversation is not None else "previous_response_id"
 
 
 def _turn(

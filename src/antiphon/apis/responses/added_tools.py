@@ -21,7 +21,6 @@ from antiphon.core.positions import FOUND_NOTHING, place_message
 ADDED = "additional_tools"
 SEARCH = "tool_search_call"
 FOUND = "tool_search_output"
-_MARKS = (ADDED.encode(), FOUND.encode())
 SEARCH_FUNCTION = "tool_search"
 """The model's name of a search for tools."""
 EARLY_CALL = "call"
@@ -93,13 +92,13 @@ def _tools_of(item: RequestObject) -> tuple[RequestObject, ...]:
     return tools
 
 
-def raw_added_tools(history: Iterable[bytes], input_: str | list[Any] | None) -> dict[str, Any]:
+def raw_added_tools(history: Iterable[RequestObject], input_: str | list[Any] | None) -> dict[str, Any]:
     """The tools in the items of a conversation as they are, by their places. Errors are found later.
 
     Those of remote servers that were found are left out: they are tools of the request.
     """
-    decoded = [msgspec.json.decode(payload) for payload in history if any(mark in payload for mark in _MARKS)]
-    items = [(item["id"], item) for item in decoded]
+    kept = [item.value for item in history if item.value["type"] in (ADDED, FOUND)]
+    items: list[tuple[str, Mapping[str, Any]]] = [(item["id"], item) for item in kept]
     if isinstance(input_, list):
         items += [(f"input[{index}]", item) for index, item in enumerate(input_) if isinstance(item, dict)]
     bringing = [(where, item) for where, item in items if item.get("type") in (ADDED, FOUND)]

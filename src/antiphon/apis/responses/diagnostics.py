@@ -80,12 +80,17 @@ def request_parts(
     }
     return RequestParts(
         settings_of(**settings),
-        tuple(hash_of(_shown(item.value)) for item in given),
+        tuple(item.made_by(_hash) for item in given),
         "input",
         len(history),
         sum(item.value["type"] == "compaction" for item in given),
         _leaves_out(request),
     )
+
+
+def _hash(item: RequestObject) -> bytes:
+    """The hash of what the model may be shown of an item."""
+    return hash_of(_shown(item.value))
 
 
 def _leaves_out(request: CreateResponse) -> str:

@@ -87,8 +87,13 @@ def to_core(  # noqa: PLR0913 - a conversation, and what its request says of it
         elif text := said.get(index):
             shown.append(place_message(text))
         elif type_ in _READERS:
-            shown += _READERS[type_](item, unseal)
+            shown += item.made_by(_read, unseal)
     return tuple(shown)
+
+
+def _read(item: RequestObject, unseal: Unseal) -> tuple[Item, ...]:
+    """What the model is shown of an item, whatever is around it."""
+    return tuple(_READERS[item.value["type"]](item, unseal))
 
 
 def check_outputs(history: Iterable[RequestObject], items: Iterable[RequestObject]) -> None:

@@ -5,7 +5,7 @@ statuses, content as parts. All else stays unchanged, so that an item that is ne
 stays as the client sent it.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -85,20 +85,16 @@ def resolved(items: list[RequestObject], referenced_items: Mapping[str, bytes]) 
         yield RequestObject(msgspec.json.decode(payload), item.where)
 
 
-def known_listings(history: Sequence[bytes], given: str | list[Any] | None) -> Mapping[str, Listing]:
+def known_listings(history: Iterable[RequestObject], given: str | list[Any] | None) -> Mapping[str, Listing]:
     """The listings of remote servers in a conversation, by label: these servers are not asked again."""
-    payloads = [payload for payload in history if b'"mcp_list_tools"' in payload]
-    items = [msgspec.json.decode(payload) for payload in payloads]
-    items += _objects(given)
+    items = [*(item.value for item in history), *_objects(given)]
     listings = [listing for item in items if (listing := listing_of(item, known=True)) is not None]
     return {listing.label: listing for listing in listings if listing.error is None}
 
 
-def last_container(history: Sequence[bytes], given: str | list[Any] | None) -> str | None:
+def last_container(history: Iterable[RequestObject], given: str | list[Any] | None) -> str | None:
     """Where programs ran last in a conversation: the container of their items."""
-    payloads = [payload for payload in history if b'"code_interpreter_call"' in payload]
-    items = [msgspec.json.decode(payload) for payload in payloads]
-    items += _objects(given)
+    items = [*(item.value for item in history), *_objects(given)]
     calls = [item for item in items if item.get("type") == "code_interpreter_call"]
     last = calls[-1].get("container_id") if calls else None
     return last if isinstance(last, str) and len(last) <= MAX_ID else None
@@ -109,7 +105,7 @@ def _objects(items: str | list[Any] | None) -> list[Any]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def listing_of(item: Object, *, known: bool) -> Listing | None:
+def listing_of(item: Mapping[str, Any], *, known: bool) -> Listing | None:
     """The item as a listing, if it is a valid one."""
     if item.get("type") != "mcp_list_tools":
         return None

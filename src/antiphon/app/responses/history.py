@@ -13,6 +13,7 @@ from antiphon.apis.responses.accept import (
     ResponseContext,
     accept,
     check_conflicts,
+    history_parameter,
     prompt_turn,
 )
 from antiphon.apis.responses.added_tools import raw_added_tools
@@ -120,15 +121,16 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
 
     def read() -> tuple[ToolRequester, Mapping[str, Any]]:
         """What the conversation says of tools: which have to be asked, and with which listings."""
+        items = app.kept_items.read(owner, history, history_parameter(request))
         asking = ToolRequester(
             owner,
             ALWAYS_SENT,
-            {**known_listings(history, request.input), **listed},
-            last_container(history, request.input),
+            {**known_listings(items, request.input), **listed},
+            last_container(items, request.input),
             client_names(request.tools),
             items=True,
         )
-        return asking, requested_tools(request.tools, raw_added_tools(history, request.input))
+        return asking, requested_tools(request.tools, raw_added_tools(items, request.input))
 
     asking, requested = await app.large.run_on_items(request.input, read, history)
     return ResponseContext(
@@ -147,6 +149,7 @@ async def read_context(  # noqa: PLR0913, PLR0917 - the context of a request
         forced=model.card.forced,
         context=model.card.context,
         kept_reasoning=model.traits.kept_reasoning,
+        kept_items=app.kept_items,
     )
 
 

@@ -2,8 +2,9 @@
 //
 // A conversation is a list of turns: {role: "user", text, images}, {role: "assistant", …answer},
 // {role: "tool", results: [{id, name, text}]}. An answer is {id, text, reasoning, calls, finish, usage, error,
-// missed}; a call is {id, name, arguments}, whose arguments are JSON text; `missed` says which part of the request kept
-// so many tokens from being in the engine's cache: {tokens, part}.
+// missed}; a call is {id, name, arguments}, whose arguments are JSON text; `usage` is {input, output, reasoning} in tokens,
+// where the reasoning is a part of the output; `missed` says which part of the request kept so many tokens from being in
+// the engine's cache: {tokens, part}.
 
 export const newAnswer = () => ({ role: "assistant", id: "", text: "", reasoning: "", calls: [], finish: null, usage: null, error: null });
 
@@ -62,7 +63,7 @@ const chat = {
   take(answer, event) {
     answer.id ||= event.id ?? "";
     if (event.error) answer.error = event.error.message;
-    if (event.usage) answer.usage = { input: event.usage.prompt_tokens, output: event.usage.completion_tokens };
+    if (event.usage) answer.usage = { input: event.usage.prompt_tokens, output: event.usage.completion_tokens, reasoning: event.usage.completion_tokens_details?.reasoning_tokens };
     const choice = event.choices?.[0];
     if (!choice) return;
     answer.finish = choice.finish_reason ?? answer.finish;
@@ -113,7 +114,7 @@ const responses = {
     const { type, response } = event;
     if (response) {
       answer.id ||= response.id;
-      if (response.usage) answer.usage = { input: response.usage.input_tokens, output: response.usage.output_tokens };
+      if (response.usage) answer.usage = { input: response.usage.input_tokens, output: response.usage.output_tokens, reasoning: response.usage.output_tokens_details?.reasoning_tokens };
       if (response.status !== "in_progress" && response.status !== "queued") answer.finish = response.incomplete_details?.reason ?? response.status;
       if (response.error) answer.error = response.error.message;
       const found = response.prompt_cache_diagnostics;
@@ -185,7 +186,7 @@ const messages = {
     }
     if (type === "message_delta") {
       answer.finish = delta.stop_reason;
-      answer.usage = { input: event.usage.input_tokens ?? answer.usage.input, output: event.usage.output_tokens };
+      answer.usage = { input: event.usage.input_tokens ?? answer.usage.input, output: event.usage.output_tokens, reasoning: event.usage.output_tokens_details?.thinking_tokens };
     }
   },
 };

@@ -1,12 +1,16 @@
 // The page: its views, the settings of a request, and a conversation.
 
-import { html, render, useEffect, useRef, useState, useStored, Markdown } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState, useStored } from "./html.js";
 import { APIS, asCurl, asPython, newAnswer, readTools } from "./apis.js";
 import { events, json, key, RequestError, request } from "./api.js";
+import { ConversationList, newConversation, useConversations } from "./conversations.js";
+import { CopyButton } from "./copy.js";
+import { ACCEPTED, dragsFiles, pastedFiles, readImages } from "./images.js";
 import { AnswerRecord } from "./record.js";
 import { Batches } from "./batches.js";
 import { Decisions } from "./decisions.js";
 import { Background, Server } from "./server.js";
+import { Results, Turn } from "./turns.js";
 
 const VIEWS = { chat: "Chat", decisions: "Decisions", background: "Background", batches: "Batches", server: "Server" };
 const DEFAULTS = {
@@ -14,6 +18,9 @@ const DEFAULTS = {
   effort: "", tools: "", schema: "", background: false,
 };
 const WIDE = matchMedia("(min-width: 901px)").matches; // on a small screen the conversation comes first
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const focusMessage = () => requestAnimationFrame(() => document.getElementById("message")?.focus());
+const NEAR = 80; // pixels from the end: who reads further above is left there
 const EXAMPLE_TOOL = JSON.stringify({
   name: "get_weather",
   description: "The current weather in a city.",
@@ -32,7 +39,8 @@ function App() {
   const [models, setModels] = useState(null);
   const [loadError, setLoadError] = useState(null);
   const [recordId, setRecordId] = useState(null);
-  const [turns, setTurns] = useState([]);
+  const [conversation, setConversation] = useState(newConversation);
+  const kept = useConversations();
   const change = (fields) => setSettings({ ...DEFAULTS, ...settings, ...fields });
   const load = async () => {
     try {
@@ -45,6 +53,31 @@ function App() {
     }
   };
   useEffect(() => void load(), []);
+  useEffect(() => {
+    const refuse = (event) => dragsFiles(event) && event.preventDefault(); // else the browser leaves the page, and shows the file
+    ["dragover", "drop"].forEach((type) => addEventListener(type, refuse));
+    return () => ["dragover", "drop"].forEach((type) => removeEventListener(type, refuse));
+  }, []);
+  const begin = () => {
+    setConversation(newConversation());
+    setRecordId(null);
+  };
+  const openConversation = async (id) => {
+    if (id === conversation.id) return;
+    const turns = await kept.load(id);
+    if (!turns) return;
+    setConversation({ id, turns });
+    setRecordId(null);
+  };
+  const beginAnother = () => {
+    begin();
+    focusMessage();
+  };
+  const removeConversations = (ids) => {
+    kept.remove(ids);
+    if (ids.includes(conversation.id)) begin();
+  };
+  const setTurns = (id, turns) => setConversation((now) => (now.id === id ? { id, turns } : now)); // an answer may end after another one is opened
   const opener = useRef(null);
   const openRecord = (id) => {
     opener.current = document.activeElement;
@@ -67,9 +100,13 @@ function App() {
     <div class=${`body${recordId ? " with-record" : ""}`}>
       <main><div id="main" tabindex="-1" role="tabpanel" aria-labelledby=${`tab-${view}`}>
         <div class="chat-view" hidden=${view !== "chat"}>
-          <${Settings} settings=${{ ...DEFAULTS, ...settings }} change=${change} models=${models} />
-          <${Conversation} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${turns} setTurns=${setTurns}
-            openRecord=${openRecord} toBackground=${() => setView("background")} />
+          <div class="side">
+            <button class="new" onClick=${beginAnother}>New conversation</button>
+            <${ConversationList} kept=${kept} current=${conversation.id} open=${openConversation} remove=${removeConversations} wide=${WIDE} />
+            <${Settings} settings=${{ ...DEFAULTS, ...settings }} change=${change} models=${models} />
+          </div>
+          <${Conversation} key=${conversation.id} settings=${{ ...DEFAULTS, ...settings }} models=${models} turns=${conversation.turns}
+            setTurns=${(turns) => setTurns(conversation.id, turns)} save=${(turns) => kept.save(conversation.id, turns)} openRecord=${openRecord} toBackground=${() => setView("background")} />
         </div>
         ${view === "decisions" && html`<${Decisions} models=${models} model=${settings.model} choose=${(model) => change({ model })} />`}
         ${view === "server" && html`<${Server} />`}
@@ -83,9 +120,11 @@ function App() {
 function Tabs({ view, choose }) {
   const names = Object.keys(VIEWS);
   const move = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = names[(names.indexOf(view) + step + names.length) % names.length];
+    const now = names.indexOf(view);
+    const to = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    const next = names[(to + names.length) % names.length];
     choose(next);
     document.getElementById(`tab-${next}`).focus();
   };
@@ -95,13 +134,19 @@ function Tabs({ view, choose }) {
   </div>`;
 }
 
+// The colours are those of the system, also if they change, until the other ones are chosen here.
 function Theme() {
-  const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const [system, setSystem] = useState(DARK.matches ? "dark" : "light");
   const [theme, setTheme] = useStored("theme", null);
-  const now = theme ?? preferred;
-  useEffect(() => void (document.documentElement.dataset.theme = now), [now]);
+  useEffect(() => {
+    const follow = () => setSystem(DARK.matches ? "dark" : "light");
+    DARK.addEventListener("change", follow);
+    return () => DARK.removeEventListener("change", follow);
+  }, []);
+  const now = theme ?? system;
+  useLayoutEffect(() => void (document.documentElement.dataset.theme = now), [now]);
   const other = now === "dark" ? "light" : "dark";
-  return html`<button onClick=${() => setTheme(other)} aria-label=${`Switch to ${other} colours`}>${now === "dark" ? "Light" : "Dark"}</button>`;
+  return html`<button onClick=${() => setTheme(other === system ? null : other)} aria-label=${`Switch to ${other} colours`}>${now === "dark" ? "Light" : "Dark"}</button>`;
 }
 
 function Key({ changed }) {
@@ -189,32 +234,40 @@ function Settings({ settings, change, models }) {
   </form></details>`;
 }
 
-function Conversation({ settings, models, turns, setTurns, openRecord, toBackground }) {
+function Conversation({ settings, models, turns, setTurns, save, openRecord, toBackground }) {
   const [text, setText] = useState("");
   const [images, setImages] = useState([]);
   const [running, setRunning] = useState(null);
   const [announcement, setAnnouncement] = useState("");
+  const [notice, setNotice] = useState("");
+  const [dragged, setDragged] = useState(false);
   const box = useRef(null);
+  const streaming = useRef(null);
+  const log = useRef(null);
   const end = useRef(null);
+  const follow = useRef(true);
   const model = models?.find((each) => each.id === settings.model);
   const takesImages = model?.input_modalities?.includes("image");
   const last = turns[turns.length - 1];
   const awaitingResults = !running && last?.role === "assistant" && last.calls.length > 0;
 
-  let draftBody = null;
-  let wrong = null;
+  const given = useMemo(() => {
+    try {
+      return { tools: readTools(settings.tools), schema: readSchema(settings.schema) };
+    } catch (error) {
+      return { wrong: error.message };
+    }
+  }, [settings.tools, settings.schema]);
   const body = (list) => {
     const background = settings.background && settings.api === "responses";
-    return APIS[settings.api].body({ ...settings, background, tools: readTools(settings.tools), schema: readSchema(settings.schema) }, list);
+    return APIS[settings.api].body({ ...settings, ...given, background }, list);
   };
-  const draft = text || images.length ? [...turns, { role: "user", text, images }] : turns;
-  try {
-    draftBody = body(draft);
-  } catch (error) {
-    wrong = error.message;
-  }
+  const draft = () => body(text || images.length ? [...turns, { role: "user", text, images }] : turns);
 
   const answer = async (list) => {
+    follow.current = true;
+    setTurns(list);
+    save(list);
     if (settings.background && settings.api === "responses") {
       try {
         await json(APIS.responses.path, { body: body(list) });
@@ -225,21 +278,26 @@ function Conversation({ settings, models, turns, setTurns, openRecord, toBackgro
       return;
     }
     const stop = new AbortController();
+    streaming.current = stop;
     const api = APIS[settings.api];
-    const partial = { ...newAnswer(), api: settings.api, started: performance.now(), first: null };
+    const partial = { ...newAnswer(), api: settings.api, started: performance.now(), first: null, steps: 0 };
     setRunning(stop);
     setAnnouncement("Answering.");
     setTurns([...list, { ...partial }]);
     let frame = 0;
+    const shown = () => [...list, { ...partial, calls: partial.calls.map((call) => ({ ...call })) }];
     const show = () => {
       frame = 0;
       partial.ended = performance.now();
-      setTurns([...list, { ...partial, calls: partial.calls.map((call) => ({ ...call })) }]);
+      setTurns(shown());
     };
     try {
       for await (const event of events(await request(api.path, { body: body(list), signal: stop.signal }))) {
         api.take(partial, event);
-        if (partial.first === null && (partial.text || partial.reasoning || partial.calls.length)) partial.first = performance.now();
+        if (partial.text || partial.reasoning || partial.calls.length) {
+          partial.first ??= performance.now();
+          partial.steps += 1;
+        }
         frame ||= requestAnimationFrame(show);
       }
     } catch (error) {
@@ -248,120 +306,101 @@ function Conversation({ settings, models, turns, setTurns, openRecord, toBackgro
     }
     cancelAnimationFrame(frame);
     show();
+    save(shown());
     setRunning(null);
     setAnnouncement(partial.error ? `The answer failed: ${partial.error}` : partial.finish === "stopped" ? "Stopped." : "The answer is complete.");
-    box.current?.focus();
+    if (document.activeElement === document.body) box.current?.focus(); // the button that has stopped it is gone
   };
   const send = (event) => {
     event?.preventDefault();
-    if (running || wrong || awaitingResults || !(text.trim() || images.length) || !settings.model) return;
+    if (running || given.wrong || awaitingResults || !(text.trim() || images.length) || !settings.model) return;
     const list = [...turns, { role: "user", text, images }];
     setText("");
     setImages([]);
-    setTurns(list);
+    setNotice("");
     answer(list);
   };
+  const add = async (files) => {
+    if (!files.length) return;
+    if (!takesImages) return setNotice(`${settings.model || "The model"} does not take images.`);
+    const { urls, said } = await readImages(files, images.length);
+    setImages((now) => [...now, ...urls]);
+    setNotice(said);
+  };
   const attach = async (event) => {
-    const read = (file) => new Promise((done) => {
-      const reader = new FileReader();
-      reader.onload = () => done(reader.result);
-      reader.readAsDataURL(file);
-    });
-    setImages([...images, ...(await Promise.all([...event.target.files].map(read)))]);
+    await add([...event.target.files]);
     event.target.value = "";
+  };
+  const paste = (event) => {
+    const files = pastedFiles(event);
+    if (!files.length) return;
+    event.preventDefault();
+    add(files);
+  };
+  const drag = (event) => {
+    if (!dragsFiles(event)) return;
+    event.preventDefault();
+    setDragged(event.type === "dragover");
+    if (event.type === "drop") add([...event.dataTransfer.files]);
   };
   const keys = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
   };
   useEffect(() => {
-    const escape = (event) => event.key === "Escape" && running?.abort();
+    const escape = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && running?.abort();
     addEventListener("keydown", escape);
     return () => removeEventListener("keydown", escape);
   }, [running]);
-  useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [turns]);
-  return html`<section class="conversation" aria-label="Conversation">
-    <div class="turns" role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
+  useEffect(() => () => streaming.current?.abort(), []); // another conversation is opened
+  if (end.current) {
+    const bottom = Math.min(log.current.getBoundingClientRect().bottom, innerHeight);
+    follow.current ||= end.current.getBoundingClientRect().top < bottom + NEAR;
+  }
+  useEffect(() => {
+    if (follow.current) end.current?.scrollIntoView({ block: "nearest" });
+    follow.current = false;
+  }, [turns]);
+  return html`<section class=${`conversation${dragged ? " dragged" : ""}`} aria-label="Conversation" onDragOver=${drag} onDragLeave=${drag} onDrop=${drag} onPaste=${paste}>
+    <div class="turns column" ref=${log} role="log" aria-live="off" aria-busy=${Boolean(running)} tabindex="0" aria-label="Messages">
       ${!turns.length && html`<div class="empty"><p>Ask ${settings.model ? html`<b>${settings.model}</b>` : "a model"} something.</p>
         <p>Enter sends the message, Shift+Enter begins a new line, Escape stops the answer. “Details” shows the prompt, the raw text of the model, and the events decoded from it.</p></div>`}
-      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${running && index === turns.length - 1} openRecord=${openRecord} />`)}
-      ${awaitingResults && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => {
-        const list = [...turns, { role: "tool", results }];
-        setTurns(list);
-        answer(list);
-      }} />`}
+      ${turns.map((turn, index) => html`<${Turn} key=${index} turn=${turn} running=${Boolean(running) && turn === last} openRecord=${openRecord}
+        again=${!running && turn === last && (() => answer(turn.role === "assistant" ? turns.slice(0, -1) : turns))} />`)}
+      ${awaitingResults && html`<${Results} key=${turns.length} calls=${last.calls} send=${(results) => answer([...turns, { role: "tool", results }])} />`}
       <div ref=${end}></div>
     </div>
     <p class="sr-only" role="status">${announcement}</p>
-    <form class="composer" onSubmit=${send}>
+    <div class="bottom column"><form class="composer" onSubmit=${send}>
       ${images.length > 0 && html`<ul class="images">${images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Image ${index + 1}`} />
         <button type="button" onClick=${() => setImages(images.filter((_, at) => at !== index))} aria-label=${`Remove image ${index + 1}`}>×</button></li>`)}</ul>`}
       <label class="sr-only" for="message">Message</label>
-      <textarea id="message" ref=${box} rows="3" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
+      <textarea id="message" ref=${box} rows="2" value=${text} placeholder=${awaitingResults ? "Send the results of the calls first" : "Message"} disabled=${awaitingResults}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
+      <p class="about" role="status">${notice}</p>
       <div class="bar">
-        ${takesImages && html`<label class="file">Add images <input type="file" accept="image/*" multiple onChange=${attach} /></label>`}
-        <button type="button" onClick=${() => setTurns([])} disabled=${running || !turns.length}>New conversation</button>
+        ${takesImages && html`<label class="file">Add images <input type="file" accept=${ACCEPTED} multiple onChange=${attach} /></label>`}
         <span class="grow"></span>
         ${running
           ? html`<button type="button" class="stop" onClick=${() => running.abort()}>Stop</button>`
-          : html`<button class="main" disabled=${Boolean(wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
+          : html`<button class="main" disabled=${Boolean(given.wrong) || awaitingResults || !(text.trim() || images.length)}>Send</button>`}
       </div>
     </form>
-    <${Code} api=${settings.api} body=${draftBody} wrong=${wrong} />
+    <${Code} api=${settings.api} make=${draft} wrong=${given.wrong} running=${running} /></div>
   </section>`;
 }
 
-function Turn({ turn, running, openRecord }) {
-  if (turn.role === "user")
-    return html`<article class="turn user" aria-label="You"><div class="who">You</div>
-      ${turn.images.map((url, index) => html`<img key=${index} src=${url} alt=${`Image ${index + 1}`} />`)}<div class="plain">${turn.text}</div></article>`;
-  if (turn.role === "tool")
-    return html`<article class="turn tool" aria-label="Results of tools"><div class="who">Results</div>
-      ${turn.results.map((each) => html`<div key=${each.id}><b>${each.name}</b> <code>${each.text}</code></div>`)}</article>`;
-  const seconds = turn.first && turn.ended > turn.first ? (turn.ended - turn.first) / 1000 : 0;
-  const rate = turn.usage?.output > 1 && seconds > 0.05 && !running ? `${((turn.usage.output - 1) / seconds).toFixed(1)} tokens/s` : null;
-  const facts = [
-    running && "answering …", turn.finish, turn.usage && !running && `${turn.usage.input} → ${turn.usage.output} tokens`,
-    turn.missed && `${turn.missed.tokens} tokens are not in the cache because of ${turn.missed.part}`,
-    turn.first && `first token after ${Math.round(turn.first - turn.started)} ms`, rate,
-  ].filter(Boolean);
-  return html`<article class="turn assistant" aria-label="Model"><div class="who">Model</div>
-    ${turn.reasoning && html`<details class="reasoning" open=${Boolean(running) && !turn.text}><summary>Reasoning</summary><div class="plain">${turn.reasoning}</div></details>`}
-    ${turn.text && html`<${Markdown} text=${turn.text} />`}
-    ${turn.calls.map((call) => html`<div class="call" key=${call.id}><b>${call.name}</b> <code>${call.arguments}</code></div>`)}
-    ${turn.error && html`<p class="error" role="alert">${turn.error}</p>`}
-    <footer class="bar"><span class="facts-line">${facts.join(" · ")}</span>
-      ${turn.text && !running && html`<button onClick=${() => navigator.clipboard.writeText(turn.text)}>Copy</button>`}
-      ${turn.id && html`<button onClick=${() => openRecord(turn.id)}>Details</button>`}
-    </footer></article>`;
-}
-
-function Results({ calls, send }) {
-  const [texts, setTexts] = useState(() => calls.map(() => ""));
-  const first = useRef(null);
-  useEffect(() => void first.current?.focus(), []);
-  const submit = (event) => {
-    event.preventDefault();
-    send(calls.map((call, index) => ({ id: call.id, name: call.name, text: texts[index] })));
-  };
-  return html`<form class="results" onSubmit=${submit} aria-label="Results of the calls">
-    ${calls.map((call, index) => html`<label key=${call.id}>Result of <b>${call.name}</b>
-      <textarea rows="2" ref=${index ? null : first} value=${texts[index]} onInput=${(event) => setTexts(texts.map((each, at) => (at === index ? event.target.value : each)))}></textarea></label>`)}
-    <button class="main">Send the results</button>
-  </form>`;
-}
-
-function Code({ api, body, wrong }) {
+function Code({ api, make, wrong, running }) {
   const [kind, setKind] = useState("curl");
+  const [open, setOpen] = useState(false); // a long conversation is only written where it is looked at, and not with each token
+  const code = useRef("");
   if (wrong) return html`<p class="error" role="status">The request is not valid: ${wrong}</p>`;
-  const shown = { ...body };
-  const code = kind === "curl" ? asCurl(api, shown, Boolean(key.get())) : asPython(api, shown, Boolean(key.get()));
-  return html`<details class="code"><summary>This request as code</summary>
+  if (open && !running) code.current = (kind === "curl" ? asCurl : asPython)(api, make(), Boolean(key.get()));
+  return html`<details class="code" open=${open} onToggle=${(event) => setOpen(event.target.open)}><summary>This request as code</summary>
     <div class="bar" role="group" aria-label="Language">
       ${["curl", "Python"].map((each) => html`<button key=${each} type="button" aria-pressed=${kind === each} onClick=${() => setKind(each)}>${each}</button>`)}
-      <span class="grow"></span><button type="button" onClick=${() => navigator.clipboard.writeText(code)}>Copy</button>
+      <span class="grow"></span><${CopyButton} text=${code.current} />
     </div>
-    <pre tabindex="0">${code}</pre></details>`;
+    <pre tabindex="0">${code.current}</pre></details>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));
