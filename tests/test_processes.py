@@ -186,10 +186,12 @@ def test_a_process_with_too_much_to_do_closes_connections(server: Process) -> No
             of[process_of(server, response)].append(client)
         place = max(of, key=lambda place: len(of[place]))
         busy, *_ = crowded = of[place]
+        bodies = []  # to forget one would be to leave
         for client in crowded[1:6]:
             body = {**ask("endless"), "stream": True}
             stream = stack.enter_context(client.stream("POST", "/v1/chat/completions", json=body))
-            next(stream.iter_bytes())
+            bodies.append(stream.iter_bytes())
+            next(bodies[-1])
         assert busy.get("/v1/models").headers["connection"] == "close"
         again = busy.get("/v1/models")  # by another connection
         assert process_of(server, again) != place
