@@ -104,13 +104,13 @@ def test_it_is_announced_once_and_every_process_answers(server: Process) -> None
     assert server.stdout.count("listening on") == 1
     assert len(children(server)) == COUNT
     with ExitStack() as stack:
-        streams = [stack.enter_context(streaming(server.url, "endless")) for _ in range(4)]
+        streams = [stack.enter_context(streaming(server.url, "endless")) for _ in range(12)]
         for payloads in streams:
             next(payloads)
         assert chat(server) == "Hello there, friend!"
-    server.until(lambda: log(server).count("client_left") >= 4)
+    server.until(lambda: log(server).count("client_left") >= 12)
     shares = Counter(re.findall(r"client_left.* process=(\d)", log(server)))
-    assert [*sorted(shares.values())] == [2, 2]  # of four at a time
+    assert [*sorted(shares.values())] == [6, 6]
 
 
 def test_health_status_and_models_are_those_of_the_server(server: Process) -> None:
@@ -249,9 +249,9 @@ def test_a_process_that_dies_is_started_again_and_nothing_is_forgotten(tmp_path:
         for died, victim in enumerate(before, 1):
             os.kill(victim, signal.SIGKILL)
             server.until(lambda died=died: server.stderr.count("a process has died") == died)  # type: ignore[misc]
-            assert chat(server)
-            assert get(f"{server.url}/health").json()["status"] == "ready"
-            server.until(lambda died=died: log(server).count("a process is ready") == died)  # type: ignore[misc]
+            while log(server).count("a process is ready") < died:
+                assert chat(server)
+                assert get(f"{server.url}/health").json()["status"] == "ready"
         assert not children(server) & before
         assert counter(server, "http_requests_total", **labels) >= 7
         assert server.stdout.count("listening on") == 1

@@ -233,7 +233,7 @@ class StreamProtocol(HttpToolsProtocol):
     stall_seconds: ClassVar[float] = 60.0
     others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
     date: ClassVar[DateHeader] = DateHeader()
-    crowded: ClassVar[Crowded] = staticmethod(never_crowded)
+    crowded = staticmethod(never_crowded)
     listener: Listener | None = None
     cycle: _Cycle
     """The last request."""
