@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ import pytest
 import antiphon
 from tests.server import NO_TLS
 from tests.server_process import START_SECONDS, Process, serving
-from tests.test_serve import ask, said, streaming
+from tests.test_serve import ask, said, streaming, write_certificate
 
 SOURCE = str(Path(antiphon.__file__).parents[1])
 COUNT = 2
@@ -220,6 +222,7 @@ def process_of(server: Process, response: httpx.Response) -> str:
         (("--store", "memory", "http://127.0.0.1:1"), "cannot share a store in memory"),
         ((), "llama.cpp never writes enough tokens"),
         (("--engine", "vllm", "org/model"), "Run `vllm serve`"),
+        (("http://127.0.0.1:1", "--tls-certificate", "x", "--tls-key", "y"), "No such file"),
     ],
 )
 def test_what_cannot_be_several_processes_is_refused(
@@ -234,6 +237,39 @@ def test_a_server_that_cannot_start_says_why_once(tmp_path: Path) -> None:
     with several(tmp_path, "http://127.0.0.1:1", "--connect-seconds", "1") as server:
         assert server.ended() == 1
         assert server.stderr.count("antiphon: ") == 1
+
+
+# Sockets
+
+
+def test_they_speak_tls(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
+    write_certificate(certificate, key)
+    options = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    with several(tmp_path, *scripted(tmp_path), *options) as server:
+        server.until(lambda: "listening on https://" in server.stdout, START_SECONDS)
+        found = re.search(r"https://127\.0\.0\.1:(\d+)", server.stdout)
+        assert found
+        with socket.create_connection(("127.0.0.1", int(found[1]))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")  # which is no TLS
+            assert not stranger.recv(1000).startswith(b"HTTP")
+        context = ssl.create_default_context(cafile=certificate)
+        for _ in range(4):
+            assert httpx.get(f"{found[0]}/health", verify=context).json()["status"] == "ready"
+        assert server.stderr == ""
+
+
+def test_they_listen_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with several(tmp_path, *scripted(tmp_path), "--unix-socket", str(path)) as server:
+        server.until(lambda: f"listening on unix:{path}" in server.stdout, START_SECONDS)
+        for _ in range(4):
+            transport = httpx.HTTPTransport(uds=str(path))
+            with httpx.Client(base_url="http://localhost", transport=transport) as client:
+                assert said(client.post("/v1/chat/completions", json=ask("Hi"))) == "Hello there, friend!"
+        server.send(signal.SIGTERM)
+        assert server.ended() == 0
+        assert not path.exists()
 
 
 # Processes that end

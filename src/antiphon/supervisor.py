@@ -29,7 +29,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from antiphon.config import Settings
+from antiphon.config import OPEN, Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
@@ -74,6 +74,8 @@ def supervise(settings: Settings) -> None:
         log.warning(warning)
     if not settings.stores and not settings.secret:  # each process would make one of its own
         settings = replace(settings, secret=(secrets.token_urlsafe(32),))
+    if settings.open_to_all:
+        log.warning(OPEN, host=settings.host)
     with listening(settings.host, settings.port, settings.unix_socket) as listener:
         received = asyncio.run(Supervisor(settings, listener).run())
     if received is signal.SIGINT:

@@ -34,7 +34,14 @@ from antiphon.core.errors import AntiphonError
 from antiphon.http.accept import FRESH_SECONDS, Acceptor, CountedTasks
 from antiphon.http.models import DRAIN, HEALTH, LOAD_ADAPTER, REPLICAS, UNLOAD_ADAPTER, follow_siblings
 from antiphon.http.observing import SNAPSHOTS
-from antiphon.http.server import HttpServer, possible_connections, run, tune, usual_greeting
+from antiphon.http.server import (
+    HttpServer,
+    check_tls,
+    possible_connections,
+    run,
+    tune,
+    usual_greeting,
+)
 from antiphon.log import configure
 from antiphon.processes import channel as messages
 from antiphon.processes.channel import Answer, Answers, Ask, Channel, Composed, Ended, Failed, Ready, Refusal
@@ -179,6 +186,7 @@ def main(pipe: IO[bytes]) -> int:
     channel = Channel(end, messages.ToProcess)
     shares = Shares(Table(start.table, start.bells), start.row)
     try:
+        check_tls(settings)
         runtime = compose(settings, siblings=Processes(start, channel), shares=shares)
         server = ProcessServer(runtime, shares.load)
     except AntiphonError as error:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
@@ -29,7 +28,7 @@ from starlette.routing import BaseRoute
 
 from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
-from antiphon.config import Settings
+from antiphon.config import OPEN, Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.core.limits import Limits
 from antiphon.engines.engine import Task
@@ -96,7 +95,8 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         listening(settings.host, settings.port, settings.unix_socket) as listener,
         asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner,
     ):
-        warn_of_openness(settings)
+        if settings.open_to_all:
+            log.warning(OPEN, host=settings.host)
         lines = greeting or partial(usual_greeting, runtime.app)
 
         def greet() -> None:
@@ -105,13 +105,6 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
         runner.run(run(server, listener, greet))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
-
-
-def warn_of_openness(settings: Settings) -> None:
-    """Warn of a server that anyone may use."""
-    guarded = settings.api_key or settings.keys is not None
-    if not (guarded or settings.unix_socket or _is_local(settings.host)):
-        log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
 
 
 def usual_greeting(app: App, url: str) -> Iterator[str]:
@@ -334,14 +327,6 @@ def check_tls(settings: Settings) -> None:
         raise AntiphonError(
             f"Cannot use {certificate} and {key} for TLS: {error.strerror or error}."
         ) from error
-
-
-def _is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"
 
 
 def _tried(entry: ModelEntry) -> tuple[str, object] | None:
