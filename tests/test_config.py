@@ -37,6 +37,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Runs `antiphon serve` with a server that only notes its settings; gives them."""
     noted: list[Settings] = []
     monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=noted.append))
+    monkeypatch.setitem(sys.modules, "antiphon.supervisor", SimpleNamespace(supervise=noted.append))
 
     def run(*tokens: object) -> Settings:
         assert main(["serve", *map(str, tokens)]) == 0

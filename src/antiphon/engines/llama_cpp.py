@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import structlog
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -92,7 +92,7 @@ _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 class Options:
     """The options of llama.cpp."""
 
-    one_process: ClassVar[str] = (
+    one_process = (
         "llama.cpp never writes enough tokens for a second process, and several would share its one engine."
     )
 

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import structlog
 from cyclopts import Parameter
@@ -75,7 +75,7 @@ HUNG_SILENCES = 1500
 class Options:
     """The options of vLLM."""
 
-    one_process: ClassVar[str] = (
+    one_process = (
         "vLLM that runs in Antiphon has one client, and this server would have several. Run `vllm serve`, "
         "and give its URL as the model."
     )
