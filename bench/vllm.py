@@ -16,6 +16,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +27,7 @@ if __name__ == "__main__":
 import msgspec
 from msgspec import Struct
 
+from bench.chart import Bar, Chart
 from bench.client import Address, Load, drive, http_request
 from bench.measure import Figure, cpu_seconds, figure
 from bench.report import Machine, Target, target_table
@@ -115,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 1024])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save", action="store_true", help="keep the figures for the chart")
     parser.add_argument("--unix-sockets", action="store_true", help="connect by them, and not by TCP")
     parser.add_argument("--tokenizer", type=Path, default=BORROWED, help="a folder with tokenizer.json")
     options = parser.parse_args(arguments)
@@ -134,8 +137,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     share = f"share of vLLM's server's cost, {most} streams"
     target = Target(share, round(1 / worst.ratio, 3), LIMIT)
     report = Report(Machine.here(), [target], rows)
+    if options.save:
+        _chart(rows[-1]).save("vllm")
     print(msgspec.json.encode(report).decode() if options.json else "\n".join(_table(report)))
     return 0
+
+
+def _chart(row: Row) -> Chart:
+    medians = {"Antiphon": row.antiphon, "vLLM's own server": row.vllm, "least possible": row.floor}
+    title = f"CPU for a streamed token in front of vLLM, {row.streams} streams of {row.tokens} tokens"
+    bars = tuple(Bar(name, cost.cpu.median) for name, cost in medians.items())
+    return Chart(title, "µs", datetime.now(UTC).date().isoformat(), bars)
 
 
 def _row(kind: Kind, costs: Mapping[str, Cost]) -> Row:

@@ -15,6 +15,7 @@ import msgspec
 from simulation.engine import KINDS, RECALL, whole_text, wish
 from simulation.files import index
 from simulation.laws import RUNNING, History, law
+from simulation.limits import REFUSED, check_running
 from simulation.lines import lines
 from simulation.model_server import KEY
 from simulation.network import LATENCY, Exchange, Socket
@@ -243,6 +244,24 @@ class Client:
             self._check_failure(exchange, wanted)
         if "store" in body:
             self._world.chats[number] = None if not exchange.whole else not failed
+
+    async def hurry(self) -> None:
+        """Ask for more than a key with limits may have: several answers at a time, of any server."""
+        for _ in range(self._rng.randint(1, 3)):
+            await asyncio.gather(*(self._press() for _ in range(self._rng.randint(2, 5))))
+
+    async def _press(self) -> None:
+        number, sent = f"c{self._world.number()}", self._world.loop.time()
+        wanted = Wanted(self._rng.choice(("short", "steady")), sent, None)
+        path, body = self._rng.choice((_chat, _message, _completion))(wish(wanted.kind, self._name, number))
+        exchange = await self._request("POST", path, body, number=number)
+        check_running(self._world)
+        if exchange.whole and exchange.status == 200:
+            self._check_other(bytes(exchange.body), wanted, failed=False, streamed=False)
+            if self._world.admitted is not None:
+                self._world.admitted.add(self._name, sent, self._world.loop.time())
+        else:
+            self._check_failure(exchange, wanted)
 
     async def respond(self) -> None:
         """A response that it waits for, whole or as a stream."""
@@ -723,6 +742,8 @@ class Client:
             law(wanted is not None, what)
             assert wanted is not None
             wanted.check_late(self._world.loop.time(), self._world.skew, what)
+        elif code == REFUSED:
+            law(self._world.admitted is not None, what)
         else:
             law(code in TROUBLE and self._world.trouble, what)
 
@@ -783,5 +804,9 @@ ACTIONS: Mapping[str, tuple[int, Callable[[Client], Awaitable[None]]]] = {
 }
 """The actions of clients, and their frequencies."""
 
-RARE: Mapping[str, Callable[[Client], Awaitable[None]]] = {"steer": Client.steer, "lines": lines}
+RARE: Mapping[str, Callable[[Client], Awaitable[None]]] = {
+    "steer": Client.steer,
+    "hurry": Client.hurry,
+    "lines": lines,
+}
 """Actions of some simulations only, which `world.py` chooses: so the others stay what they were."""

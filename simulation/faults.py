@@ -350,6 +350,27 @@ FAULTS = {
         "        else:\n",
         "is stored, and should not be",
     ),
+    "more is lent than the limit of a key": Fault(
+        "store/key_limits.py",
+        "    if (amount - room) * each > ROUNDING:\n",
+        "    if False:\n",
+        "gets .* answers",
+        ("limits",),
+    ),
+    "a lease is more than was taken": Fault(
+        "core/shared_limits.py",
+        "            self._lease.add(taken.amount, asked, least)\n",
+        "            self._lease.add(taken.amount + 9, asked, least)\n",
+        "gets .* answers",
+        ("limits",),
+    ),
+    "the answers of another server are not counted": Fault(
+        "store/key_limits.py",
+        "    most = held.limit - int(taken or 0)\n",
+        "    most = held.limit\n",
+        "answers at a time",
+        ("limits",),
+    ),
     "a claim that nobody was told of counts as a crash": Fault(
         "store/vector_stores.py",
         "crashed = row.worker not in (None, lease.worker)",

@@ -82,6 +82,10 @@ class Server:
         )
         runtime = compose(settings, open_store=self._open, tools=[world.tool()], render=render)
         self.app, self.worker = runtime.app, runtime.worker
+        if world.key_rules is not None:
+            for account in map(self.app.keys.find, settings.api_key):
+                assert account is not None
+                account.change(world.key_rules.permissions)
         self._http = HttpServer(runtime)
         self._http.servers = []  # there is no socket
 

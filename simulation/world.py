@@ -23,6 +23,7 @@ from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
 from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
+from simulation.limits import Admitted, key_rules
 from simulation.lines import LineBatch, check_held, check_lines
 from simulation.loop import HOP, SimulatedLoop, simulated_monotonic, simulated_time
 from simulation.mcp_server import McpServer
@@ -147,7 +148,8 @@ def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
     Actions, troubles, `deadlines`, many `pauses`, the death of an `engine`, a hostile model at a `url`, a
-    hostile tool of an `mcp` server, clients that `steer`, or have `lines`, and a clock that makes a `jump`.
+    hostile tool of an `mcp` server, clients that `steer`, or have `lines`, keys with `limits`, and a clock
+    that makes a `jump`.
     """
     plan = Plan(Random(seed))
     more = {
@@ -157,6 +159,7 @@ def fits(wanted: Collection[str], seed: int) -> bool:
         "url": model_is_hostile(seed, plan),
         "mcp": tool_is_hostile(seed),
         "steer": client_steers(seed),
+        "limits": key_rules(seed) is not None,
         "lines": client_has_lines(seed),
         "jump": bool(jump_of(seed, plan)),
     }
@@ -194,6 +197,9 @@ class World:
         self.plan = Plan(self.rng)
         if client_steers(seed):
             self.plan.actions += ["steer"] * 3
+        self.key_rules = key_rules(seed)
+        if self.key_rules is not None:
+            self.plan.actions += ["hurry"] * 4
         if client_has_lines(seed):
             self.plan.actions += ["lines"] * 3
         self.engine_dies = engine_dies(seed, self.plan)
@@ -215,6 +221,10 @@ class World:
         self.engine_laws = EngineLaws(self.database.histories, self.loop, self.asked)
         self.engine_laws.slack += abs(self.jump)
         self.deadlines = self.engine_laws.deadlines
+        self.admitted: Admitted | None = None
+        """What clients got, if keys have limits."""
+        if self.key_rules is not None:
+            self.admitted = Admitted(self.key_rules, self.plan, self.skew)
         self.chats: dict[str, bool | None] = {}
         """Chat completions to be stored: whether the client got confirmation, or None."""
         self.servers: list[Server] = []

@@ -1,13 +1,16 @@
 """The bench runs, and says what it measured. What the figures are is never tested."""
 
+import html
 import json
+import re
+from datetime import date
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from antiphon.apis.chat.schema import ChatRequest
-from bench import calls, frontend, in_process, measure
+from bench import calls, chart, frontend, in_process, measure
 from bench.scenario import CASES, MIN_TOKENS, Case
 
 LENGTHS = (MIN_TOKENS, 2 * MIN_TOKENS)
@@ -78,3 +81,27 @@ def test_calls_are_counted_from_the_engine_to_the_transport():
         assert called.keys() & {"_TextWriter.write", "ChunkedBody.write"}, "the transport was not reached"
         assert row.files == len({function.file for function in row.functions})
         assert 0.9 <= called["GenerationRun.push"].calls <= 1.1, "a step was not one token"
+
+
+def test_the_chart_shows_the_figures_that_are_kept():
+    charts = chart.kept()
+
+    assert chart.FILE.read_text() == chart.svg(charts)
+    for kept in charts:
+        date.fromisoformat(kept.date)
+
+
+def test_bars_are_as_long_as_their_figures():
+    bars = (chart.Bar("Antiphon", 10.0), chart.Bar("<other>", 40.0))
+    drawn = chart.svg([chart.Chart("a & b", "µs", "2026-11-29", bars)])
+
+    ours, other = (float(width) for width in re.findall(r'<rect [^>]*width="([0-9.]+)"', drawn))
+    assert other == pytest.approx(4 * ours, rel=0.01)
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", drawn)
+    assert [html.unescape(text) for text in texts] == [
+        "a & b (2026-11-29)",
+        "Antiphon",
+        "10 µs",
+        "<other>",
+        "40 µs",
+    ]

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 from starlette.routing import Route
 
+from antiphon import cli
 from antiphon.apis.chat.schema import ChatRequest
 from antiphon.apis.completions.schema import CompletionRequest
 from antiphon.apis.fields import ALIASES, HINTS, REFUSED
@@ -178,17 +179,45 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
             assert any(getattr(state, "names", None) is AcceptedNames.DECLARED for state in states), name
 
 
+FOREIGN = {
+    "build-arg",
+    "enable-scale-out",
+    "enable-tokenizer-info-endpoint",
+    "incremental-streaming-output",
+    "kv-unified",
+    "max-logprobs",
+    "max-num-seqs",
+    "tool-call-parser",
+    "tool-server",
+}
+"""Options of podman, and of the servers that run models, which the docs name alone."""
+
+
+def options_of_commands() -> set[str]:
+    """Those of `antiphon serve`, with every engine, and of the other commands."""
+    engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
+    served = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help", "help-all"}
+    commands = [cli.app[name] for name in cli.app if not name.startswith("-")]
+    others = {
+        name.removeprefix("--")
+        for command in commands
+        for argument in command.assemble_argument_collection()
+        for name in argument.names
+    }
+    return {name.replace("_", "-") for name in served} | others
+
+
 def test_every_option_in_the_docs_exists() -> None:
     """Those of our own command line, in commands and in text."""
-    engines = (engine.Options for engine in (llama_cpp, scripted, upstream, vllm))
-    names = option_names(*Settings().option_tables, *engines) | {"engine", "tool", "help", "help-all"}
-    options = {name.replace("_", "-") for name in names}
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    options = options_of_commands()
+    for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/howto/*.md")):
         text = path.read_text()
-        found = {option for code in named(text) for option in re.findall(r"^--([a-z][a-z-]+)", code)}
+        prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+        found = {option for code in named(prose) for option in re.findall(r"^--([a-z][a-z-]+)", code)}
+        found = {option.removeprefix("no-") for option in found} - FOREIGN
         for line in re.findall(r"^antiphon serve .*$", text, re.MULTILINE):
             found |= set(re.findall(r" --([a-z][a-z-]+)", line))
-        assert found <= options, path.name
+        assert found <= options, (path.name, found - options)
 
 
 @pytest.mark.parametrize("name", toolkits.names())

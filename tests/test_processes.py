@@ -239,6 +239,22 @@ def test_a_server_that_cannot_start_says_why_once(tmp_path: Path) -> None:
         assert server.stderr.count("antiphon: ") == 1
 
 
+def test_the_limits_of_a_key_hold_over_all(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[keys]]\nname = "ann"\nvalue = "k"\nconcurrent = 2\n')
+    with several(tmp_path, *scripted(tmp_path), "--keys", str(keys)) as server, ExitStack() as stack:
+        url, key = server.url, {"authorization": "Bearer k"}
+        for client in (stack.enter_context(client_of(url)) for _ in range(2)):
+            body = {**ask("endless"), "stream": True}
+            stream = stack.enter_context(
+                client.stream("POST", "/v1/chat/completions", json=body, headers=key)
+            )
+            assert stream.status_code == 200
+            stack.callback(stream.iter_bytes().close)
+        for _ in range(4):
+            assert post(f"{url}/v1/chat/completions", ask("Hi"), **key).status_code == 429
+
+
 # Sockets
 
 

@@ -22,7 +22,7 @@ from tests.server import NO_TLS, running, served_model
 from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/howto/*.md"))]
 ADDRESS = "http://127.0.0.1:8000"
 
 

@@ -24,6 +24,7 @@ from antiphon.app.app import App
 from antiphon.app.attachments import AttachmentReader, Downloader
 from antiphon.app.containers import ContainerKeeper
 from antiphon.app.keys import KeyTable
+from antiphon.app.limit_ledger import StoreLedger
 from antiphon.app.metrics import Metrics
 from antiphon.app.moderation import Moderator
 from antiphon.app.siblings import Alone, Siblings
@@ -52,6 +53,8 @@ from antiphon.tools.tool import ServerTool
 if TYPE_CHECKING:
     from antiphon.tools.mcp.tool import Mcp
 
+OWN_STORES = frozenset({"memory", "none"})
+"""The stores that no other server has."""
 STORE_SECONDS = 60.0
 """How long a database may take to start, if it starts together with the server."""
 RETRY_SECONDS = 1.0
@@ -70,6 +73,8 @@ class Runtime(Struct, frozen=True):
     async def start(self) -> None:
         """Open the store, and load the models. Work on stored responses begins when both are there."""
         await self.app.storage.start()  # first: a model may take minutes
+        if self.app.settings.store not in OWN_STORES:
+            self.app.keys.share(StoreLedger(self.app.storage, self.app.metrics))
         if self.mcp is not None:
             await self.mcp.start()
         await self.app.models.start()
@@ -80,6 +85,7 @@ class Runtime(Struct, frozen=True):
         await self.app.models.close()
         await self.app.attachments.close()
         await self.worker.stop()
+        await self.app.keys.close()
         await self.app.storage.stop()
         await asyncio.to_thread(self.app.tracing.close)
 
@@ -335,7 +341,7 @@ def _secrets(settings: Settings) -> tuple[str, ...]:
     """The secrets for sealing: the configured ones, or one that is made at the first start."""
     if settings.secret:
         return settings.secret
-    if settings.store in ("memory", "none"):
+    if settings.store in OWN_STORES:
         return (secrets.token_urlsafe(32),)
     path = default_path().with_name("secret")
     try:

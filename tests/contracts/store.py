@@ -34,6 +34,7 @@ from tests.store.parts.containers import ContainersContract
 from tests.store.parts.conversations import ConversationsContract
 from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
+from tests.store.parts.key_limits import KeyLimitsContract
 from tests.store.parts.log import LogContract, WatchContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
 from tests.store.parts.usage import UsageContract
@@ -73,6 +74,7 @@ class StoreContract(
     ContainersContract,
     FilesContract,
     VectorStoresContract,
+    KeyLimitsContract,
     UsageContract,
     SweepContract,
 ):

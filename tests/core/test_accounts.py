@@ -149,19 +149,24 @@ async def test_what_work_took_is_charged(clock: Clock) -> None:
     """What failed took nothing; what is cancelled was begun."""
     account = Account("ann", "a", Permissions(tokens_per_minute=100, concurrent=1))
     assert account.tokens is not None
-    with account.charge(40) as charge:
+    async with account.charge(40) as charge:
         assert account.tokens.left == 60
         charge.tokens = 10
     assert account.tokens.left == 90
-    with pytest.raises(EngineError), account.charge(40):
-        raise EngineError
+    with pytest.raises(EngineError):
+        async with account.charge(40):
+            raise EngineError
     assert account.tokens.left == 90
-    with pytest.raises(asyncio.CancelledError), account.charge(40):
-        raise asyncio.CancelledError
+    with pytest.raises(asyncio.CancelledError):
+        async with account.charge(40):
+            raise asyncio.CancelledError
     assert account.tokens.left == 50
-    with account.charge(1), pytest.raises(RateLimitError, match="answers under way"), account.charge(1):
-        pass
-    with pytest.raises(RateLimitError), account.charge(60):
-        pass
-    with account.charge(1):  # nothing keeps its place
+    async with account.charge(1):
+        with pytest.raises(RateLimitError, match="answers under way"):
+            async with account.charge(1):
+                pass
+    with pytest.raises(RateLimitError):
+        async with account.charge(60):
+            pass
+    async with account.charge(1):  # nothing keeps its place
         pass

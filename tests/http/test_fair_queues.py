@@ -1,4 +1,7 @@
-"""What one key has waiting does not delay another's: files that are indexed, background responses, batches."""
+"""What one key has waiting does not delay another's: files that are indexed, background responses, batches.
+
+Of the slots of an engine, each key has the same number of tokens, however long its answers are.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,15 +22,17 @@ MANY = 30
 @asynccontextmanager
 async def asking(**options: Any) -> AsyncIterator[tuple[Running, httpx.AsyncClient, httpx.AsyncClient]]:
     """A server, with a client for each of its two keys."""
-    async with running(SCRIPT, api_key=("alice", "eve"), **options) as server:
-        alice, eve = (
-            httpx.AsyncClient(
-                base_url=f"{server.url}/v1", headers={"authorization": f"Bearer {key}"}, timeout=30
-            )
-            for key in ("alice", "eve")
-        )
-        async with alice, eve:
-            yield server, alice, eve
+    async with (
+        running(SCRIPT, api_key=("alice", "eve"), **options) as server,
+        _client(server, "alice") as alice,
+        _client(server, "eve") as eve,
+    ):
+        yield server, alice, eve
+
+
+def _client(server: Running, key: str) -> httpx.AsyncClient:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=f"{server.url}/v1", headers=headers, timeout=30)
 
 
 async def posted(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
@@ -102,3 +107,42 @@ async def test_a_job_does_not_wait_for_the_jobs_of_another_key(
                 await asyncio.sleep(0)
         last = (await alice.get(f"{path}/{theirs[-1]}")).json()[status]
     assert last != ended
+
+
+LONG, SHORT = 90, 10
+"""The tokens of their answers."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_has_long_answers_gets_no_more_tokens(stream: bool) -> None:
+    """In the time of an answer of one key, the other has as many tokens, in several answers."""
+    script = [
+        {"when": "long", "output": "word " * LONG, "split": 5, "delay_ms": 1},
+        {"output": "word " * SHORT, "split": 5, "delay_ms": 1},
+    ]
+    answered = {"long": 0, "short": 0}
+
+    async def ask(client: httpx.AsyncClient, what: str) -> None:
+        while True:
+            message = {"role": "user", "content": what}
+            answer = await client.post(
+                "/chat/completions", json={"model": "scripted", "messages": [message], "stream": stream}
+            )
+            assert answer.status_code == 200
+            answered[what] += 1
+
+    async with (
+        running(
+            script, api_key=("alice", "eve"), parallel=1, dialect="plain", model_name=("scripted",)
+        ) as server,
+        _client(server, "alice") as alice,
+        _client(server, "eve") as eve,
+    ):
+        asking = [asyncio.create_task(ask(alice, "long")) for _ in range(4)]
+        asking += [asyncio.create_task(ask(eve, "short")) for _ in range(4)]
+        while answered["long"] < 8:
+            await asyncio.sleep(0.01)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert answered["short"] >= 3 * answered["long"]

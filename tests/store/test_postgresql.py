@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from antiphon.core.errors import StoreError
+from antiphon.core.shared_limits import Question, Taken
 from antiphon.store import postgresql
 from antiphon.store.open import open_store
 from antiphon.store.records import StoreTuning, Verdict
@@ -145,3 +146,24 @@ async def test_lost_connections_are_replaced(postgresql_server: Any, store: Stor
     assert len([line for line in ended.splitlines() if line.strip() == "t"]) >= 3
     assert await store.responses.get(OWNER, "resp_1") == response()
     await store.responses.create(response("resp_2"), ())
+
+
+async def test_servers_that_ask_for_many_limits_at_once_do_not_wait_in_a_circle(
+    postgresql_server: Any, postgresql_url: str, store: Store
+) -> None:
+    """Each locks the rows in the same order. PostgreSQL counts the circles that it has to break."""
+    other = await open_store(postgresql_url)
+    owners = [f"owner {number}" for number in range(20)]
+    circles = "SELECT 'circles', sum(deadlocks) FROM pg_stat_database;"
+    before = postgresql_server.psql(circles)
+    for _ in range(3):
+        asking = [
+            each.key_limits.take(name, Question(owner, "tokens", 600, 0, 1, 1))
+            for name, each, order in (("one", store, owners), ("other", other, owners[::-1]))
+            for owner in order
+        ]
+        holding = [other.key_limits.hold("other", owner, 5, 1, 60) for owner in owners]
+        taken = await asyncio.gather(*asking, *holding)
+        assert [answer.amount for answer in taken[:40] if isinstance(answer, Taken)] == [1] * 40
+    await other.close()
+    assert postgresql_server.psql(circles) == before

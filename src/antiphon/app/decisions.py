@@ -73,7 +73,7 @@ async def _decided(app: App, decision: Decision) -> tuple[str, Verdicts]:
         name = model_name(app, decision.model)
         model = await app.models.model(name)
         decision = await _attached(app, model, replace(decision, model=name))
-        with observed().account.charge(tokens_of(decision)) as charge:
+        async with observed().account.charge(tokens_of(decision)) as charge:
             started = perf_counter()
             verdicts = await model.decide(decision)
             charge.tokens = verdicts.prompt_tokens

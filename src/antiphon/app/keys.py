@@ -16,6 +16,7 @@ applies; `tests/app/test_keys.py`, `tests/http/test_keys.py`; the table in `docs
 
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +27,8 @@ import structlog
 from msgspec import Meta, Struct
 
 from antiphon.core.accounts import ANYONE, CLIENT_SCOPES, Account, AccountScope, Permissions
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, StoreError
+from antiphon.core.shared_limits import Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -111,6 +113,7 @@ class KeyTable:
         keys = tuple(keys)
         self.guarded = bool(keys) or file is not None
         self._file = file
+        self._ledger: Ledger | None = None
         self._fixed: dict[str, Account] = {}  # those of the options, by hash
         for values, scopes in ((keys, OPTION_SCOPES), (admin_keys, ADMIN_SCOPES)):
             for value in values:
@@ -126,6 +129,20 @@ class KeyTable:
             hashed, Account(owner[:_SHORT], owner, Permissions(scopes=frozenset()))
         )
         account.change(Permissions(scopes=scopes | account.permissions.scopes))
+
+    def share(self, ledger: Ledger) -> None:
+        """Share the limits of all keys with the other servers of a database."""
+        self._ledger = ledger
+        for account in self._by_hash.values():
+            account.share(ledger)
+
+    async def close(self) -> None:
+        """Give back what is shared and not used."""
+        for account in dict.fromkeys(self._by_hash.values()):
+            await account.close()
+        if self._ledger is not None:
+            with suppress(StoreError):  # it will be noticed that this server asks no more
+                await self._ledger.leave()
 
     @property
     def administered(self) -> bool:
@@ -168,6 +185,8 @@ class KeyTable:
                 log.warning("a key has another owner now, which cannot access what was stored", key=name)
             if account is None or account.owner != owner:
                 self._by_name[name] = Account(name, owner, permissions)
+                if self._ledger is not None:
+                    self._by_name[name].share(self._ledger)
             else:
                 account.change(permissions)
         self._by_name = {name: self._by_name[name] for name in identities}

@@ -335,6 +335,14 @@ class Metrics:
         self._store_failures = Counter(
             "antiphon:store_failures", "Tries that the store did not answer.", registry=registry
         )
+        self._limit_questions = Counter(
+            "antiphon:limit_questions",
+            "Questions to the database for the limits of keys that servers share.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("answered", "unanswered"):
+            self._limit_questions.labels(outcome)
         self.background = 0
         """Background responses that are being worked on here."""
         self.permits: dict[str, Permits] = {}
@@ -379,6 +387,10 @@ class Metrics:
     def store_failed(self) -> None:
         """Count a try that the store did not answer."""
         self._store_failures.inc()
+
+    def asked_for_limits(self, *, answers: bool) -> None:
+        """Count a question to the database for the limits of keys, which it has answered, or not."""
+        self._limit_questions.labels("answered" if answers else "unanswered").inc()
 
     def tokens(self, model: str) -> tuple[int, int]:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""

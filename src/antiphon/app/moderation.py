@@ -156,9 +156,10 @@ async def moderations(app: "App", request: CreateModeration, owner: str) -> Mode
     await moderator.check_name(request.model, "model")
     observed().model = moderator.name
     about = sum(map(len, texts)) // BYTES_PER_TOKEN
-    with naming({"max_tokens": "input"}), observed().account.charge(about) as charge:
-        results = await _judged(moderator, texts, owner)
-        charge.tokens = sum(tokens for _, tokens in results)
+    with naming({"max_tokens": "input"}):
+        async with observed().account.charge(about) as charge:
+            results = await _judged(moderator, texts, owner)
+            charge.tokens = sum(tokens for _, tokens in results)
     for verdict, tokens in results:
         see(observed(), moderator.canonical, "request", verdict, tokens)
     return Moderations(random_id("modr-", 24), moderator.name, [judged(verdict) for verdict, _ in results])

@@ -68,6 +68,7 @@ async def transcribed(app: App, name: str, audio: TranscriptionRequest) -> Async
     """The body of a transcription, in pieces. Raises RequestError, EngineError."""
     model = await app.models.model(name)
     account = observed().account
+    await account.secure(place=True)
     with account:
         async with aclosing(model.transcribe(audio)) as pieces:
             async for piece in pieces:
@@ -82,8 +83,9 @@ async def _scores(app: App, name: str, pairs: Sequence[tuple[str, str]], param: 
 async def _charged_to_account(about: int, param: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of the work, whose tokens are counted for the key. Raises RateLimitError."""
     names = {"max_tokens": param, "documents": param, "input": param}
-    with naming(names), observed().account.charge(about) as charge:
-        result = await work()
-        charge.tokens = result.tokens
+    with naming(names):
+        async with observed().account.charge(about) as charge:
+            result = await work()
+            charge.tokens = result.tokens
     observed().read += result.tokens
     return result

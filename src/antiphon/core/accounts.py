@@ -7,10 +7,13 @@ which has no restrictions.
 
 A limit per minute is a `Bucket`. It fills continuously, so nobody has to wait for the start of a minute.
 Answers whose length was not known beforehand may overdraw it; later answers then wait.
+
+The limits are those of this server, until `share` says where those of all servers of a database are. Then
+`secure`, which may ask there, comes before `admit`, `reserve`, and a place.
 """
 
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Set
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from math import ceil
@@ -21,13 +24,13 @@ from msgspec import Meta, Struct
 
 from antiphon.core.errors import RateLimitError, RequestError
 from antiphon.core.limits import LIMIT_EXCEEDED
+from antiphon.core.shared_limits import MINUTE, Ledger, SharedBucket, SharedPlaces
 
 AccountScope = Literal["inference", "stored", "metrics", "admin"]
 """What a key may be used for: answers, stored objects, `/metrics`, changes of the server itself."""
 CLIENT_SCOPES: frozenset[AccountScope] = frozenset({"inference", "stored"})
 LIMIT_HEADERS = ("limit", "remaining", "reset")
 """The names that the headers have for each limit."""
-MINUTE = 60
 LONGEST_WAIT = 60
 """The longest `Retry-After`, in seconds: OpenAI's give up above 120, Anthropic's wait for as long."""
 
@@ -83,15 +86,61 @@ class Account:
         self.name = name
         self.owner = owner
         self._running = 0
-        self.requests: Bucket | None = None
-        self.tokens: Bucket | None = None
+        self._ledger: Ledger | None = None
+        self._places: SharedPlaces | None = None
+        self.requests: Bucket | SharedBucket | None = None
+        self.tokens: Bucket | SharedBucket | None = None
         self.change(permissions)
 
     def change(self, permissions: Permissions) -> None:
         """Apply these permissions from now on. The use of a limit that stays the same is kept."""
         self.permissions = permissions
-        self.requests = _changed(self.requests, permissions.requests_per_minute)
-        self.tokens = _changed(self.tokens, permissions.tokens_per_minute)
+        self.requests = self._changed(self.requests, "requests", permissions.requests_per_minute)
+        self.tokens = self._changed(self.tokens, "tokens", permissions.tokens_per_minute)
+        if self._ledger is not None:
+            self._places = self._changed_places(self._ledger, permissions.concurrent)
+
+    def share(self, ledger: Ledger) -> None:
+        """Share the limits with all servers of a database."""
+        self._ledger = ledger
+        self.requests = self.tokens = None
+        self.change(self.permissions)
+
+    def _changed(
+        self, bucket: "Bucket | SharedBucket | None", kind: str, limit: int | None
+    ) -> "Bucket | SharedBucket | None":
+        if limit is None or (bucket is not None and bucket.limit == limit):
+            return None if limit is None else bucket
+        return Bucket(limit) if self._ledger is None else SharedBucket(self._ledger, self.owner, kind, limit)
+
+    def _changed_places(self, ledger: Ledger, limit: int | None) -> SharedPlaces | None:
+        if limit is None:
+            return None
+        places = self._places or SharedPlaces(ledger, self.owner, limit)
+        places.limit = limit
+        return places
+
+    async def secure(self, *, requests: int = 0, tokens: int = 0, place: bool = False) -> None:
+        """Ask for what is needed next, if the limits are shared, and this server has not as much.
+
+        What needs it has to follow at once. It is refused there if it was not given.
+        """
+        if self._ledger is None:
+            return
+        if place and self._places is not None:
+            await self._places.secure()
+        if requests and isinstance(self.requests, SharedBucket):
+            await self.requests.secure(requests)
+        if tokens and isinstance(self.tokens, SharedBucket) and tokens <= self.tokens.limit:
+            await self.tokens.secure(tokens)
+
+    async def close(self) -> None:
+        """Give back what is shared and not used."""
+        if self._places is not None:
+            self._places.close()
+        for bucket in (self.requests, self.tokens):
+            if isinstance(bucket, SharedBucket):
+                await bucket.close()
 
     @property
     def expired(self) -> bool:
@@ -113,15 +162,20 @@ class Account:
 
     def __enter__(self) -> None:
         limit = self.permissions.concurrent
-        if limit is not None and self._running >= limit:
+        if limit is not None and (self._running >= limit or not (self._places is None or self._places.free)):
             message = (
                 f"The key '{self.name}' has {limit} answers under way, as many as it may have at a time."
             )
             raise RateLimitError(f"{message} Try again when one has ended.", retry_after=1)
-        self._running += 1
+        self._count(1)
 
     def __exit__(self, *_: object) -> None:
-        self._running -= 1
+        self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._running += more
+        if self._places is not None:
+            self._places.count(self._running)
 
     def reserve(self, tokens: int) -> int:
         """Reserve the tokens that an answer may need; returns how many.
@@ -145,14 +199,16 @@ class Account:
         if self.tokens is not None:
             self.tokens.take(used - reserved)
 
-    @contextmanager
-    def charge(self, tokens: int) -> Iterator["Charge"]:
+    @asynccontextmanager
+    async def charge(self, tokens: int) -> AsyncIterator["Charge"]:
         """A place for work that takes about so many tokens, which says in the end how many it took.
 
         Work that failed took none; work that is cancelled was begun, and took what it was expected to. Raises
         RateLimitError, and RequestError as `reserve` does.
         """
+        await self.secure(place=True)
         with self:
+            await self.secure(tokens=tokens)
             reserved, charge = self.reserve(tokens), Charge(tokens)
             try:
                 yield charge
@@ -162,7 +218,7 @@ class Account:
             finally:
                 self.settle(reserved, charge.tokens)
 
-    def _check(self, bucket: Bucket, amount: int, what: str) -> None:
+    def _check(self, bucket: Bucket | SharedBucket, amount: int, what: str) -> None:
         if wait := bucket.seconds(amount):
             wait = min(wait, LONGEST_WAIT)
             message = f"The key '{self.name}' may use {bucket.limit} {what} per minute."
@@ -191,7 +247,7 @@ class Account:
             yield f"anthropic-ratelimit-{what}-remaining", str(max(0, int(bucket.left)))
             yield f"anthropic-ratelimit-{what}-reset", full.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _buckets(self) -> Iterator[tuple[str, Bucket]]:
+    def _buckets(self) -> Iterator[tuple[str, Bucket | SharedBucket]]:
         if self.requests is not None:
             yield "requests", self.requests
         if self.tokens is not None:
@@ -215,12 +271,6 @@ class _Background(Account):
 
     def settle(self, reserved: int, used: int) -> None:
         self._account.settle(reserved, used)
-
-
-def _changed(bucket: Bucket | None, limit: int | None) -> Bucket | None:
-    if bucket is not None and bucket.limit == limit:
-        return bucket
-    return None if limit is None else Bucket(limit)
 
 
 def _duration(seconds: float) -> str:

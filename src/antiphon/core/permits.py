@@ -1,7 +1,8 @@
 """Permits: so many pieces of work run at a time; the others wait for a permit, in fair shares.
 
-A permit that becomes free goes to the owner that has the fewest; among equals, owners take turns, so that one
-with much work does not delay the others. Within an owner, the first to come goes first. A lower priority goes
+A permit that becomes free goes to the owner that has the fewest (a slot of an engine, to the one that was
+served the fewest tokens, see `engines/admission.py`); among equals, owners take turns, so that one with much
+work does not delay the others. Within an owner, the first to come goes first. A lower priority goes
 before all of this. Work that nobody waits for has the priority `LAST`: it is last for every permit that it
 needs, and while others wait it gives permits back, if it can (`GIVE_BACK`).
 
@@ -137,9 +138,14 @@ class Permits:
         Raises ClientBusyError, or what `refusal` returns, if too many wait already.
         """
         permit = Permit(self, start, CLIENT.get(), max(priority, PRIORITY.get()))
+        self._admit(permit)
+        return permit
+
+    def _admit(self, permit: Permit) -> None:
+        """Give it now, or let it wait. Raises as `enter` does."""
         if self._is_free and self._may_run(permit.owner):
             self._give(permit)
-            return permit
+            return
         last = permit.priority >= LAST  # it takes no place in the queue from others
         if self._queue is not None and self.waiting - (0 if last else self._last_waiting) >= self._queue:
             raise self.refusal(of_owner=False)
@@ -155,7 +161,6 @@ class Permits:
             self._ask_back(permit.priority)
         elif self._is_free:  # another process has given one up, and did not see yet that this one waits
             self._fill()
-        return permit
 
     async def acquire(self, priority: int = 0) -> Permit:
         """Wait for a permit. Who gets it has to `leave` it. Raises as `enter` does."""
@@ -240,13 +245,17 @@ class Permits:
     def _may_run(self, owner: str) -> bool:
         return self._running.get(owner, 0) < self._owner_capacity
 
+    def _share(self, owner: str) -> tuple[float, ...]:
+        """What an owner has of the permits: who has the least is the next."""
+        return (self._running.get(owner, 0),)
+
     def _first(self) -> Permit | None:
         """Who gets the permit that is free."""
         lines = [line for line in self._lines if self._may_run(line[1])]
         if not lines:
             return None
         # `min` returns the first of equals: the line that was served the longest ago.
-        line = min(lines, key=lambda line: (line[0], self._running.get(line[1], 0)))
+        line = min(lines, key=lambda line: (line[0], *self._share(line[1])))
         permits = self._lines[line] = self._lines.pop(line)
         return next(iter(permits))
 

@@ -267,6 +267,11 @@ class GenerationRequest(Struct, frozen=True):
     resumable: bool = False
     conversation: Conversation | None = None
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The number of tokens of the prompt, as far as it is known, and the most of the answer."""
+        return len(self.prompt.ids), self.max_tokens
+
 
 class Load(Struct, frozen=True):
     """The load of an engine: its running generations, of at most `slots`, and those that wait."""

@@ -26,9 +26,8 @@ from antiphon.core.errors import EngineBusyError, EngineError, EngineNotReadyErr
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.options import COMMON_ENGINE
-from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission
+from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
     Capabilities,
     GenerationRequest,
@@ -225,7 +224,9 @@ class ScriptedEngine:
             chunks = _counted(chunks, sum(map(media_tokens, request.prompt.media)))
         generation = _Generation(self, chunks, receiver, answer.line.delay_ms / 1000)
         try:
-            generation.permit = self._admission.enter(generation.begin, request.sampling.priority or 0)
+            generation.slot = self._admission.enter(
+                generation.begin, request.sampling.priority or 0, request.tokens
+            )
         except EngineBusyError as error:
             return loop.call_soon(receiver.fail, error)
         self.playing[generation] = None
@@ -322,7 +323,8 @@ class _Generation:
         self._receiver = receiver
         self._pause = pause
         self.over = False
-        self.permit: Permit
+        self._generated = 0
+        self.slot: Slot
 
     def begin(self) -> None:
         """There is a slot: play from the next step on."""
@@ -336,6 +338,7 @@ class _Generation:
             self.fail(error)
             return
         self._engine.steps += 1
+        self._generated += len(chunk.tokens)
         if chunk.finish is not None:
             self.cancel()  # the slot must be free before the receiver gets the end
         self._receiver.push([chunk])
@@ -350,7 +353,8 @@ class _Generation:
         if not self.over:
             self.over = True
             del self._engine.playing[self]
-            self.permit.leave()
+            self.slot.generated = self._generated
+            self.slot.leave()
 
 
 class _Clock:

@@ -33,10 +33,10 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.nearest import did_you_mean
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
-from antiphon.core.permits import Elsewhere, Permit
+from antiphon.core.permits import Elsewhere
 from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission
+from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
     DecisionRequest,
     Engine,
@@ -499,7 +499,8 @@ class UpstreamEngine:
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
-        generation.prompt_tokens, generation.adapters = len(request.prompt.ids), _numbers(request)
+        generation.prompt_tokens, generation.max_tokens = request.tokens
+        generation.adapters = _numbers(request)
         generation.lookups = self._lookups
         self._generations[generation] = None
         enter = partial(self._enter, generation, request.sampling.priority or 0)
@@ -514,7 +515,9 @@ class UpstreamEngine:
     def _enter(self, generation: "_Generation", priority: int) -> None:
         """Have it begin when there is a slot for it."""
         try:
-            generation.permit = self._admission.enter(lambda: self._begin(generation), priority)
+            generation.slot = self._admission.enter(
+                lambda: self._begin(generation), priority, (generation.prompt_tokens, generation.max_tokens)
+            )
         except AntiphonError as error:
             asyncio.get_running_loop().call_soon(generation.fail, error)
 
@@ -537,9 +540,9 @@ class _Lookups:
 class _Generation(Exchange):
     """One generation: the server's response on one side, the receiver on the other."""
 
-    permit: Permit | None = None
+    slot: Slot | None = None
     prompt: PromptTicket | None = None
-    prompt_tokens = 0
+    prompt_tokens = max_tokens = 0
     adapters: Sequence[int] = ()
     sent = False
     lookups: _Lookups
@@ -592,9 +595,11 @@ class _Generation(Exchange):
     def _release_slot(self) -> None:
         self._over = True
         self._generations.pop(self, None)
-        for claim in (self.prompt, self.permit):
-            if claim is not None:
-                claim.leave()
+        if self.prompt is not None:
+            self.prompt.leave()
+        if self.slot is not None:
+            self.slot.generated = self._limit.tokens
+            self.slot.leave()
         if self._request_task is not None:
             self._request_task.cancel()
         if self._turn is not None:

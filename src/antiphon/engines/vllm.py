@@ -30,9 +30,8 @@ from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
-from antiphon.core.permits import Permit
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
-from antiphon.engines.admission import Admission
+from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
     Capabilities,
     GenerationRequest,
@@ -257,8 +256,8 @@ class VllmEngine:
             generation = _Generation(self, receiver, reader, _adapter_of(request))
             trace = observed().trace
             generation.start = partial(self._start, core, generation, request, trace)
-            generation.permit = self._admission.enter(
-                lambda: loop.call_soon(generation.start), request.sampling.priority or 0
+            generation.slot = self._admission.enter(
+                lambda: loop.call_soon(generation.start), request.sampling.priority or 0, request.tokens
             )
         except AntiphonError as error:
             return loop.call_soon(receiver.fail, error)
@@ -522,12 +521,14 @@ class _Generation:
         self.id = ""
         self.over = False
         self.ended = False
-        self.permit: Permit
+        self._generated = 0
+        self.slot: Slot
         self.start: Callable[[], None]
 
     def take(self, output: Any) -> None:
         """Deliver an output. A receiver that raises, which is a bug, must not stop the others."""
         chunk, ids = None, output.new_token_ids
+        self._generated += len(ids)
         if len(ids) == 1 and output.finish_reason is None and output.prefill_stats is None:
             chunk = self._chunks[ids[0]]
         if chunk is None:
@@ -566,7 +567,8 @@ class _Generation:
             self.over = True
             self._engine.leave(self)
             self.leave_turn()
-            self.permit.leave()
+            self.slot.generated = self._generated
+            self.slot.leave()
 
     def leave_turn(self) -> None:
         """Let requests begin that vLLM must not have in the same step."""

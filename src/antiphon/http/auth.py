@@ -92,7 +92,7 @@ class KeyMiddleware:
         try:
             self._rules.check(scope)
             if path in _ADMIN or (guarded and not self._is_open(path)):
-                account = self._admitted(scope, path)
+                account = await self._admitted(scope, path)
         except RequestError as error:
             await self._refuse(error, scope, receive, send)
             return
@@ -104,7 +104,7 @@ class KeyMiddleware:
     def _is_open(self, path: str) -> bool:
         return path in self._open or path.startswith(_PAGE)
 
-    def _admitted(self, scope: Scope, path: str) -> Account:
+    async def _admitted(self, scope: Scope, path: str) -> Account:
         """The account of a request, which may be made with its key. Raises RequestError."""
         needed = scope_of(scope.get("method", "POST"), path)
         if needed == "admin" and not self._keys.administered:
@@ -112,6 +112,7 @@ class KeyMiddleware:
         observed().account = account = self._account(scope)
         _check_scope(account, needed)
         if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
+            await account.secure(requests=1)
             account.admit()
         return account
 

@@ -156,7 +156,9 @@ class Lane:
         """Answer one turn. If it continues another, and fails, the connection drops that one."""
         conversation = self._conversation
         wire = await work.read()
-        observed().account.admit()
+        account = observed().account
+        await account.secure(requests=1)
+        account.admit()
         _refuse(wire)
         work.steers.extend(conversation.steers_of(wire.previous_response_id))
         if work.steers:

@@ -57,7 +57,9 @@ class AnswerSource:
         """
         try:
             # Of the key's account, a place for one answer; then the model, which may have to be loaded.
-            with observed().account:
+            account = observed().account
+            await account.secure(place=True)
+            with account:
                 async with self._model.in_use():
                     await self._run(output)
         except RequestError as error:
@@ -80,7 +82,7 @@ class AnswerSource:
                 prepared_turn = await self._model.prepare(turn, self._context.prompt, choices)
             prepared.append(prepared_turn)
             prompts.append(prepared_turn.prompt)
-        _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
+        await _reserve(prepared)  # before the first event, so that a key over its limit gets a 429
         if prepared[0].request.sampling.prompt_logprobs is None:
             output.set_prompts(prompts)
         else:
@@ -206,7 +208,7 @@ def _check_searched(prepared: Prepared) -> None:
             raise RequestError(message, param="use_beam_search")
 
 
-def _reserve(prepared: Iterable[Prepared]) -> None:
+async def _reserve(prepared: Iterable[Prepared]) -> None:
     """Reserve the tokens of prompts and answers, as far as their number is known."""
     observation, tokens = observed(), 0
     for prepared_turn in prepared:
@@ -214,6 +216,7 @@ def _reserve(prepared: Iterable[Prepared]) -> None:
             len(prepared_turn.prompt.ids)
             + (prepared_turn.turn.sampling.max_tokens or 0) * prepared_turn.turn.choices
         )
+    await observation.account.secure(tokens=tokens)
     observation.reserved += observation.account.reserve(tokens)
 
 

@@ -30,19 +30,11 @@ def _claim(transaction: Transaction, claim: _Claim) -> bool:
     return claimed in (None, claim.response_id)
 
 
-@one_by_one
-def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
+def forget_approvals(transaction: Transaction, now: float, limit: int) -> bool:
     """Delete some that have expired; returns whether there were some."""
-    now, limit = expired
     key = (approvals.c.owner, approvals.c.id)
     rows = select(*key).where(approvals.c.expires_at <= now).limit(limit)
     return transaction.execute(delete(approvals).where(tuple_(*key).in_(rows))).rowcount > 0
-
-
-async def sweep_approvals(database: Database, now: float) -> None:
-    """Delete those that have expired."""
-    while await database.write(_forget, (now, database.tuning.sweep)):
-        pass
 
 
 class SqlApprovals:

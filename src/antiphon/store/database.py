@@ -105,6 +105,18 @@ def one_by_one(work: Callable[[Transaction, A], R]) -> Write[A, R]:
     return perform
 
 
+_APART: set[Callable[..., Any]] = set()
+
+
+def apart(write: Write[A, R]) -> Write[A, R]:
+    """A write that is never in one transaction with other ones.
+
+    It locks rows that all servers lock, in an order of their own: with others, that would be no order.
+    """
+    _APART.add(write)
+    return write
+
+
 def _touch(transaction: Transaction, times: Sequence[None]) -> Sequence[None]:
     transaction.touch()
     return times
@@ -230,7 +242,9 @@ class Database:
                 if waiting is not None:
                     waiting.permit.leave()
             last = None in batch  # from `close`, after all writes queued before it
-            await self._commit([waiting for waiting in batch if waiting and not waiting.result.done()])
+            undone = [waiting for waiting in batch if waiting and not waiting.result.done()]
+            for _, together in groupby(undone, lambda waiting: waiting.work in _APART):
+                await self._commit([*together])
 
     async def _commit(self, batch: Sequence[_Waiting]) -> None:
         if not batch:

@@ -415,3 +415,30 @@ completion_pairs = Table(
     Column("created_at", Double, nullable=False),
     Index("completion_pairs_by_owner", "owner", "pair", "created_at", "completion_id"),
 )
+
+# Limits of keys over all servers, see `core/shared_limits.py`: a limit per minute is used until `full_at`.
+key_limits = Table(
+    "key_limits",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("full_at", Double, nullable=False),
+)
+
+# Servers that have asked for a lease, and when.
+limit_servers = Table(
+    "limit_servers",
+    METADATA,
+    Column("server", Text, primary_key=True),
+    Column("seen_at", Double, nullable=False),
+)
+
+# The answers at a time that each server may have of an owner.
+key_places = Table(
+    "key_places",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("server", Text, primary_key=True),
+    Column("places", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+)

@@ -13,6 +13,7 @@ from antiphon.store.conversations import SqlConversations
 from antiphon.store.database import Backend, Database
 from antiphon.store.files import SqlFiles
 from antiphon.store.jobs import SqlJobs
+from antiphon.store.key_limits import SqlKeyLimits
 from antiphon.store.log import SqlLog
 from antiphon.store.records import StoreTuning, SweepResult
 from antiphon.store.responses import SqlResponses
@@ -44,6 +45,7 @@ class SqlStore:
         self.containers = SqlContainers(self._database)
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
+        self.key_limits = SqlKeyLimits(self._database)
         self.usage = SqlStorageUsage(self._database)
 
     @property

@@ -1,4 +1,4 @@
-"""The store's contract: eleven parts, each a few async methods, of one object that `open_store` returns.
+"""The store's contract: twelve parts, each a few async methods, of one object that `open_store` returns.
 
     store.responses      responses with their input and output items
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -10,6 +10,7 @@
     store.vector_stores  files that are indexed, and searched by their terms
     store.containers     places where programs run, and their files
     store.approvals      requests for an approval that were answered
+    store.key_limits     what is left of the limits of keys, over all servers
     store.usage          how much each owner has stored
 
 A background response is its row: there is no separate queue.
@@ -45,6 +46,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from antiphon.core.permits import Permits
+from antiphon.core.shared_limits import Held, Question, Taken
 from antiphon.store.records import (
     Append,
     BlobRecord,
@@ -611,6 +613,25 @@ class Approvals(Protocol):
         ...
 
 
+class KeyLimits(Protocol):
+    """What is left of the limits of keys, over all servers: see `core/shared_limits.py`."""
+
+    async def take(self, server: str, question: Question) -> Taken:
+        """Settle what a server has used of a limit, and lend it more."""
+        ...
+
+    async def hold(self, server: str, owner: str, limit: int, places: int, seconds: float) -> Held:
+        """Have a server hold so many of an owner's places for so long, in place of those before.
+
+        It gets fewer if those of all servers would be more than the limit.
+        """
+        ...
+
+    async def leave(self, server: str) -> None:
+        """Forget a server that stops, and the places that it holds."""
+        ...
+
+
 class StorageUsage(Protocol):
     """How much each owner has stored."""
 
@@ -650,6 +671,8 @@ class Store(Protocol):
     def vector_stores(self) -> VectorStores: ...
     @property
     def approvals(self) -> Approvals: ...
+    @property
+    def key_limits(self) -> KeyLimits: ...
     @property
     def usage(self) -> StorageUsage: ...
 

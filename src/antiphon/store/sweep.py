@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, Table, bindparam, delete, select, tuple_
 
-from antiphon.store.approvals import sweep_approvals
+from antiphon.store.approvals import forget_approvals
 from antiphon.store.chunk_rows import delete_chunks
 from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import clear, delete_parents, release_blobs
+from antiphon.store.key_limits import forget_key_limits
 from antiphon.store.records import SweepResult
 from antiphon.store.schema import (
     DETACHED,
@@ -36,7 +37,8 @@ _EXPIRED = {
 async def sweep(database: Database, now: float) -> SweepResult:
     """Delete until nothing is left to delete; returns the number of deleted objects."""
     await clear(database)  # what a server has left that ended
-    await sweep_approvals(database, now)
+    while await database.write(_forget, (now, database.tuning.sweep)):
+        pass
     swept = {
         table: await _sweep(database, table, now)
         for table in (responses, completions, files, containers, vector_stores)
@@ -49,6 +51,13 @@ async def sweep(database: Database, now: float) -> SweepResult:
         files=swept[files],
         vector_stores=swept[vector_stores],
     )
+
+
+@one_by_one
+def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
+    """Delete some rows that have no effect any more; returns whether there may be others."""
+    forget_key_limits(transaction, expired[0])
+    return forget_approvals(transaction, *expired)
 
 
 async def _sweep(database: Database, table: Table, now: float) -> int:
