@@ -37,6 +37,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Runs `antiphon serve` with a server that only notes its settings; gives them."""
     noted: list[Settings] = []
     monkeypatch.setitem(sys.modules, "antiphon.http.server", SimpleNamespace(serve=noted.append))
+    monkeypatch.setitem(sys.modules, "antiphon.supervisor", SimpleNamespace(supervise=noted.append))
 
     def run(*tokens: object) -> Settings:
         assert main(["serve", *map(str, tokens)]) == 0
@@ -167,6 +168,7 @@ SAMPLES = {
     "keep_loaded": ("2GiB", KeepLoaded(memory=2**31)),
     "public_metrics": ("true", True),
     "keys": ("/a/keys.toml", Path("/a/keys.toml")),
+    "processes": ("4", 4),
     "unix_socket": ("/run/a.sock", Path("/run/a.sock")),
     "tls_certificate": ("/tls.pem", Path("/tls.pem")),
     "tls_key": ("/tls.key", Path("/tls.key")),

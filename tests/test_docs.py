@@ -180,6 +180,7 @@ def test_the_dialects_that_the_docs_list_demand_declared_names() -> None:
 
 
 FOREIGN = {
+    "api-server-count",
     "build-arg",
     "enable-scale-out",
     "enable-tokenizer-info-endpoint",

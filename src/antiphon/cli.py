@@ -60,6 +60,11 @@ def _with_options(
 
 
 def _serve(settings: "Settings") -> None:
+    if settings.processes > 1:
+        from antiphon.supervisor import supervise  # noqa: PLC0415
+
+        supervise(settings)
+        return
     from antiphon.http.server import serve as run  # noqa: PLC0415
 
     run(settings)

@@ -27,6 +27,7 @@ from antiphon.app.keys import KeyTable
 from antiphon.app.limit_ledger import StoreLedger
 from antiphon.app.metrics import Metrics
 from antiphon.app.moderation import Moderator
+from antiphon.app.siblings import Alone, Siblings
 from antiphon.app.storage import Storage
 from antiphon.app.worker import Worker
 from antiphon.config import Settings, identity_of
@@ -34,9 +35,10 @@ from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableErro
 from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
-from antiphon.engines.engine import Engine
+from antiphon.engines.engine import Engine, SharesSlots
 from antiphon.engines.pool import PoolEngine
 from antiphon.model_tables import ModelSettings
+from antiphon.processes.table import Shares
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
@@ -227,7 +229,17 @@ class Parts:
             tools = by_type(self.tools)
         except ValueError as error:
             raise AntiphonError(str(error)) from error
-        return _models(self.settings, tools, self.render)
+        return _models(self.settings, tools, self.render, self.shares)
+
+    @cached_property
+    def siblings(self) -> Siblings:
+        """The processes of this server."""
+        return Alone()
+
+    @cached_property
+    def shares(self) -> Shares | None:
+        """What they share in memory, if they are several."""
+        return None
 
     @cached_property
     def app(self) -> App:
@@ -246,6 +258,7 @@ class Parts:
             embedder=self.embedder,
             moderator=self.moderator,
             codex_instructions=self.told_by_codex,
+            siblings=self.siblings,
             models=self.models,  # last of the checks: files of models may have to be downloaded
         )
 
@@ -262,9 +275,11 @@ def compose(settings: Settings, **given: Any) -> Runtime:
     return Runtime(parts.app, Worker(parts.app), parts.mcp)
 
 
-def _models(settings: Settings, tools: Tools, render: Callable[..., Renderer]) -> Models:
+def _models(
+    settings: Settings, tools: Tools, render: Callable[..., Renderer], shares: Shares | None
+) -> Models:
     """The models, none of them loaded."""
-    served = [_served(model, settings, tools, render) for model in settings.served]
+    served = [_served(model, settings, tools, render, shares) for model in settings.served]
     keep, limits = settings.keep_loaded, settings.limit
     for model in served:
         if keep.memory is not None and model.memory > keep.memory:
@@ -280,7 +295,11 @@ def _models(settings: Settings, tools: Tools, render: Callable[..., Renderer]) -
 
 
 def _served(
-    model: ModelSettings, settings: Settings, tools: Tools, render: Callable[..., Renderer]
+    model: ModelSettings,
+    settings: Settings,
+    tools: Tools,
+    render: Callable[..., Renderer],
+    shares: Shares | None,
 ) -> ServedModel:
     """One of the models. Raises AntiphonError for invalid options."""
     limits = settings.limit
@@ -289,6 +308,8 @@ def _served(
         if model.dialect is not None:
             check(model.dialect)
         engine = _engine(model, limits)
+        if shares is not None and isinstance(engine, SharesSlots):
+            engine.share(shares.permits)
         return ServedModel(engine, model, template=template, tools=tools, limits=limits, render=render)
     except AntiphonError as error:
         if not settings.models:

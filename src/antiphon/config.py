@@ -93,6 +93,8 @@ def are_domains(_type: object, given: tuple[str, ...]) -> None:
 MODELS = "models"
 MCP_SERVERS = "mcp_servers"
 """Tables of the TOML file that are not options."""
+OPEN = "anyone who reaches this server may use it: give --api-key"
+"""The warning of a server that is `open_to_all`."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
@@ -140,6 +142,10 @@ class Settings:
     ] = ()
     """The origin of web pages that may use this server from a browser, as in https://chat.example.com;
     repeat it for several; * for all. Without any, browsers allow none."""
+
+    processes: Annotated[PositiveInt, Parameter(alias="--api-server-count"), NETWORK] = 1
+    """How many processes serve, behind one socket: for models at a URL, and pools of URLs. One can pass on
+    60,000 to 100,000 tokens a second: docs/processes.md."""
 
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
     """How many seconds running answers have to finish after SIGTERM or Ctrl-C; then they are stopped."""
@@ -301,6 +307,12 @@ class Settings:
     def option_tables(self) -> Sequence[type]:
         """Where the options are declared, besides those of the engine."""
         return (Settings, ModelSettings, *map(type, self.tools.values()))
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether anyone may use the server who reaches it, also from other machines."""
+        local = self.host == "localhost" or (is_address(self.host) and ip_address(self.host).is_loopback)
+        return not (self.api_key or self.keys is not None or self.unix_socket or local)
 
     @property
     def stores(self) -> bool:

@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -27,8 +28,11 @@ _SIGNS = re.compile("[ ='\"]")
 """A text with one of them is quoted."""
 
 
-def configure(level: str, form: str = "console") -> None:
-    """Log events of `level` (debug, info, warning or error) and worse, for people (console) or as JSON."""
+def configure(level: str, form: str = "console", process: int | None = None) -> None:
+    """Log events of `level` (debug, info, warning or error) and worse, for people (console) or as JSON.
+
+    A line of one of several processes has its number.
+    """
     min_level = logging.getLevelNamesMapping()[level.upper()]
     lines = _Lines(sys.stderr)
     head: list[Processor] = [
@@ -37,6 +41,8 @@ def configure(level: str, form: str = "console") -> None:
         with_request,
         _shortened,
     ]
+    if process is not None:
+        head.append(partial(_with_process, process))
     renderers = _json() if form == "json" else [_console(sys.stderr.isatty())]
     structlog.configure(
         processors=[*head, *renderers],
@@ -98,6 +104,12 @@ def _shortened(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
         for name, value in event.items():
             if type(value) is str and len(value) > LONGEST:
                 event[name] = f"{value[:LONGEST]}… ({len(value)} characters)"
+    return event
+
+
+def _with_process(process: int, _logger: object, _method: str, event: EventDict) -> EventDict:
+    """The event with the process of the server that logs it."""
+    event["process"] = process
     return event
 
 

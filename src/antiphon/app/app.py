@@ -22,6 +22,7 @@ from antiphon.app.metrics import Metrics
 from antiphon.app.moderation import Moderator
 from antiphon.app.records import AnswerRecords
 from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
+from antiphon.app.siblings import Alone, Call, Given, Result, Siblings
 from antiphon.app.storage import Storage
 from antiphon.config import Settings
 from antiphon.core.errors import RequestError
@@ -79,8 +80,9 @@ class App(Struct, frozen=True, dict=True):
     `attachments` reads attachments of clients. `keys` is the table of their accounts. `records` are the
     records of answers, if they are kept. `interpreters` run programs in containers. `embedder` makes the
     vectors of vector stores. `moderator` checks texts, if there is a guard model. `codex_instructions` are
-    those for the models that Codex finds here. `socket_bytes` are the bytes that the WebSockets of each
-    client hold. `log` is for lines of requests: structlog would make it anew for each.
+    those for the models that Codex finds here. `siblings` are the processes of the server. `socket_bytes` are
+    the bytes that the WebSockets of each client hold. `log` is for lines of requests: structlog would make it
+    anew for each.
     """
 
     models: Models
@@ -98,9 +100,14 @@ class App(Struct, frozen=True, dict=True):
     embedder: ChunkEmbedder | None = None
     moderator: Moderator | None = None
     codex_instructions: str | None = None
+    siblings: Siblings = field(default_factory=Alone)
     socket_bytes: Counter[str] = field(default_factory=Counter)
     large: LargeWork = field(default_factory=LargeWork)
     log: FilteringBoundLogger = field(default_factory=log.bind)
+
+    async def ask(self, call: Call[Given, Result], given: Given) -> list[Result]:
+        """What all processes of the server answer. Raises AntiphonError if one of them does."""
+        return await self.siblings.ask(self, call, given)
 
     @property
     def limits(self) -> Limits:

@@ -22,6 +22,7 @@ from antiphon.app.journal import unpacked
 from antiphon.app.records import AnswerRecord
 from antiphon.app.responses.history import read_request
 from antiphon.app.responses.record import log_of
+from antiphon.app.siblings import Call
 from antiphon.core.chunks import ChatChunk, Chunk, Token
 from antiphon.core.errors import AntiphonError, NotFoundError, RequestError
 from antiphon.core.events import Event, Malformed
@@ -31,6 +32,8 @@ from antiphon.run.models import Health
 from antiphon.run.recording import GenerationRecord, RecordingDecoder, Step, name_of, record_of
 from antiphon.run.replay import PromptEntry, read_entries
 
+RECORD_SECONDS = 10.0
+"""How long a process may take to show a record: it may have megabytes."""
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^\s<>|｜]+[|｜]>")
 
 
@@ -180,7 +183,13 @@ class ServerNow(Struct, tag_field="object", tag="status", kw_only=True):
 async def list_records(app: App, owner: str) -> bytes:
     """The answers whose records are kept, the last first. Raises RecordsNotKeptError."""
     _check_kept(app)
-    data = [
+    kept = [answer for process in await app.ask(KEPT, owner) for answer in process]
+    kept.sort(key=lambda answer: answer.created_at, reverse=True)
+    return msgspec.json.encode(KeptAnswers(kept))
+
+
+async def _kept_here(app: App, owner: str) -> list[KeptAnswer]:
+    return [
         KeptAnswer(
             record.observation.answer or record.observation.request_id,
             record.created_at,
@@ -190,15 +199,22 @@ async def list_records(app: App, owner: str) -> bytes:
         )
         for record in app.records.last(owner)
     ]
-    return msgspec.json.encode(KeptAnswers(data))
+
+
+class _Asked(Struct, frozen=True):
+    """Which record is asked for."""
+
+    owner: str
+    answer: str
 
 
 async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
     """The record of an answer, also while it is generated. Raises RecordsNotKeptError, NotFoundError."""
     _check_kept(app)
-    record = app.records.find(owner, answer_id)
-    if record is None:
-        record = await _from_log(app, owner, answer_id)
+    if app.records.find(owner, answer_id) is None:
+        for shown in filter(None, await app.ask(RECORD, _Asked(owner, answer_id))):
+            return shown
+    record = app.records.find(owner, answer_id) or await _from_log(app, owner, answer_id)
     if record is None:
         limit = app.settings.debug_answers
         message = (
@@ -206,11 +222,25 @@ async def retrieve(app: App, owner: str, answer_id: str) -> bytes:
             "on the server that gave them, until it stops."
         )
         raise NotFoundError(message, param="id")
+    return await _show(app, answer_id, record)
+
+
+async def _record_here(app: App, asked: _Asked) -> bytes | None:
+    """The record that this process keeps, if it does."""
+    record = app.records.find(asked.owner, asked.answer)
+    return None if record is None else await _show(app, asked.answer, record)
+
+
+async def _show(app: App, answer_id: str, record: AnswerRecord) -> bytes:
     texts = [
         await _prompt_texts(app, generation.request, record.observation) for generation in record.generations
     ]
     copies = [replace(generation, steps=[*generation.steps]) for generation in record.generations]
     return await asyncio.to_thread(_encoded, answer_id, record, copies, texts)
+
+
+KEPT = Call("kept_records", _kept_here, str, list[KeptAnswer])
+RECORD = Call("record", _record_here, _Asked, bytes | None, RECORD_SECONDS)
 
 
 def _check_kept(app: App) -> None:
@@ -359,6 +389,10 @@ async def status(app: App, owner: str) -> bytes:
 
     Tokens are those of completed requests; `tokens_now` are those of running generations.
     """
+    return msgspec.json.encode(_summed(await app.ask(STATUS, None)))
+
+
+async def _status_here(app: App, _: None) -> ServerNow:
     data = []
     for served in app.models.served:
         name = served.names[0] if served.names else ""
@@ -378,14 +412,35 @@ async def status(app: App, owner: str) -> bytes:
                 tokens_now=served.tokens_now,
             )
         )
-    return msgspec.json.encode(
-        ServerNow(
-            health=app.models.health,
-            background_running=app.metrics.background,
-            debug_answers=app.settings.debug_answers,
-            permits=[
-                PermitsNow(work, load.slots, load.running, load.waiting) for work, load in app.permits.items()
-            ],
-            models=data,
-        )
+    return ServerNow(
+        health=app.models.health,
+        background_running=app.metrics.background,
+        debug_answers=app.settings.debug_answers,
+        permits=[
+            PermitsNow(work, load.slots, load.running, load.waiting) for work, load in app.permits.items()
+        ],
+        models=data,
     )
+
+
+STATUS = Call("status", _status_here, None, ServerNow)
+
+
+def _summed(processes: Sequence[ServerNow]) -> ServerNow:
+    """The state of a server of these processes, which share the slots of their models."""
+    first, *others = sorted(processes, key=lambda process: process.health is not Health.READY)
+    for other in others:
+        for model, also in zip(first.models, other.models, strict=True):
+            model.loaded |= also.loaded
+            model.slots = max(model.slots, also.slots)
+            for field in ("running", "waiting", "prompt_tokens", "generated_tokens", "tokens_now"):
+                setattr(model, field, getattr(model, field) + getattr(also, field))
+        permits = {permits.work: permits for permits in first.permits}
+        for also_given in other.permits:
+            given = permits.setdefault(also_given.work, PermitsNow(also_given.work, 0, 0, 0))
+            given.slots += also_given.slots
+            given.running += also_given.running
+            given.waiting += also_given.waiting
+        first.permits = [*permits.values()]
+        first.background_running += other.background_running
+    return first

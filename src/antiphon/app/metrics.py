@@ -18,7 +18,7 @@ import time
 from bisect import bisect_left
 from collections import Counter as Counts
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -41,6 +41,7 @@ from antiphon.core.observation import Observation, ObservedDecision, ObservedGen
 from antiphon.core.permits import Permits
 from antiphon.engines.engine import Load
 from antiphon.engines.figures import CacheFigures, combined_adapters
+from antiphon.processes.sums import Family, Snapshot, total
 
 _FIRST = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
@@ -397,18 +398,21 @@ class Metrics:
         return (0, 0) if counts is None else (counts.prompt_tokens, counts.generated_tokens)
 
     def text(self, accept: str, now: ServerState) -> tuple[bytes, str]:
-        """All metrics, and their media type, in the format of Prometheus that `accept` selects.
+        """All metrics of a server of one process: see `text_of`."""
+        return text_of(accept, [self.snapshot(now)])
 
-        This takes milliseconds: call it in a thread.
-        """
-        encode, media_type = _encoder(accept)
+    def snapshot(self, now: ServerState) -> Snapshot:
+        """All metrics as plain data. This takes milliseconds: call it in a thread."""
+        told = {model: figures for model, figures in now.caches.items() if figures.told}
+        counted = {model: figures for model, figures in now.caches.items() if not figures.told}
         families = (
             *self._gauges(now),
-            *_cache_gauges(now.caches),
-            *self._families(now.caches),
+            *_cache_gauges(counted),
+            *self._families(counted, told),
             *self._registry.collect(),
         )
-        return encode(_Snapshot(families)), media_type
+        of_engines = (*_cache_gauges(told), *_prefix_counters(told, {}))
+        return Snapshot([*map(_plain, families)], [*map(_plain, of_engines)])
 
     def _gauges(self, now: ServerState) -> Iterator[Metric]:
         running = GaugeMetricFamily("vllm:num_requests_running", "Generations under way.", labels=_MODEL)
@@ -437,7 +441,7 @@ class Metrics:
             self.delay.own,
         )
 
-    def _families(self, caches: Mapping[str, CacheFigures]) -> Iterator[Metric]:
+    def _families(self, caches: Mapping[str, CacheFigures], told: Container[str]) -> Iterator[Metric]:
         # Copies, because the event loop continues to count.
         models = self._models.copy()
         for name, (field, help_) in _COUNTED.items():
@@ -445,7 +449,8 @@ class Metrics:
             for model, counts in models.items():
                 counter.add_metric((model, _ENGINE), getattr(counts, field))
             yield counter
-        yield from _prefix_counters(caches, models)
+        counted = {model: counts for model, counts in models.items() if model not in told}
+        yield from _prefix_counters(caches, counted)
         success = CounterMetricFamily(
             "vllm:request_success", "Generations by how they ended.", labels=(*_MODEL, "finished_reason")
         )
@@ -549,6 +554,20 @@ def _decision_families(models: Mapping[str, _DecisionCounts]) -> Iterator[Metric
     yield from (questions, masses)
 
 
+def _plain(metric: Metric) -> Family:
+    samples = [(sample.name, tuple(sample.labels.items()), sample.value) for sample in metric.samples]
+    return Family(metric.name, metric.documentation, metric.type, samples)
+
+
+def text_of(accept: str, snapshots: Iterable[Snapshot]) -> tuple[bytes, str]:
+    """All metrics of a server, and their media type, in the format of Prometheus that `accept` selects.
+
+    This takes milliseconds: call it in a thread.
+    """
+    encode, media_type = _encoder(accept)
+    return encode(_Summed(total(snapshots))), media_type
+
+
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     """The encoder for the format that `accept` selects, and its media type.
 
@@ -560,11 +579,15 @@ def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     return unescaped, media_type
 
 
-class _Snapshot(Collector):
-    """Families that were gathered before."""
+class _Summed(Collector):
+    """Metrics that were gathered before."""
 
-    def __init__(self, families: Iterable[Metric]) -> None:
+    def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families:
+            metric = Metric(family.name, family.help, family.kind)
+            for name, labels, value in family.samples:
+                metric.add_sample(name, dict(labels), value)
+            yield metric

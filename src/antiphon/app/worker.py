@@ -28,6 +28,7 @@ from antiphon.app.journal import BackgroundJournal
 from antiphon.app.observing import begin, end
 from antiphon.app.responses.create import may_wait, prepare
 from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
+from antiphon.app.siblings import Siblings
 from antiphon.core.errors import (
     EngineBusyError,
     EngineDiedError,
@@ -93,8 +94,8 @@ class Worker:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self.permits = Permits(app.settings.jobs)
-        self.batches = Permits(BATCHES)
+        self.permits = Permits(share_of(app.settings.jobs, app.siblings))
+        self.batches = Permits(share_of(BATCHES, app.siblings))
         self._lease_seconds = app.settings.lease_seconds
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
@@ -115,11 +116,12 @@ class Worker:
         work = (
             _repeat(self._beat, self._cancels, self._lease_seconds / HEARTBEATS),
             _repeat(self._end_abandoned, Signal(), self._lease_seconds),
-            _repeat(self._sweep, Signal(), SWEEP),
         )
         self._tasks = [asyncio.create_task(loop) for loop in work]
         self._claiming = asyncio.create_task(self._claim())
-        self.indexer.start()
+        if self._app.siblings.place == 0:  # once in a server is enough
+            self._tasks.append(asyncio.create_task(_repeat(self._sweep, Signal(), SWEEP)))
+            self.indexer.start()
 
     def drain(self) -> None:
         """Claim no more."""
@@ -330,6 +332,11 @@ class Worker:
         swept = await self._app.storage.store.sweep(time.time())
         if any(astuple(swept)):
             log.info("swept", **asdict(swept))
+
+
+def share_of(total: int, siblings: Siblings) -> int:
+    """How much of so much work a process of a server does: of less than one for each, the last do nothing."""
+    return total // siblings.count + (siblings.place < total % siblings.count)
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], sooner: Signal, pause: float) -> None:

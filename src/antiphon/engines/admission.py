@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from antiphon.core.errors import AntiphonError, EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
-from antiphon.core.permits import PRIORITY, Permit, Permits
+from antiphon.core.permits import PRIORITY, Elsewhere, Permit, Permits
 from antiphon.engines.engine import Load
 
 GENERATED_WEIGHT = 2.0
@@ -49,8 +49,8 @@ class Admission(Permits):
     the batches of each key.
     """
 
-    def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
-        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting)
+    def __init__(self, slots: int, limits: Limits = DEFAULTS, elsewhere: Elsewhere | None = None) -> None:
+        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting, elsewhere=elsewhere)
         self._counters: dict[str, float] = {}
         self._begun: dict[str, float] = {}  # the part of the counters that is of answers which run
         self._guesses: dict[str, float] = {}  # the tokens of the next answer of a client

@@ -41,7 +41,7 @@ Contract, checked by the suite in `tests/contracts/engine.py` for every engine:
   served first.
 """
 
-from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,6 +54,7 @@ from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.permits import Elsewhere
 from antiphon.core.turn import Sampling, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 
@@ -547,6 +548,18 @@ class DecisionServer(Protocol):
 
         Raises RequestError, for what it cannot be told before it begins; UnsupportedModelError if its model
         does not decide after all; EngineError.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesSlots(Protocol):
+    """An engine outside of this process, whose slots several processes of a server share."""
+
+    def share(self, permits: Callable[[], Elsewhere]) -> None:
+        """Share the slots with the same engine of other processes. Called once, before `start`.
+
+        Each process calls `permits` as often, in the same order.
         """
         ...
 

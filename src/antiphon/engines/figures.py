@@ -36,7 +36,8 @@ class CacheFigures(Struct, frozen=True):
     prompts that begin like them, is free. The cache has `blocks` blocks with `block_size` tokens each, one if
     the engine has no blocks. `queries` counts the tokens of prompts that were looked up in the cache since
     the engine started, and `hits` those that were found. `config` has other settings of the cache, by vLLM's
-    names. `adapters` is None if the engine takes none.
+    names. `adapters` is None if the engine takes none. What an engine has `told` is the same for each process
+    that asks it; otherwise it was counted here.
     """
 
     usage: float | None = None
@@ -46,6 +47,7 @@ class CacheFigures(Struct, frozen=True):
     hits: int | None = None
     config: Mapping[str, str] = {}
     adapters: AdapterFigures | None = None
+    told: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -95,6 +97,7 @@ def combined(all_figures: Sequence[CacheFigures]) -> CacheFigures:
         hits=_sum(figures.hits for figures in all_figures),
         config=_common(figures.config for figures in all_figures),
         adapters=combined_adapters(figures.adapters for figures in all_figures),
+        told=any(figures.told for figures in all_figures),
     )
 
 

@@ -92,6 +92,10 @@ _FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 class Options:
     """The options of llama.cpp."""
 
+    one_process = (
+        "llama.cpp never writes enough tokens for a second process, and several would share its one engine."
+    )
+
     model: Annotated[str | None, Located(file_or_name), COMMON_MODEL] = None
     """The model: a GGUF file, or hf:ORG/REPO[:FILE.gguf] from the Hugging Face hub
     (needs the extra `hub`). Without one, the small model: of the package

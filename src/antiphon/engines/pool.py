@@ -31,6 +31,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
+from antiphon.core.permits import Elsewhere, Nowhere
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import (
@@ -49,6 +50,7 @@ from antiphon.engines.engine import (
     Range,
     Receiver,
     Reranker,
+    SharesSlots,
     Transcriber,
     TranscriptionRequest,
     Work,
@@ -106,6 +108,8 @@ class Replica:
         self.drained = False
         self.failures = 0
         """In a row."""
+        self.elsewhere: Elsewhere = Nowhere()
+        """The generations of other processes of this server."""
         self._overloaded_until = 0.0
         self._read: dict[int, None] = {}  # hashes of blocks, the last read last
 
@@ -133,7 +137,9 @@ class Replica:
         if not isinstance(self.engine, Measured):
             return UNKNOWN
         figures = await self.engine.cache_figures()
-        return figures if self.usable else CacheFigures(queries=figures.queries, hits=figures.hits)
+        if self.usable:
+            return figures
+        return CacheFigures(queries=figures.queries, hits=figures.hits, told=figures.told)
 
     def mark_overloaded(self) -> None:
         """It has too many requests."""
@@ -141,9 +147,10 @@ class Replica:
 
     def cost(self, blocks: Sequence[int]) -> tuple[int, int]:
         """The cost of a prompt of these blocks; equal costs are ordered by the blocks computed so far."""
-        load = self.engine.load
+        load, elsewhere = self.engine.load, self.elsewhere
         new = len(blocks) - self._cached_count(blocks)
-        return new + BUSY_BLOCKS * (load.running + load.waiting), len(self._read)
+        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        return new + BUSY_BLOCKS * busy, len(self._read)
 
     def _cached_count(self, blocks: Sequence[int]) -> int:
         return next((index for index, block in enumerate(blocks) if block not in self._read), len(blocks))
@@ -225,6 +232,16 @@ class PoolEngine:
             replica.drained = drained
             log.info("a replica is drained" if drained else "a replica is used again", replica=name)
         return bool(replicas)
+
+    def share(self, permits: Callable[[], Elsewhere]) -> None:
+        """Share the slots of each replica, whose load in other processes then counts here."""
+        for replica in self._replicas:
+            engine = replica.engine
+            if isinstance(engine, PoolEngine):
+                engine.share(permits)
+            elif isinstance(engine, SharesSlots):
+                replica.elsewhere = elsewhere = permits()
+                engine.share(partial(_same, elsewhere))
 
     @property
     def up(self) -> bool:
@@ -426,6 +443,10 @@ class PoolEngine:
         lost = ReplicaLostError()
         lost.__cause__ = error
         return lost
+
+
+def _same(elsewhere: Elsewhere) -> Elsewhere:
+    return elsewhere
 
 
 class _Guarded:

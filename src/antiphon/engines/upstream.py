@@ -6,7 +6,7 @@ refused here, because the capabilities of the card do not name the feature.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -33,6 +33,7 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.nearest import did_you_mean
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
+from antiphon.core.permits import Elsewhere
 from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Slot
@@ -217,6 +218,7 @@ class UpstreamEngine:
         self._limits = limits
         self._client = client_of(options, limits)
         self._admission = Admission(1, limits)
+        self._elsewhere: Elsewhere | None = None
         self._scoring = Admission(1, limits)  # in one slot: one request after the other
         self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
@@ -242,6 +244,10 @@ class UpstreamEngine:
         others = self._prompts.waiting + self._scoring.waiting
         return structs.replace(load, waiting=load.waiting + others)
 
+    def share(self, permits: Callable[[], Elsewhere]) -> None:
+        """Share the slots of the server with other processes of this one."""
+        self._elsewhere = permits()
+
     @property
     def memory(self) -> int:
         """None on this machine."""
@@ -255,7 +261,7 @@ class UpstreamEngine:
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, card
-        self._admission = Admission(server.slots, self._limits)
+        self._admission = Admission(server.slots, self._limits, self._elsewhere)
         self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
         if (names := NAMES.get(server.kind)) is not None:
             self._metrics = MetricsReader(self._client, names, server.card.known_as[0], self._options.model)
@@ -301,7 +307,9 @@ class UpstreamEngine:
     async def cache_figures(self) -> CacheFigures:
         """What the server says of its cache; what it does not say, of the slots that it works in for us."""
         own = self.slot_figures
-        return own if self._metrics is None else completed(await self._metrics.figures(), own)
+        if self._metrics is None:
+            return own
+        return structs.replace(completed(await self._metrics.figures(), own), told=True)
 
     @property
     def slot_figures(self) -> CacheFigures:

@@ -74,6 +74,11 @@ HUNG_SILENCES = 1500
 class Options:
     """The options of vLLM."""
 
+    one_process = (
+        "vLLM that runs in Antiphon has one client, and this server would have several. Run `vllm serve`, "
+        "and give its URL as the model."
+    )
+
     model: Annotated[str, Located(file_or_name), COMMON_MODEL]
     """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""
 

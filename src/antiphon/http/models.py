@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}, adapters, replicas, HEAD /, /health, /ready, /version."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from antiphon import __version__
 from antiphon.app.app import App
 from antiphon.app.decisions import decides
+from antiphon.app.siblings import CHANGE_SECONDS, Call
 from antiphon.app.storage import StoreStatus
 from antiphon.engines.pool import ReplicaStatus
 from antiphon.http.codex import CodexModel, codex_models
@@ -114,13 +116,13 @@ class Version(Struct, frozen=True):
 
 async def health(request: Request) -> Response:
     """200 while at least one model can answer; 503 before, while none can, and while the server stops."""
-    server = await _server_health(app_of(request))
+    server = _combined(await app_of(request).ask(HEALTH, None))
     return _health_response(server, server.status is Health.READY)
 
 
 async def ready(request: Request) -> Response:
     """200 while requests should be sent here: as /health, and the store has to be readable and writable."""
-    server = await _server_health(app_of(request))
+    server = _combined(await app_of(request).ask(HEALTH, None))
     return _health_response(server, server.status is Health.READY and server.store is StoreStatus.READY)
 
 
@@ -130,8 +132,8 @@ def _health_response(server: ServerHealth, able: bool) -> Response:
     return response
 
 
-async def _server_health(app: App) -> ServerHealth:
-    """How server, store and models are."""
+async def _health_here(app: App, _: None) -> ServerHealth:
+    """How store and models are for this process."""
     states, store = await asyncio.gather(app.models.states(), app.storage.status())
     now = app.models.health
     if (
@@ -143,6 +145,29 @@ async def _server_health(app: App) -> ServerHealth:
     if store is StoreStatus.OPENING and now is Health.READY:
         now = Health.LOADING
     return ServerHealth(now, store, states)
+
+
+HEALTH = Call("health", _health_here, None, ServerHealth)
+
+
+def _combined(processes: Sequence[ServerHealth]) -> ServerHealth:
+    """How a server is whose processes say this: as well as the best of them, which take the requests."""
+    best = min(processes, key=lambda process: _BEST_FIRST.index(process.status))
+    able = [process for process in processes if process.status is best.status]
+    stores = [process.store for process in able]
+    models = {
+        name: min((process.models[name] for process in able if name in process.models), key=_state_order)
+        for process in able
+        for name in process.models
+    }
+    return ServerHealth(best.status, max(stores, key=[*StoreStatus].index), models)
+
+
+def _state_order(state: ModelState) -> tuple[bool, int]:
+    return state.status is not ModelStatus.READY, -(state.up or 0)
+
+
+_BEST_FIRST = (Health.READY, Health.DRAINING, Health.LOADING, Health.FAILED)
 
 
 async def version(request: Request) -> Response:
@@ -169,16 +194,28 @@ class UnloadAdapter(Struct):
 async def load_adapter(request: Request) -> PlainTextResponse:
     """Load a LoRA adapter, which is a model of its own to clients."""
     wire = await read_body(request, LoadAdapter, "small_body_bytes")
-    models = app_of(request).models
-    await models.load_adapter(wire.lora_name, wire.lora_path, wire.base_model_name, again=wire.load_inplace)
+    await app_of(request).ask(LOAD_ADAPTER, wire)
     return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' added successfully.")
 
 
 async def unload_adapter(request: Request) -> PlainTextResponse:
     """Unload an adapter. Its running answers continue."""
     wire = await read_body(request, UnloadAdapter, "small_body_bytes")
-    await app_of(request).models.unload_adapter(wire.lora_name)
+    await app_of(request).ask(UNLOAD_ADAPTER, wire)
     return PlainTextResponse(f"Success: LoRA adapter '{wire.lora_name}' removed successfully.")
+
+
+async def _load_here(app: App, wire: LoadAdapter) -> None:
+    again = wire.load_inplace
+    await app.models.load_adapter(wire.lora_name, wire.lora_path, wire.base_model_name, again=again)
+
+
+async def _unload_here(app: App, wire: UnloadAdapter) -> None:
+    await app.models.unload_adapter(wire.lora_name)
+
+
+LOAD_ADAPTER = Call("load_adapter", _load_here, LoadAdapter, None, CHANGE_SECONDS)
+UNLOAD_ADAPTER = Call("unload_adapter", _unload_here, UnloadAdapter, None, CHANGE_SECONDS)
 
 
 class DrainReplica(Struct):
@@ -205,9 +242,31 @@ class ReplicaList(Struct):
     object: str = "list"
 
 
+class DrainChange(Struct, frozen=True):
+    """Whether a replica gets requests from now on."""
+
+    replica: str
+    drained: bool
+
+
+async def _drain_here(app: App, change: DrainChange) -> None:
+    app.models.drain(change.replica, drained=change.drained)
+
+
+async def _replicas_here(app: App, _: None) -> list[ReplicaBody]:
+    return [
+        ReplicaBody(state.name, model, state.status, state.running, state.waiting)
+        for model, state in app.models.replicas
+    ]
+
+
+DRAIN = Call("drain", _drain_here, DrainChange, None, CHANGE_SECONDS)
+REPLICAS = Call("replicas", _replicas_here, None, list[ReplicaBody])
+
+
 async def list_replicas(request: Request) -> Response:
     """The replicas of all models, and their states."""
-    return _replicas(app_of(request))
+    return await _replicas(app_of(request))
 
 
 async def drain_replica(request: Request) -> Response:
@@ -223,17 +282,33 @@ async def resume_replica(request: Request) -> Response:
 async def _drained(request: Request, *, drained: bool) -> Response:
     wire = await read_body(request, DrainReplica, "small_body_bytes")
     app = app_of(request)
-    app.models.drain(wire.replica, drained=drained)
-    return _replicas(app, wire.replica)
+    await app.ask(DRAIN, DrainChange(wire.replica, drained))
+    return await _replicas(app, wire.replica)
 
 
-def _replicas(app: App, name: str | None = None) -> Response:
-    replicas = [
-        ReplicaBody(state.name, model, state.status, state.running, state.waiting)
-        for model, state in app.models.replicas
-        if name in (None, state.name)
-    ]
-    return json_response(msgspec.json.encode(ReplicaList(replicas)))
+async def _replicas(app: App, name: str | None = None) -> Response:
+    replicas: dict[tuple[str, str], ReplicaBody] = {}
+    for process in await app.ask(REPLICAS, None):
+        for replica in process:
+            key = replica.model, replica.id
+            before = replicas.get(key)
+            replicas[key] = replica if before is None else _together(before, replica)
+    listed = [replica for replica in replicas.values() if name in (None, replica.id)]
+    return json_response(msgspec.json.encode(ReplicaList(listed)))
+
+
+def _together(one: ReplicaBody, other: ReplicaBody) -> ReplicaBody:
+    """A replica of which two processes say this: drained if one says so, and up if one reaches it."""
+    order = (ReplicaStatus.DRAINED, ReplicaStatus.UP, ReplicaStatus.AWAY)
+    status = min(one.status, other.status, key=order.index)
+    return ReplicaBody(one.id, one.model, status, one.running + other.running, one.waiting + other.waiting)
+
+
+async def follow_siblings(app: App) -> None:
+    """Drain the replicas that other processes have drained: this one was started later."""
+    replicas = [replica for process in await app.ask(REPLICAS, None) for replica in process]
+    for name in {replica.id for replica in replicas if replica.status is ReplicaStatus.DRAINED}:
+        app.models.drain(name, drained=True)
 
 
 def _deciding(model: ShownModel) -> DecidingModel:

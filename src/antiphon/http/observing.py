@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.app.app import App
 from antiphon.app.ids import random_id
-from antiphon.app.metrics import CLIENT_CLOSED, ServerState
+from antiphon.app.metrics import CLIENT_CLOSED, ServerState, text_of
 from antiphon.app.observing import NO_TRACE, begin, end
+from antiphon.app.siblings import Call
 from antiphon.core.errors import EngineNotReadyError
 from antiphon.core.observation import Observation
 from antiphon.http.errors import response_to
@@ -25,6 +26,8 @@ from antiphon.http.leaving import DEPARTURE
 from antiphon.http.protocol import STREAM
 from antiphon.http.request import REQUEST_ID, app_of, given_id, header_of
 from antiphon.http.routes import ApiTable
+from antiphon.processes.channel import METRICS
+from antiphon.processes.sums import Snapshot
 from antiphon.run.endings import ClientLeftError
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
@@ -137,11 +140,18 @@ def report(app: App, scope: Scope, status: int, observation: Observation) -> Non
     end(app, observation, "request", known, quiet=path in PROBES)
 
 
-async def metrics(request: Request) -> Response:
-    """GET /metrics."""
-    app = app_of(request)
-    accept = request.headers.get("accept", "")
+async def _snapshot(app: App, _: None) -> Snapshot:
+    """The metrics of this process."""
     caches = await app.models.cache_figures()
     now = ServerState(app.models.loads, caches, app.permits, len(asyncio.all_tasks()))
-    text, media_type = await asyncio.to_thread(app.metrics.text, accept, now)
+    return await asyncio.to_thread(app.metrics.snapshot, now)
+
+
+SNAPSHOTS = Call(METRICS, _snapshot, None, Snapshot)
+
+
+async def metrics(request: Request) -> Response:
+    """GET /metrics."""
+    snapshots = await app_of(request).ask(SNAPSHOTS, None)
+    text, media_type = await asyncio.to_thread(text_of, request.headers.get("accept", ""), snapshots)
     return Response(text, headers={"content-type": media_type})

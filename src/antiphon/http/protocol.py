@@ -52,6 +52,16 @@ SLICE = 4096
 """Bytes of a WebSocket that are read at once: they may be hundreds of messages."""
 
 
+Crowded = Callable[[], bool]
+"""Whether another process of the server would serve a client sooner: then its connection is closed after the
+response, and the next one goes there."""
+
+
+def never_crowded() -> bool:
+    """There is no other process."""
+    return False
+
+
 class DateHeader:
     """The date of responses, made anew for the first request in each second."""
 
@@ -223,6 +233,7 @@ class StreamProtocol(HttpToolsProtocol):
     stall_seconds: ClassVar[float] = 60.0
     others: ClassVar[Connections] = Connections(DEFAULTS.connections, DEFAULTS.unread_bytes)
     date: ClassVar[DateHeader] = DateHeader()
+    crowded = staticmethod(never_crowded)
     listener: Listener | None = None
     cycle: _Cycle
     """The last request."""
@@ -426,7 +437,7 @@ class StreamProtocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.crowded(),
             on_response=self.on_response_complete,
         )
         waits, self.cycle = self.answering, cycle
@@ -633,7 +644,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
 
-def protocols(settings: Settings, connections: int | None = None) -> dict[str, Any]:
+def protocols(
+    settings: Settings, connections: int | None = None, crowded: Crowded = never_crowded
+) -> dict[str, Any]:
     """The protocols of a server with these options, for uvicorn. The system may allow fewer `connections`."""
     limits = settings.limit
     others = Connections(connections or limits.connections, limits.unread_bytes)
@@ -642,7 +655,12 @@ def protocols(settings: Settings, connections: int | None = None) -> dict[str, A
         "http": type(
             "StreamProtocol",
             (StreamProtocol,),
-            {**shared, "stall_seconds": settings.stall_seconds, "date": DateHeader()},
+            {
+                **shared,
+                "stall_seconds": settings.stall_seconds,
+                "date": DateHeader(),
+                "crowded": staticmethod(crowded),
+            },
         ),
         "ws": type("SocketProtocol", (SocketProtocol,), shared),
         "ws_max_size": limits.body_bytes,

@@ -7,7 +7,6 @@ answers 503; a second one stops running answers, too. SIGHUP reads the file of k
 
 import asyncio
 import ctypes
-import errno
 import gc
 import resource
 import shlex
@@ -19,8 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from ipaddress import ip_address
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -31,21 +28,20 @@ from starlette.routing import BaseRoute
 
 from antiphon.app.app import App
 from antiphon.compose import Runtime, compose
-from antiphon.config import Settings
+from antiphon.config import OPEN, Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.core.limits import Limits
 from antiphon.engines.engine import Task
 from antiphon.http.app import ROUTES, build
-from antiphon.http.protocol import StreamProtocol, protocols
+from antiphon.http.protocol import Crowded, StreamProtocol, never_crowded, protocols
 from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
+from antiphon.processes.listening import finishing, listening, requests, url_of
 from antiphon.run.bounded import warm
 from antiphon.run.models import Health, ModelEntry
 
 log = structlog.get_logger()
 
-BACKLOG = 2048
-"""Connections that may wait to be accepted."""
 FILES = 512
 """Open files besides connections: the store's, those of tools and of other servers."""
 SWITCH_SECONDS = 0.0005
@@ -69,16 +65,8 @@ IDLE_CPU_SECONDS = 0.005
 """A server is idle if an interval took less."""
 ARENAS = 2
 """Heaps of the C library: each keeps memory, and Python's threads run one at a time anyway."""
-UNSENT = 128 * 1024
-"""Bytes that the system buffers for a connection beyond the client's window.
-
-By default it takes megabytes: then a client that does not read would be noticed, and the answer held back,
-much too late.
-"""
 SIGNAL_SECONDS = 0.1
 """How long a second Ctrl-C may go unnoticed."""
-_PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Errors that are caused by the port; others are caused by the host."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # in malloc.h
 LAST_BYTES_SECONDS = 5
 """How long clients may take to read the rest of a response before their connections are closed."""
@@ -95,28 +83,32 @@ def serve(settings: Settings, greeting: Greeting | None = None) -> None:
 
     Without a `greeting`, it prints its address, and a command to try.
     """
-    _tune_malloc()
-    sys.setswitchinterval(SWITCH_SECONDS)
+    tune()
     configure(settings.log_level, settings.log_format)
     for warning in unread_variables(settings):
         log.warning(warning)
-    _check_tls(settings)
+    check_tls(settings)
     runtime = compose(settings)
-    server = HttpServer(runtime, connections=_connections(settings.limit))
+    server = HttpServer(runtime, connections=possible_connections(settings.limit))
     with (
         server.taking_signals(),
-        _listening(settings) as listener,
+        listening(settings.host, settings.port, settings.unix_socket) as listener,
         asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner,
     ):
-        if not (runtime.app.keys.guarded or settings.unix_socket or _is_local(settings.host)):
-            log.warning("anyone who reaches this server may use it: give --api-key", host=settings.host)
-        runner.run(_serve(server, listener, greeting or partial(_greeting, runtime.app)))
+        if settings.open_to_all:
+            log.warning(OPEN, host=settings.host)
+        lines = greeting or partial(usual_greeting, runtime.app)
+
+        def greet() -> None:
+            say(*lines(url_of(listener, tls=server.config.is_ssl)))
+
+        runner.run(run(server, listener, greet))
     if server.received is signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _greeting(app: App, url: str) -> Iterator[str]:
-    """The usual greeting."""
+def usual_greeting(app: App, url: str) -> Iterator[str]:
+    """The lines for an operator: the address, and what to try there."""
     yield f"listening on {url}"
     if (tried := _tried(app.models.entries()[0])) is not None:
         yield f"try: {_curl(url, *tried, app.keys.guarded)}"
@@ -124,8 +116,8 @@ def _greeting(app: App, url: str) -> Iterator[str]:
         yield f"or open {url}{app.settings.root_path}/ in a browser"
 
 
-async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeting) -> None:
-    """Serve and load at the same time."""
+async def run(server: "HttpServer", listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve and load at the same time, until the server is stopped."""
     runtime, loop = server.runtime, asyncio.get_running_loop()
     reload = runtime.app.keys.reload
     signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
@@ -139,7 +131,7 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
             _tune_gc()
             warm()
             runtime.app.metrics.delay.watch(loop)
-            say(*greeting(_url(listener, server.config.is_ssl)))
+            on_ready()
         await serving
     finally:
         server.stop()
@@ -155,7 +147,12 @@ async def _serve(server: "HttpServer", listener: socket.socket, greeting: Greeti
 
 
 def config_of(
-    app: App, connections: int | None = None, *, routes: Sequence[BaseRoute] = ROUTES, **changes: Any
+    app: App,
+    connections: int | None = None,
+    *,
+    routes: Sequence[BaseRoute] = ROUTES,
+    crowded: Crowded = never_crowded,
+    **changes: Any,
 ) -> uvicorn.Config:
     """The configuration of uvicorn for this application."""
     settings = app.settings
@@ -167,7 +164,7 @@ def config_of(
         "server_header": False,
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
-        **protocols(settings, connections),
+        **protocols(settings, connections, crowded),
     }
     return uvicorn.Config(build(app, routes=routes), **options | changes)
 
@@ -175,8 +172,10 @@ def config_of(
 class HttpServer(uvicorn.Server):
     """A uvicorn server that records signals, and prints their effect. It has at most `connections`."""
 
-    def __init__(self, runtime: Runtime, connections: int | None = None) -> None:
-        super().__init__(config_of(runtime.app, connections))
+    def __init__(
+        self, runtime: Runtime, connections: int | None = None, crowded: Crowded = never_crowded
+    ) -> None:
+        super().__init__(config_of(runtime.app, connections, crowded=crowded))
         self.runtime = runtime
         self._drain = runtime.app.settings.drain_seconds
         self.received: signal.Signals | None = None
@@ -206,7 +205,11 @@ class HttpServer(uvicorn.Server):
         self.received = signal.Signals(sig)
         self.force_exit = self.should_exit
         self.stop()
-        say("stopping" if self.force_exit else self._waiting_for())
+        self.tell("stopping" if self.force_exit else finishing(len(self.server_state.tasks), self._drain))
+
+    def tell(self, line: str) -> None:
+        """Tell the operator what the server does."""
+        say(line)
 
     def stop(self) -> None:
         """Begin to stop. Safe in a handler of signals, too: the event loop may be asleep, or not run yet."""
@@ -220,13 +223,6 @@ class HttpServer(uvicorn.Server):
         """Wait until it has to stop. uvicorn's own loop wakes up ten times a second to check."""
         await self._stopping.wait()
 
-    def _waiting_for(self) -> str:
-        """What the server waits for after the first signal."""
-        running = len(self.server_state.tasks)
-        if not running:
-            return "stopping: no requests are in progress"
-        return f"finishing {_requests(running)} within {self._drain:g} seconds; Ctrl-C again to stop now"
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running answers end before the socket is closed: until then, new requests get a 503."""
         for connection in self.server_state.connections:
@@ -238,7 +234,7 @@ class HttpServer(uvicorn.Server):
         while running and not self.force_exit:
             _, running = await asyncio.wait(running, timeout=SIGNAL_SECONDS)
             if running and loop.time() >= end:
-                say(f"stopping: {_requests(len(running))} did not end in time")
+                self.tell(f"stopping: {requests(len(running))} did not end in time")
                 self.force_exit = True
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_BYTES_SECONDS):
@@ -260,7 +256,7 @@ class HttpServer(uvicorn.Server):
             await asyncio.gather(*late, return_exceptions=True)
 
 
-def _connections(limits: Limits) -> int:
+def possible_connections(limits: Limits) -> int:
     """The largest number of connections: the limit, if the system allows that many files."""
     configured = limits.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -289,6 +285,12 @@ async def _trim() -> None:
             before = now
 
 
+def tune() -> None:
+    """Set the interpreter and the C library up for a server."""
+    _tune_malloc()
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
 def _tune_malloc() -> None:
     """Make glibc return the memory of large buffers at once, instead of keeping it.
 
@@ -299,10 +301,6 @@ def _tune_malloc() -> None:
         mallopt(_MMAP_THRESHOLD, LARGE_BUFFER)
         mallopt(_TRIM_THRESHOLD, LARGE_BUFFER)
         mallopt(_ARENA_MAX, ARENAS)
-
-
-def _requests(count: int) -> str:
-    return "1 request" if count == 1 else f"{count} requests"
 
 
 def _tune_gc() -> None:
@@ -316,7 +314,7 @@ def _tune_gc() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-def _check_tls(settings: Settings) -> None:
+def check_tls(settings: Settings) -> None:
     """Raise AntiphonError for an invalid certificate, or an invalid key of one."""
     certificate, key = settings.tls_certificate, settings.tls_key
     if (certificate is None) != (key is None):
@@ -329,74 +327,6 @@ def _check_tls(settings: Settings) -> None:
         raise AntiphonError(
             f"Cannot use {certificate} and {key} for TLS: {error.strerror or error}."
         ) from error
-
-
-def _is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"
-
-
-@contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """The configured socket. A socket in the file system is removed at the end."""
-    path = settings.unix_socket
-    if path is None:
-        with _listen(settings.host, settings.port) as listener:
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux and macOS; connections inherit it
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
-            yield listener
-        return
-    with _listen_unix(path) as listener:
-        try:
-            yield listener
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _listen_unix(path: Path) -> socket.socket:
-    """A socket at this path, replacing one without a listener."""
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        if path.is_socket() and not _answers(path):
-            path.unlink()
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        why = error.strerror or str(error)
-        raise AntiphonError(f"Cannot listen on {path}: {why}. Choose another --unix-socket.") from error
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    """Whether somebody listens there."""
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-    return True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        why = (error.strerror or str(error)).partition(" (while")[0]  # which repeats the address
-        remedy = "--port (0 picks one)" if error.errno in _PORT_ERRORS else "--host"
-        raise AntiphonError(f"Cannot listen on {host}:{port}: {why}. Choose another {remedy}.") from error
-
-
-def _url(listener: socket.socket, tls: bool) -> str:
-    """Where it listens: a URL, or the path of a socket."""
-    if listener.family is socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port = listener.getsockname()[:2]
-    return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _tried(entry: ModelEntry) -> tuple[str, object] | None:

@@ -283,7 +283,8 @@ class Models:
     @property
     def replicas(self) -> list[tuple[str, ReplicaState]]:
         """How the replicas of all models are, each with the canonical name of its model."""
-        return [(served.names[0], replica) for served in self._served for replica in served.replicas]
+        named = [served for served in self._served if served.names]
+        return [(served.names[0], replica) for served in named for replica in served.replicas]
 
     def drain(self, replica: str, *, drained: bool) -> None:
         """Stop or resume requests to the replica of this name, in all models.
