@@ -20,6 +20,8 @@ FIGURES = ROOT / "bench" / "figures"
 FILE = ROOT / "docs" / "images" / "bench.svg"
 
 WIDTH, LABEL, BAR, GAP, HEAD = 760, 190, 22, 10, 34  # pixels
+WHOLE = 100
+"""Figures from this on are shown without decimals."""
 BEHIND = 90
 """Pixels for the figure behind a bar."""
 
@@ -79,7 +81,8 @@ def drawn(chart: Chart, top: int) -> Iterator[str]:
         yield f'<text x="{LABEL - 10}" y="{y + 16}" text-anchor="end">{escape(bar.name)}</text>'
         width = bar.value * scale
         yield f'<rect class="{kind}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="3"/>'
-        yield f'<text x="{LABEL + width + 8:.1f}" y="{y + 16}">{bar.value:.3g} {escape(chart.unit)}</text>'
+        figure = f"{bar.value:,.0f}" if bar.value >= WHOLE else f"{bar.value:.3g}"
+        yield f'<text x="{LABEL + width + 8:.1f}" y="{y + 16}">{figure} {escape(chart.unit)}</text>'
 
 
 def kept() -> list[Chart]:
