@@ -177,8 +177,8 @@ FAULTS = {
     ),
     "a turn on a WebSocket misses the one before": Fault(
         "http/socket.py",
-        "self.remembered[creation.id] = turn = [*creation.history, *new]",
-        "self.remembered[creation.id] = turn = new",
+        "turn = [*creation.history, *new]",
+        "turn = new",
         "without what was said before",
     ),
     "a turn on a WebSocket goes on without its client": Fault(
