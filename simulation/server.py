@@ -146,6 +146,8 @@ class Server:
         law(not late, f"{self.process.name} does not stop")
         await stopping
         await asyncio.sleep(0.1)  # until the last cancelled tasks have ended
+        if self.process.tasks:
+            await asyncio.sleep(self._loop.hop)  # until threads have ended their work
         law(not self.process.tasks, f"{self.process.name} has stopped, but tasks of it run: {self._tasks}")
         if (mcp_server := self._world.mcp_server) is not None:
             left = mcp_server.open(self.process)
