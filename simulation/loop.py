@@ -63,6 +63,13 @@ class Process:
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
+class Turns(dict[Process | None, Any]):
+    """The turns of `antiphon.run.drive`, in which a loop is a process: here processes share one."""
+
+    def setdefault(self, loop: object, default: Any = None) -> Any:
+        return super().setdefault(PROCESS.get(), default)
+
+
 class StuckError(AssertionError):
     """A task waits forever."""
 

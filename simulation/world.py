@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from antiphon.run import drive
 from antiphon.tools.tool import ServerTool
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
@@ -25,7 +26,7 @@ from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
 from simulation.limits import Admitted, key_rules
 from simulation.lines import LineBatch, check_held, check_lines
-from simulation.loop import HOP, SimulatedLoop, simulated_monotonic, simulated_time
+from simulation.loop import HOP, SimulatedLoop, Turns, simulated_monotonic, simulated_time
 from simulation.mcp_server import McpServer
 from simulation.model_server import HOST, ModelServer
 from simulation.processes import virtual_processes
@@ -681,8 +682,10 @@ def _simulated(rng: Random) -> Iterator[None]:
     holders = _holders(len(sys.modules))
     for module, name, _ in holders:
         setattr(module, name, instead[name])
+    turns, drive._turns = drive._turns, Turns()  # type: ignore[assignment]
     try:
         yield
     finally:
+        drive._turns = turns
         for module, name, value in holders:
             setattr(module, name, value)
