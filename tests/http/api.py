@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ async def read_some(api: Api, response_id: str) -> None:
 
 def rows(path: Path) -> dict[str, int]:
     """How much each table of an SQLite store holds."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         found = database.execute(
             "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table'"
         )
