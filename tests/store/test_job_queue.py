@@ -1,9 +1,11 @@
 """A claim costs the same however many jobs wait."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Table, create_engine, insert
+from sqlalchemy import Connection, NullPool, Table, create_engine, insert
 
 from antiphon.core.limits import DEFAULTS
 from antiphon.store.job_queue import OWNERS, JobQueue
@@ -30,10 +32,9 @@ ROWS: dict[Table, dict[str, Any]] = {
 CONDITIONS = {responses: BACKGROUND_JOBS, vector_store_files: INDEXING_JOBS}
 
 
-def filled(table: Table, waiting: int, others: int) -> Engine:
+@contextmanager
+def filled(table: Table, waiting: int, others: int) -> Iterator[Connection]:
     """A database in which many jobs of one owner wait, and some of others; some of each run."""
-    engine = create_engine("sqlite://")
-    METADATA.create_all(engine)
     owners = ["many"] * waiting + [f"other{number}" for number in range(others)] * 20
     rows = [
         {**ROWS[table], "id": f"{place:06}", "owner": owner, "created_at": float(place), "worker": None}
@@ -42,9 +43,10 @@ def filled(table: Table, waiting: int, others: int) -> Engine:
     ]
     for row in rows[:8]:
         row |= {"worker": "w", "lease_until": NOW + 1, "status": "in_progress"}
-    with engine.begin() as connection:
+    with create_engine("sqlite://", poolclass=NullPool).begin() as connection:
+        METADATA.create_all(connection)
         connection.execute(insert(table), rows)
-    return engine
+        yield connection
 
 
 def cost(table: Table, waiting: int, others: int = 2) -> int:
@@ -56,7 +58,7 @@ def cost(table: Table, waiting: int, others: int = 2) -> int:
         counted += 1
         return 0
 
-    with filled(table, waiting, others).begin() as connection:
+    with filled(table, waiting, others) as connection:
         transaction = Transaction(connection, None, Quota(connection, DEFAULTS, {}, NOW), StoreTuning())  # type: ignore[arg-type]
         assert queue.next(transaction, NOW) is not None
         connection.connection.dbapi_connection.set_progress_handler(count, 100)  # type: ignore[union-attr]

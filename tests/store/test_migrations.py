@@ -10,7 +10,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, NullPool, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from antiphon.core.errors import StoreUnusableError
@@ -43,7 +43,8 @@ def is_declared(name: str | None, *_: object) -> bool:
 
 
 def test_the_tables_are_those_of_the_schema():
-    with create_engine("sqlite://").begin() as migrated, create_engine("sqlite://").begin() as declared:
+    engine = create_engine("sqlite://", poolclass=NullPool)  # each connection has a database of its own
+    with engine.begin() as migrated, engine.begin() as declared:
         migrate(migrated)
         METADATA.create_all(declared)
         context = MigrationContext.configure(migrated, opts={"include_name": is_declared})
@@ -54,7 +55,7 @@ def test_the_tables_are_those_of_the_schema():
 
 
 def test_migrating_again_changes_nothing():
-    with create_engine("sqlite://").begin() as connection:
+    with create_engine("sqlite://", poolclass=NullPool).begin() as connection:
         migrate(connection)
         connection.execute(text("INSERT INTO conversations VALUES ('a', 'b', 0, 0, '', 0)"))
         migrate(connection)
