@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Sequence
 
 from simulation.command import Kind, add_options, end, run
-from simulation.faults import FAULTS, plant
+from simulation.faults import FAULTS
+from simulation.planting import plant
 from simulation.world import Report, fits, silence, simulate
 
 

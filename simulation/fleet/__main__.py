@@ -11,7 +11,9 @@ The same seed makes the same simulation, on any machine. Exits with 1 if a law w
 import argparse
 
 from simulation.command import Kind, add_options, end, run
+from simulation.fleet.faults import FAULTS
 from simulation.fleet.world import fits, simulate, summary
+from simulation.planting import plant
 from simulation.world import silence
 
 
@@ -21,8 +23,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
+    parser.add_argument("--fault", choices=FAULTS, help="with this fault in the source, see faults.py")
     arguments = parser.parse_args()
     silence()
+    if arguments.fault is not None:
+        plant(FAULTS[arguments.fault])
     return run(Kind("python -m simulation.fleet", simulate, fits, summary), arguments)
 
 

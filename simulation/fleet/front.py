@@ -11,6 +11,7 @@ from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import EngineError, RequestError
 from antiphon.core.events import Event, TextDelta
 from antiphon.core.limits import CLIENT, Limits
+from antiphon.core.permits import LAST, PRIORITY
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
@@ -94,16 +95,17 @@ class Front:
         for machine in self._world.machines:
             machine.lose(self.process)
 
-    def ask(self, question: "Question") -> Answer:
-        """A client asks this server."""
+    def ask(self, question: "Question", *, last: bool) -> None:
+        """A client asks this server; if it is `last`, nobody waits for the answer."""
         answer = Answer(question, self._loop.time(), self.name)
         self._laws.answers[question.number] = answer
-        self.run(self._answer(answer))
-        return answer
+        self.run(self._answer(answer, last))
 
-    async def _answer(self, answer: Answer) -> None:
+    async def _answer(self, answer: Answer, last: bool) -> None:
         question = answer.question
         CLIENT.set(question.owner)
+        if last:
+            PRIORITY.set(LAST)
         account = self.accounts.get(question.owner)
         try:
             if account is None:

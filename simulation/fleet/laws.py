@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from antiphon.core.shared_limits import MINUTE
-from simulation.fleet.machine import written_tokens
+from simulation.fleet.machine import answer_token, written_tokens
 from simulation.laws import LawError
 from simulation.loop import SimulatedLoop
 
@@ -112,6 +112,8 @@ class FleetLaws:
             stream.begin == told,
             f"answer {stream.number} is continued after {stream.begin} tokens, and has {told}",
         )
+        ids = (*answer.question.ids, *(answer_token(stream.number, place) for place in range(told)))
+        self.law(stream.prompt == ids, f"answer {stream.number} is continued after other tokens")
         self.law(
             self.drained.get(machine.name, now) >= stream.chosen,
             f"{machine.name} is drained, and gets answer {stream.number}",

@@ -17,7 +17,7 @@ from antiphon.engines.pool import Replica, cheapest
 from simulation.clocks import simulated_clocks
 from simulation.database import Memory, SharedDatabase
 from simulation.fleet.front import Front
-from simulation.fleet.laws import NOTICED, Allowance, Answer, FleetLaws
+from simulation.fleet.laws import NOTICED, SPREAD, Allowance, Answer, FleetLaws
 from simulation.fleet.machine import Machine, Speed
 from simulation.fleet.workloads import WORKLOADS
 from simulation.loop import SimulatedLoop
@@ -46,7 +46,10 @@ class Plan(msgspec.Struct):
     troubles: tuple[str, ...] = ()
     often: int = 0
     limits: dict[str, int] = {}
+    batches: float = 0.0
+    """The share of questions that nobody waits for."""
     choose: Callable[[Sequence[Replica], Sequence[int]], Replica] = cheapest
+    settled: float = SETTLED
 
     @property
     def is_exact(self) -> bool:
@@ -74,22 +77,24 @@ def plan_of(seed: int) -> Plan:
         rng.choice((1, 4, 16)) if large else rng.choice((1, 1, 2, 3)),
         workload,
         3.0 if large else rng.choice((4.0, 12.0)),
-        rng.choice((2.0, 3.5)) if workload == "unique" else rng.choice((0.3, 0.8, 1.5)),
+        rng.choice((2.0, 6.0)) if workload == "unique" else rng.choice((0.3, 0.8, 1.5)),
         speed if workload != "unique" else Speed(),
         troubles,
         rng.choice((1, 2, 4)) if troubles else 0,
         {key: rng.choice((2_000, 20_000, 200_000)) for key in KEYS} if limited else {},
+        rng.choice((0.0, 0.0, 0.3)),
     )
 
 
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
-    Troubles, a workload, keys with `limits`, a `large` fleet, several `fronts`, and no trouble: `quiet`.
+    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`; `quiet`: no trouble.
     """
     plan = plan_of(seed)
     more = {
         "limits": bool(plan.limits),
+        "batches": plan.batches > 0,
         "large": plan.machines > 8,
         "fronts": plan.fronts > 1,
         "quiet": not plan.troubles,
@@ -177,7 +182,8 @@ class World:
         while self.loop.time() < end:
             await asyncio.sleep(self.rng.expovariate(rate))
             if self.fronts:
-                self.rng.choice(self.fronts).ask(self.workload.question())
+                last = self.rng.random() < self.plan.batches
+                self.rng.choice(self.fronts).ask(self.workload.question(), last=last)
 
     async def _look(self) -> None:
         while not self._over:
@@ -194,7 +200,7 @@ class World:
         ]
 
     async def _settle(self) -> None:
-        late = self.loop.time() + SETTLED
+        late = self.loop.time() + self.plan.settled
         while self.open and self.loop.time() < late:
             await asyncio.sleep(LOOK)
 
@@ -203,6 +209,9 @@ class World:
             self.laws.law(False, f"answer {answer.question.number} never ends")
         if self.plan.troubles:
             return
+        if self.plan.workload == "unique":
+            spread = self.laws.spread
+            self.laws.law(spread <= SPREAD, f"a replica has {spread:.2f} times the mean work")
         for answer in self.laws.answers.values():
             failed = answer.outcome.startswith("failed") and self.plan.speed.queue > 100
             self.laws.law(not failed, f"answer {answer.question.number} is {answer.outcome}")
