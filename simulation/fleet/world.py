@@ -89,7 +89,8 @@ def plan_of(seed: int) -> Plan:
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
-    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`; `quiet`: no trouble.
+    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, or `quiet`: no
+    troubles.
     """
     plan = plan_of(seed)
     more = {
