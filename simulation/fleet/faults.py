@@ -54,6 +54,20 @@ FAULTS = {
         "is drained, and gets",
         wanted=("drain",),
     ),
+    "the cache of a replica that failed is still expected": Fault(
+        "engines/pool.py",
+        "        replica.forget()  # also",
+        "        pass  # also",
+        "tokens of a cache that is gone",
+        wanted=("crash",),
+    ),
+    "a block more is expected than was read": Fault(
+        "engines/pool.py",
+        "if block not in self._read), len(blocks))",
+        "if block not in self._read), len(blocks) - 1) + 1",
+        "cached tokens less than expected|a cache that is gone",
+        wanted=("foresees",),
+    ),
     "a slot is forgotten": Fault(
         "core/permits.py",
         "        self.running -= 1\n",

@@ -17,7 +17,7 @@ from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.pool import PoolEngine, Replica
+from antiphon.engines.pool import BLOCK, PoolEngine, Replica
 from antiphon.run.generation import GenerationRun, Interceptors
 from simulation.database import DatabaseFaults
 from simulation.fleet.engine import RemoteEngine, name_of
@@ -58,10 +58,12 @@ class Front:
         self.accounts: dict[str, Account] = {}
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
         self.pool = PoolEngine(engines, self._choose, Random(self.name).random)
-        self._choosing: Answer | None = None
 
     def _choose(self, replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
-        return self._world.choose(replicas, blocks)
+        replica = self._world.plan.choose(replicas, blocks)
+        assert isinstance(replica.engine, RemoteEngine)
+        replica.engine.expected = replica._cached_count(blocks) * BLOCK
+        return replica
 
     def run(self, work: Any) -> "asyncio.Task[Any]":
         """Run a coroutine in the process of this server."""

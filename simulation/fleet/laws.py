@@ -4,11 +4,13 @@
 * The tokens of a key that are admitted in any time are at most its limit, what is refilled in that time, and
   what answers overdraw.
 * A replica that is drained gets nothing new.
+* Of a replica that is known to have failed, a server expects only blocks that it has sent since.
+* What a server expects in a cache is there, where nothing is dropped, and it is alone.
 * No server waits in vain while slots are free.
 * Where no cache matters, no replica has much more work than the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -39,10 +41,8 @@ class Answer(Struct):
     question: "Question"
     asked: float
     front: str
-    predicted: int = 0
-    """Tokens of the prompt that the server expected in the cache of the replica it chose."""
     cached: int = 0
-    """Those that were."""
+    """Tokens of the prompt that were in the cache of its first replica."""
     began: float | None = None
     """A replica began to work on it."""
     first: float | None = None
@@ -84,8 +84,9 @@ class Allowance:
 class FleetLaws:
     """The laws of one simulation. A violation ends it, wherever it was noticed."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, *, foresees: bool) -> None:
         self._loop = loop
+        self._foresees = foresees
         self.answers: dict[int, Answer] = {}
         self.drained: dict[str, float] = {}
         """Replicas that get nothing new, and since when all servers know."""
@@ -122,11 +123,20 @@ class FleetLaws:
         if answer.began is None:
             answer.began = now
 
+    def expects(self, stream: "Stream", sent: Collection[int]) -> None:
+        """A server has chosen a replica, to which it has sent these blocks."""
+        known = stream.expected // stream.block
+        gone = known > 0 and stream.hashes[known - 1] not in sent
+        self.law(not gone, f"answer {stream.number} expects {stream.expected} tokens of a cache that is gone")
+
     def computes(self, stream: "Stream") -> None:
         """A replica begins with a prompt."""
         answer = self.answers[stream.number]
         if answer.first is None:
             answer.cached = stream.cached
+        less = stream.expected // stream.block * stream.block - stream.cached
+        kept = less <= 0 or not (self._foresees and stream.foreseen)
+        self.law(kept, f"answer {stream.number} has {less} cached tokens less than expected")
 
     def writes(self, stream: "Stream", begin: int) -> None:
         """A replica sends the next tokens."""

@@ -31,15 +31,15 @@ class Bound(Struct, frozen=True):
 
 
 BOUNDS: Mapping[tuple[str, int], Bound] = {
-    ("shared prompt", 1): Bound(0.90, 0.10, 0.40),
-    ("shared prompt", 4): Bound(0.90, 0.15, 2.00),
-    ("shared prompt", 16): Bound(0.90, 0.10, 0.40),
-    ("conversations", 1): Bound(0.74, 0.10, 0.80),
-    ("conversations", 4): Bound(0.38, 0.45, 2.00),
-    ("conversations", 16): Bound(0.15, 0.90, 3.50),
-    ("agents", 1): Bound(0.87, 0.25, 1.30),
-    ("agents", 4): Bound(0.36, 5.00, 20.0),
-    ("agents", 16): Bound(0.12, 12.0, 30.0),
+    ("shared prompt", 1): Bound(0.90, 0.10, 0.30),
+    ("shared prompt", 4): Bound(0.90, 0.15, 2.50),
+    ("shared prompt", 16): Bound(0.90, 0.10, 0.30),
+    ("conversations", 1): Bound(0.69, 0.10, 0.80),
+    ("conversations", 4): Bound(0.42, 0.35, 1.10),
+    ("conversations", 16): Bound(0.20, 0.60, 2.20),
+    ("agents", 1): Bound(0.83, 0.25, 1.50),
+    ("agents", 4): Bound(0.50, 1.60, 7.00),
+    ("agents", 16): Bound(0.20, 5.00, 20.0),
 }
 """Each server knows only what it has sent itself: so several lose what one would have."""
 

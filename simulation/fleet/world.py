@@ -52,6 +52,12 @@ class Plan(msgspec.Struct):
     settled: float = SETTLED
 
     @property
+    def foresees(self) -> bool:
+        """A server can know what is in the caches: all that was computed, and for nobody else."""
+        alone = self.fronts == 1 and not self.batches
+        return alone and self.speed.blocks > 100_000 and not {"crash", "clear"} & {*self.troubles}
+
+    @property
     def is_exact(self) -> bool:
         """The database always answers: limits are exact."""
         return "away" not in self.troubles
@@ -68,7 +74,7 @@ def plan_of(seed: int) -> Plan:
         slots=rng.choice((2, 4, 16)),
         queue=rng.choice((4, 10_000, 10_000)),
         block=rng.choice((16, 32, 64, 128)),
-        blocks=rng.choice((300, 3_000)),
+        blocks=rng.choice((300, 3_000, 10**9)),
     )
     workload = rng.choice([*WORKLOADS])
     limited = rng.random() < 0.3
@@ -89,13 +95,14 @@ def plan_of(seed: int) -> Plan:
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
-    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, or `quiet`: no
-    troubles.
+    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, one that
+    `foresees` what is cached, or `quiet`: no troubles.
     """
     plan = plan_of(seed)
     more = {
         "limits": bool(plan.limits),
         "batches": plan.batches > 0,
+        "foresees": plan.foresees,
         "large": plan.machines > 8,
         "fronts": plan.fronts > 1,
         "quiet": not plan.troubles,
@@ -116,22 +123,6 @@ class Report(msgspec.Struct):
     """Of virtual time."""
 
 
-class _Quiet:
-    """Hears events of caches, and tells nobody."""
-
-    def stored(self, machine: Machine, blocks: Sequence[int], parent: int | None, ids: Sequence[int]) -> None:
-        pass
-
-    def removed(self, machine: Machine, blocks: Sequence[int]) -> None:
-        pass
-
-    def cleared(self, machine: Machine) -> None:
-        pass
-
-    def restarted(self, machine: Machine) -> None:
-        pass
-
-
 class World:
     """The state of one simulation."""
 
@@ -141,12 +132,10 @@ class World:
         self.loop.most_rounds = ROUNDS
         self.database = SharedDatabase(memory, self.rng, self.loop)
         self.plan = plan
-        self.choose = plan.choose
-        self.laws = FleetLaws(self.loop)
+        self.laws = FleetLaws(self.loop, foresees=plan.foresees)
         self.workload = WORKLOADS[plan.workload](Random(seed))
         self.machines = [
-            Machine(f"replica {number}", plan.speed, self.loop, self.laws, _Quiet())
-            for number in range(plan.machines)
+            Machine(f"replica {number}", plan.speed, self.loop, self.laws) for number in range(plan.machines)
         ]
         self.fronts: list[Front] = []
         self._dead: list[Front] = []
@@ -236,7 +225,7 @@ class World:
                 await asyncio.sleep(seconds)
                 machine.slow = 1.0
             case "clear":
-                machine.cache.clear()
+                machine.cache.blocks.clear()  # as after an update of the model's weights
             case "kill":
                 await self._kill(seconds)
             case "away":

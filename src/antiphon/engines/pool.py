@@ -326,8 +326,8 @@ class PoolEngine:
         if replica.up:
             why = str(error.__cause__ or error) or type(error).__name__
             log.warning("a replica failed", replica=replica.name, error=why)
-            replica.forget()
             self._wakes[replica].set()
+        replica.forget()  # also what was sent to it while it was away, because no other was there
         replica.up = False
         replica.failures += 1
 
