@@ -84,7 +84,7 @@ class RemoteEngine:
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """See `Engine`."""
         work = _Connection(self, request, receiver)
-        self.machine.laws.expects(work.stream, self._sent)
+        self.machine.laws.expects(self.machine.name, work.stream, self._sent)
         self._sent.update(work.stream.hashes)
         try:
             work.slot = self._admission.enter(work.begin, tokens=request.tokens)

@@ -72,7 +72,7 @@ FAULTS = {
         "core/permits.py",
         "        self.running -= 1\n",
         "        self.running -= 1 if self.waiting else 0\n",
-        "replicas have slots|never ends",
+        "has slots|never ends",
     ),
     "load is not looked at": Fault(
         "engines/pool.py",

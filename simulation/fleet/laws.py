@@ -6,7 +6,7 @@
 * A replica that is drained gets nothing new.
 * Of a replica that is known to have failed, a server expects only blocks that it has sent since.
 * What a server expects in a cache is there, where nothing is dropped, and it is alone.
-* No server waits in vain while slots are free.
+* No server waits in vain for a replica that has slots.
 * Where no cache matters, no replica has much more work than the others.
 """
 
@@ -43,8 +43,10 @@ class Answer(Struct):
     front: str
     cached: int = 0
     """Tokens of the prompt that were in the cache of its first replica."""
+    machine: str = ""
+    """The replica that was chosen."""
     began: float | None = None
-    """A replica began to work on it."""
+    """It began to work on it."""
     first: float | None = None
     text: str = ""
     ended: float | None = None
@@ -92,7 +94,7 @@ class FleetLaws:
         """Replicas that get nothing new, and since when all servers know."""
         self.allowances: dict[str, Allowance] = {}
         self._streams: dict[int, Stream] = {}
-        self._begun: dict[str, float] = {}  # when a replica last began with a request of a server
+        self._free: dict[str, float] = {}  # since when a replica has slots
         self._loads: dict[str, list[int]] = {}
 
     def law(self, holds: bool, what: str) -> None:
@@ -119,12 +121,12 @@ class FleetLaws:
             self.drained.get(machine.name, now) >= stream.chosen,
             f"{machine.name} is drained, and gets answer {stream.number}",
         )
-        self._begun[answer.front] = now
         if answer.began is None:
             answer.began = now
 
-    def expects(self, stream: "Stream", sent: Collection[int]) -> None:
-        """A server has chosen a replica, to which it has sent these blocks."""
+    def expects(self, name: str, stream: "Stream", sent: Collection[int]) -> None:
+        """A server has chosen the replica of this name, to which it has sent these blocks."""
+        self.answers[stream.number].machine = name
         known = stream.expected // stream.block
         gone = known > 0 and stream.hashes[known - 1] not in sent
         self.law(not gone, f"answer {stream.number} expects {stream.expected} tokens of a cache that is gone")
@@ -178,25 +180,20 @@ class FleetLaws:
 
     # From time to time
 
-    def look(self, machines: "list[Machine]", fronts: Callable[[str], bool]) -> None:
-        """How the fleet is now. `fronts` says whether a server of this name is to be judged."""
+    def look(self, machines: "list[Machine]", judged: Callable[[str], bool]) -> None:
+        """How the fleet is now. `judged` says whether a server of this name lives."""
         now = self._loop.time()
         for machine in machines:
             self._loads.setdefault(machine.name, []).append(machine.load)
-        free = sum(machine.has_free_slots for machine in machines)
-        if free * 2 <= len(machines):
-            self._begun = dict.fromkeys(self._begun, now)
-            return
-        waiting: dict[str, float] = {}
+            if machine.has_free_slots:
+                self._free.setdefault(machine.name, now)
+            else:
+                self._free.pop(machine.name, None)
         for answer in self.answers.values():
-            if answer.began is None and answer.ended is None:
-                waiting.setdefault(answer.front, answer.asked)
-        for front, since in waiting.items():
-            late = now - max(since, self._begun.get(front, 0.0))
-            self.law(
-                late < WAITING or not fronts(front),
-                f"{front} waits {late:.0f} s, and {free} replicas have slots",
-            )
+            if answer.began is None and answer.ended is None and answer.machine in self._free:
+                late = now - max(answer.asked, self._free[answer.machine])
+                starves = late >= WAITING and judged(answer.front)
+                self.law(not starves, f"{answer.front} waits {late:.0f} s, and {answer.machine} has slots")
 
     @property
     def spread(self) -> float:
