@@ -31,9 +31,10 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
+from antiphon.engines.cache_views import BLOCK
 from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Range, Receiver, Work
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
