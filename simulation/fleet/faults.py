@@ -62,9 +62,9 @@ FAULTS = {
         wanted=("crash",),
     ),
     "a block more is expected than was read": Fault(
-        "engines/pool.py",
-        "if block not in self._read), len(blocks))",
-        "if block not in self._read), len(blocks) - 1) + 1",
+        "engines/cache_views.py",
+        "        return BLOCK * known_count(prompt.chain(BLOCK), lambda block: block in self._read)\n",
+        "        return BLOCK * (1 + known_count(prompt.chain(BLOCK), lambda block: block in self._read))\n",
         "cached tokens less than expected|a cache that is gone",
         wanted=("foresees",),
     ),
@@ -76,7 +76,7 @@ FAULTS = {
     ),
     "load is not looked at": Fault(
         "engines/pool.py",
-        "        return new + BUSY_BLOCKS * busy, len(self._read), self.place\n",
+        "        return new + BUSY_TOKENS * busy, self.cache.size, self.place\n",
         "        return new, 0, self.place\n",
         "times the mean work",
         wanted=("unique", "quiet"),

@@ -16,8 +16,9 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
+from antiphon.engines.block_index import PromptBlocks
 from antiphon.engines.engine import GenerationRequest, Prompt
-from antiphon.engines.pool import BLOCK, PoolEngine, Replica
+from antiphon.engines.pool import PoolEngine, Replica
 from antiphon.run.generation import GenerationRun, Interceptors
 from simulation.database import DatabaseFaults
 from simulation.fleet.engine import RemoteEngine, name_of
@@ -57,12 +58,12 @@ class Front:
         self.ledger = StoreLedger(self, _Questions())  # type: ignore[arg-type]
         self.accounts: dict[str, Account] = {}
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
-        self.pool = PoolEngine(engines, self._choose, Random(self.name).random)
+        self.pool = PoolEngine(engines, self._choose, draw=Random(self.name).random)
 
-    def _choose(self, replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
-        replica = self._world.plan.choose(replicas, blocks)
+    def _choose(self, replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
+        replica = self._world.plan.choose(replicas, prompt)
         assert isinstance(replica.engine, RemoteEngine)
-        replica.engine.expected = replica._cached_count(blocks) * BLOCK
+        replica.engine.expected = int(replica.cache.cached_tokens(prompt))
         return replica
 
     def run(self, work: Any) -> "asyncio.Task[Any]":

@@ -7,13 +7,13 @@ answered.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 
-from antiphon.engines.pool import Replica, cheapest
+from antiphon.engines.pool import Choose, cheapest
 from simulation.clocks import simulated_clocks
 from simulation.database import Memory, SharedDatabase
 from simulation.fleet.front import Front
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct):
     limits: dict[str, int] = {}
     batches: float = 0.0
     """The share of questions that nobody waits for."""
-    choose: Callable[[Sequence[Replica], Sequence[int]], Replica] = cheapest
+    choose: Choose = cheapest
     settled: float = SETTLED
 
     @property

@@ -31,9 +31,10 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
+from antiphon.engines.cache_views import BLOCK
 from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Range, Receiver, Work
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
@@ -346,20 +347,6 @@ async def test_equal_replicas_are_in_an_order_of_this_process(places: tuple[floa
     pool.generate(prompt(1), Collected())
     first = engines[places.index(min(places))]
     assert (len(first.asked), sum(len(engine.asked) for engine in engines)) == (1, 1)
-    await pool.stop()
-
-
-async def test_of_a_prompt_the_end_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.engines.pool.REMEMBERED_BLOCKS", 6)
-    engines = [Handheld(), Handheld()]
-    pool = await pool_of(*engines)
-    old, new = [1] * BLOCK * 4, [2] * BLOCK * 4
-    pool.generate(prompt(*old), Collected()).cancel()
-    pool.drain("replica 1", drained=True)
-    pool.generate(prompt(*new), Collected()).cancel()  # of the old one, half is remembered
-    pool.drain("replica 1", drained=False)
-    pool.generate(prompt(*old), Collected()).cancel()
-    assert len(engines[0].asked) == 3
     await pool.stop()
 
 
