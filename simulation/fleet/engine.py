@@ -21,6 +21,8 @@ from antiphon.engines.engine import (
     Receiver,
     Work,
 )
+from antiphon.engines.figures import CacheFigures
+from antiphon.engines.kv_sources import Source
 from simulation.fleet.machine import Machine, Stream, written_tokens
 from simulation.loop import PROCESS, Process
 
@@ -66,6 +68,14 @@ class RemoteEngine:
         if not self.machine.up:
             self.note_failure()
             raise EngineNotReadyError
+
+    async def event_sources(self) -> Sequence[Source]:
+        """See `TellsEvents`."""
+        return (Source(self.machine.name),)
+
+    async def cache_figures(self) -> CacheFigures:
+        """See `Measured`."""
+        return CacheFigures(block_size=self.machine.speed.block, blocks=self.machine.speed.blocks)
 
     def note_failure(self) -> None:
         """The server learns that the replica is gone, and its cache with it."""

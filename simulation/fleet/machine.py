@@ -9,12 +9,14 @@ can tell which one comes next, and whose it is.
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError, EngineBusyError, EngineDiedError
+from simulation.fleet.bus import Bus, Publisher
 from simulation.loop import Process, SimulatedLoop
 
 if TYPE_CHECKING:
@@ -54,8 +56,9 @@ def answer_token(number: int, place: int) -> int:
 class Cache:
     """The blocks of a replica, by chained hashes; those used the longest ago come first."""
 
-    def __init__(self, speed: Speed) -> None:
+    def __init__(self, speed: Speed, publisher: Publisher) -> None:
         self._size, self._room = speed.block, speed.blocks
+        self._publisher = publisher
         self.blocks: dict[int, None] = {}
 
     def hashes(self, ids: Sequence[int], first: Sequence[int] = ()) -> list[int]:
@@ -80,12 +83,26 @@ class Cache:
                 del blocks[block]
                 blocks[block] = None
 
-    def store(self, hashes: Sequence[int]) -> None:
-        """Store those that are missing, and drop what there is no room for."""
-        self.blocks |= dict.fromkeys(hashes)
+    def store(self, hashes: Sequence[int], ids: Sequence[int]) -> None:
+        """Store the blocks of these tokens that are missing, and drop what there is no room for."""
+        known = self.known(hashes)
+        new = hashes[known:]
+        self.blocks |= dict.fromkeys(new)
         self.use(hashes)
-        while len(self.blocks) > self._room:
-            del self.blocks[next(iter(self.blocks))]
+        dropped = [*islice(self.blocks, max(0, len(self.blocks) - self._room))]
+        for block in dropped:
+            del self.blocks[block]
+        latest = {*new}
+        if old := [block for block in dropped if block not in latest]:
+            self._publisher.removed(old)  # first: their place is taken
+        if kept := [block for block in new if block in self.blocks]:  # all, or the beginning
+            parent = hashes[known - 1] if known else None
+            self._publisher.stored(kept, parent, ids[known * self._size : (known + len(kept)) * self._size])
+
+    def clear(self) -> None:
+        """Drop all, as after an update of the model's weights."""
+        self.blocks.clear()
+        self._publisher.cleared()
 
 
 class Stream:
@@ -129,14 +146,15 @@ class Stream:
 class Machine:
     """A replica. `slow` is how many times as long it takes for everything."""
 
-    def __init__(self, name: str, speed: Speed, loop: SimulatedLoop, laws: "FleetLaws") -> None:
+    def __init__(self, name: str, speed: Speed, loop: SimulatedLoop, laws: "FleetLaws", bus: Bus) -> None:
         self.name = name
         self.speed = speed
         self.up = True
         self.slow = 1.0
         self.running: dict[Stream, None] = {}
         self.waiting: deque[Stream] = deque()
-        self.cache = Cache(speed)
+        self.publisher = Publisher(bus, name, speed.block)
+        self.cache = Cache(speed, self.publisher)
         self._loop = loop
         self.laws = laws
         self._prompts: deque[Stream] = deque()  # of running ones that are to be computed
@@ -178,7 +196,7 @@ class Machine:
 
     def crash(self) -> None:
         """End as after kill -9."""
-        self.up = False
+        self.up = self.publisher.up = False
         for stream in [*self.running, *self.waiting]:
             self._leave(stream)
             self._end(stream, EngineDiedError())
@@ -187,6 +205,7 @@ class Machine:
         """Another process in its place, with an empty cache."""
         self.up, self.slow = True, 1.0
         self.cache.blocks.clear()
+        self.publisher.restart()
 
     def _end(self, stream: Stream, error: AntiphonError) -> None:
         stream.over = True
@@ -227,7 +246,7 @@ class Machine:
     def _computed(self, stream: Stream) -> None:
         self._computes = False
         if not stream.over:
-            self.cache.store(stream.hashes)
+            self.cache.store(stream.hashes, stream.prompt)
             self._write(stream, 1)
         self._compute()
 
@@ -255,4 +274,4 @@ class Machine:
         """The blocks of an answer are in the cache, too."""
         places = range(stream.begin, stream.written - 1)  # the last token was not read any more
         text = stream.prompt + tuple(answer_token(stream.number, place) for place in places)
-        self.cache.store(self.cache.hashes(text, stream.hashes))
+        self.cache.store(self.cache.hashes(text, stream.hashes), text)
