@@ -62,8 +62,8 @@ FAULTS = {
     ),
     "load is not looked at": Fault(
         "engines/pool.py",
-        "        return new + BUSY_BLOCKS * busy, len(self._read)\n",
-        "        return new, 0\n",
+        "        return new + BUSY_BLOCKS * busy, len(self._read), self.place\n",
+        "        return new, 0, self.place\n",
         "times the mean work",
         wanted=("unique", "quiet"),
     ),

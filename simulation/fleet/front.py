@@ -57,7 +57,7 @@ class Front:
         self.ledger = StoreLedger(self, _Questions())  # type: ignore[arg-type]
         self.accounts: dict[str, Account] = {}
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
-        self.pool = PoolEngine(engines, self._choose)
+        self.pool = PoolEngine(engines, self._choose, Random(self.name).random)
         self._choosing: Answer | None = None
 
     def _choose(self, replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
