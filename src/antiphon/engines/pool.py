@@ -2,7 +2,8 @@
 
 A request goes to the replica with the lowest cost: the blocks of its prompt that the replica has not
 computed before, and its current work. What its cache has is remembered here, no more than it has room for, or
-told by its events (`cache_views.py`).
+told by its events (`cache_views.py`). Equal replicas are in another order in each process: several servers
+that share them, and do not know of each other, would else all begin with the same ones.
 
 A replica that is drained gets no new requests, and continues its running ones. A replica that fails gets no
 requests until it answers a probe again. All are probed every few seconds, so most failures are noticed
@@ -16,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from enum import StrEnum
 from functools import partial
+from random import SystemRandom
 from typing import Protocol, TypeVar, runtime_checkable
 
 import structlog
@@ -75,6 +77,8 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
+_draw = SystemRandom().random
+
 
 class EventFollower(Protocol):
     """Applies the events of caches to what is known of them."""
@@ -119,7 +123,7 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str, cache: CacheView | None = None) -> None:
+    def __init__(self, engine: Engine, name: str, place: float = 0.0, cache: CacheView | None = None) -> None:
         self.engine = engine
         self.cache = cache or ApproximateView()
         self.follows = False
@@ -127,6 +131,8 @@ class Replica:
         self.measured = False
         """Its cache has the size that the engine says."""
         self.name = name
+        self.place = place
+        """Its place among equals, in this process."""
         self.started = False
         self.up = False
         self.drained = False
@@ -168,12 +174,12 @@ class Replica:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
-    def cost(self, prompt: PromptBlocks) -> tuple[float, int]:
+    def cost(self, prompt: PromptBlocks) -> tuple[float, int, float]:
         """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
         load, elsewhere = self.engine.load, self.elsewhere
         new = len(prompt.ids) - self.cache.cached_tokens(prompt)
         busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        return new + BUSY_TOKENS * busy, self.cache.size
+        return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
     @property
     def ranks(self) -> Sequence[CacheEvents]:
@@ -204,7 +210,8 @@ def cheapest(replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
 class PoolEngine:
     """Replicas of one model, by their names for people; `choose` selects the one for a request.
 
-    With `follow`, caches are known by the events of replicas that publish them.
+    With `follow`, caches are known by the events of replicas that publish them. `draw` gives each replica its
+    place among equals.
     """
 
     def __init__(
@@ -212,12 +219,13 @@ class PoolEngine:
         engines: Sequence[tuple[str, Engine]],
         choose: Choose = cheapest,
         follow: Callable[[], EventFollower] | None = None,
+        draw: Callable[[], float] = _draw,
     ) -> None:
         self._choose = choose
         self._follow = follow
         self._follower: EventFollower | None = None
         self._index = BlockIndex()
-        self._replicas = [Replica(engine, name) for name, engine in engines]
+        self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False
