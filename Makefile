@@ -66,7 +66,7 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM_VENV)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
 		$(VLLM_VENV)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/engines/test_vllm_characters.py tests/engines/test_vllm_decisions.py tests/engines/test_vllm_render.py \
-		tests/engines/test_vllm_render_server.py \
+		tests/engines/test_vllm_render_server.py tests/engines/test_vllm_kv_events.py \
 		tests/engines/test_vllm_images.py tests/engines/test_vllm_mistral.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 

@@ -3,7 +3,7 @@
 A server is believed its ports, not its hosts: its events come from the host of its URL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +35,7 @@ class _Server(Struct):
 
 
 def sources_of_vllm(answer: Any, host: str) -> Sequence[Source]:
-    """Those of the answer at `/kv_event_sources`: rank → configuration. None if it has none."""
+    """Those of the answer at `/kv_event_sources`: rank → configuration."""
     try:
         publishers = msgspec.convert(answer, dict[int, _Publisher], strict=False)
     except msgspec.ValidationError:
@@ -80,21 +80,23 @@ def _source(publisher: _Publisher, host: str, rank: int) -> Source | None:
     )
 
 
-def _valid(sources: Any) -> Sequence[Source]:
+def _valid(sources: Iterable[Source | None]) -> Sequence[Source]:
     """All of them, or none: the index would else miss what some ranks have."""
     all_sources = [*sources]
-    return () if None in all_sources else all_sources
+    known = [source for source in all_sources if source is not None]
+    return known if len(known) == len(all_sources) else ()
 
 
 def _port(endpoint: str) -> int | None:
     try:
         parts = urlsplit(endpoint.replace("*", "host"))
-        return parts.port if parts.scheme == "tcp" else None
+        port = parts.port if parts.scheme == "tcp" else None
     except ValueError:
         return None
+    return port
 
 
-PATHS: Mapping[str, tuple[str, Any]] = {
+PATHS: Mapping[str, tuple[str, Callable[[Any, str], Sequence[Source]]]] = {
     "vllm": ("/kv_event_sources", sources_of_vllm),
     "sglang": ("/server_info", sources_of_sglang),
 }

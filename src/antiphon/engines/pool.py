@@ -59,7 +59,8 @@ from antiphon.engines.engine import (
     TranscriptionRequest,
     Work,
 )
-from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, combined
+from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, PoolFigures, combined
+from antiphon.engines.kv_events import CacheEvents
 from antiphon.engines.kv_sources import Source
 from antiphon.engines.next_token import score_next
 
@@ -122,7 +123,7 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str, cache: CacheView | None = None, place: float = 0.0) -> None:
+    def __init__(self, engine: Engine, name: str, place: float = 0.0, cache: CacheView | None = None) -> None:
         self.engine = engine
         self.cache = cache or ApproximateView()
         self.follows = False
@@ -180,6 +181,11 @@ class Replica:
         busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
         return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
+    @property
+    def ranks(self) -> Sequence[CacheEvents]:
+        """The publishers whose events tell of its cache."""
+        return self.cache.ranks if isinstance(self.cache, EventsView) else ()
+
     async def measure(self) -> None:
         """Ask the engine how much its cache holds, until it is known."""
         if not self.measured and (tokens := (await self.cache_figures()).tokens):
@@ -219,10 +225,11 @@ class PoolEngine:
         self._follow = follow
         self._follower: EventFollower | None = None
         self._index = BlockIndex()
-        self._replicas = [Replica(engine, name, place=draw()) for name, engine in engines]
+        self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False
+        self._predicted = self._cached = 0
         self._card: ModelCard | None = None
 
     @property
@@ -247,7 +254,20 @@ class PoolEngine:
         What replicas have counted stays, because counters do not decrease.
         """
         measured = [replica for replica in self._replicas if replica.started]
-        return combined(await asyncio.gather(*(replica.cache_figures() for replica in measured)))
+        figures = combined(await asyncio.gather(*(replica.cache_figures() for replica in measured)))
+        return replace(figures, pool=self._figures)
+
+    @property
+    def _figures(self) -> PoolFigures:
+        ranks = [rank for replica in self._replicas for rank in replica.ranks]
+        return PoolFigures(
+            self._predicted,
+            self._cached,
+            sum(rank.messages for rank in ranks),
+            sum(rank.gaps for rank in ranks),
+            sum(rank.losses for rank in ranks),
+            sum(len(rank) for rank in ranks),
+        )
 
     @property
     def memory(self) -> int:
@@ -482,8 +502,16 @@ class PoolEngine:
         if not available:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
         replica = self._choose(available, prompt)
+        predicted = int(replica.cache.cached_tokens(prompt))
         replica.cache.read(prompt)
-        return replica.engine.generate(request, _Guarded(receiver, partial(self._replica_error, replica)))
+        count = partial(self._count_cached, predicted)
+        return replica.engine.generate(
+            request, _Guarded(receiver, partial(self._replica_error, replica), count)
+        )
+
+    def _count_cached(self, predicted: int, first: Chunk) -> None:
+        self._predicted += predicted
+        self._cached += first.cached_tokens
 
     def _note_failure(self, replica: Replica, error: EngineError) -> None:
         if isinstance(error, EngineBusyError):
@@ -508,12 +536,23 @@ def _same(elsewhere: Elsewhere) -> Elsewhere:
 
 
 class _Guarded:
-    """A receiver whose failures are those of the pool. Chunks go to it directly."""
+    """A receiver whose failures are those of the pool. The first chunk is counted."""
 
-    def __init__(self, receiver: Receiver, translate: Callable[[AntiphonError], AntiphonError]) -> None:
-        self.push = receiver.push
+    def __init__(
+        self,
+        receiver: Receiver,
+        translate: Callable[[AntiphonError], AntiphonError],
+        count: Callable[[Chunk], None],
+    ) -> None:
         self._receiver = receiver
         self._translate = translate
+        self._count: Callable[[Chunk], None] | None = count
+
+    def push(self, chunks: list[Chunk]) -> None:
+        if self._count is not None:
+            self._count(chunks[0])
+            self._count = None
+        self._receiver.push(chunks)
 
     def fail(self, error: AntiphonError) -> None:
         self._receiver.fail(self._translate(error))

@@ -155,7 +155,7 @@ def is_events(_type: object, value: str) -> None:
 
 def _event_reader() -> Callable[[], EventFollower]:
     with needing_extra("--kv-events", "kv-events"):
-        from antiphon.engines.kv_reader import EventReader  # noqa: PLC0415 - an optional extra
+        from antiphon.engines.upstreams.kv_reader import EventReader  # noqa: PLC0415 - an optional extra
     return EventReader
 
 
@@ -199,7 +199,7 @@ class Options:
 
     kv_events: Annotated[str, Parameter(validator=is_events)] = "off"
     """With several servers: how to learn what their caches hold. `auto` asks each server of vLLM or SGLang
-    where it publishes events; tcp://*:5557,tcp://*:5558 says where, for events and for those that were missed,
+    where it publishes events; tcp://*:5557,tcp://*:5558 says where, for events and for those missed,
     with * for the host of each server; `off` remembers what was sent (needs the extra `kv-events`)."""
 
     connect_seconds: PositiveFloat = 10

@@ -120,7 +120,7 @@ class EventReader:
         socket.send_multipart([b"", start.to_bytes(SEQUENCE_BYTES, "big")])
 
     def _receive(self, socket: "zmq.Socket[bytes]") -> None:
-        messages = []
+        messages: list[list[bytes]] = []
         try:
             while len(messages) < MESSAGES:
                 messages.append(socket.recv_multipart(zmq.NOBLOCK))
