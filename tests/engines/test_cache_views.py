@@ -241,8 +241,17 @@ def test_what_has_an_unknown_parent_is_no_beginning_until_it_is_told_again() -> 
     assert blocks(events, index, range(4, 8)) == 0
     events.receive(message(1, stored(range(8), [1, 2])))
     assert blocks(events, index, range(8)) == 2
+    assert len(index) == 2, "what had the unknown parent is there no more"
     events.receive(message(2, removed([2])))
     assert blocks(events, index, range(8)) == 1
+
+
+def test_what_cannot_be_replayed_makes_a_cache_unknown() -> None:
+    index, events = fresh()
+    events.receive(message(0, stored(range(4), [1])))
+    assert events.receive(message(5)) == 1
+    events.receive_replayed(message(4))  # those before are gone
+    assert (blocks(events, index, range(4)), events.losses) == (0, 1)
 
 
 def test_salts_adapters_and_media_are_apart() -> None:
