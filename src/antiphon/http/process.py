@@ -176,7 +176,7 @@ class ProcessServer(HttpServer):
 
 def main(pipe: IO[bytes]) -> int:
     """Serve until a signal. The exit code."""
-    start = read(pipe)
+    start = read(pipe, Start)
     for descriptor in start.descriptors:
         os.set_inheritable(descriptor, False)
     tune()
@@ -184,7 +184,7 @@ def main(pipe: IO[bytes]) -> int:
     configure(settings.log_level, settings.log_format, start.place)
     end = socket.socket(fileno=start.channel)
     channel = Channel(end, messages.ToProcess)
-    shares = Shares(Table(start.table, start.bells), start.row)
+    shares = Shares(Table(start.table, start.bells), start.row, start.links)
     try:
         check_tls(settings)
         runtime = compose(settings, siblings=Processes(start, channel), shares=shares)
