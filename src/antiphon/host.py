@@ -10,12 +10,16 @@ import socket
 from collections.abc import Coroutine
 from typing import IO, Any
 
+import structlog
+
 from antiphon.core.errors import AntiphonError
 from antiphon.core.links import CoreFacts
 from antiphon.engines.engine import Host
 from antiphon.log import configure
 from antiphon.processes.channel import Channel, Failed, Forget, Loaded, Started, encoded
 from antiphon.processes.start import HostStart, read
+
+log = structlog.get_logger()
 
 
 def main(pipe: IO[bytes]) -> int:
@@ -70,4 +74,11 @@ async def _listen(host: Host, channel: Channel) -> None:
     """Do what the supervisor asks for."""
     async with asyncio.TaskGroup() as tasks:
         async for message in channel.messages():
-            tasks.create_task(host.forget(message.number))
+            tasks.create_task(_forget(host, message.number))
+
+
+async def _forget(host: Host, number: int) -> None:
+    try:
+        await host.forget(number)
+    except Exception:
+        log.exception("the requests of a process that has ended run on")

@@ -49,7 +49,7 @@ from antiphon.processes.channel import (
     FromProcess,
     Ready,
 )
-from antiphon.processes.hosts import Hosts
+from antiphon.processes.hosts import EngineHost, Hosts
 from antiphon.processes.listening import finishing, listening
 from antiphon.processes.start import Logging, Start, spawn
 from antiphon.processes.table import Table, create
@@ -311,20 +311,20 @@ class Supervisor:
         await self._renew()
 
     async def _renew(self) -> None:
-        """Start the engines and all processes again, when all answers have ended. Clients wait meanwhile."""
+        """Start engines again that have died, or have no links left, and all processes."""
         if self._draining or self._renewing:
             return
         self._renewing = True
         try:
-            log.warning("the engines are started again when all answers have ended")
+            await self._hosts.replace(lambda host: host.dead)  # the processes refuse requests meanwhile
+            log.warning("all processes are started again when their answers have ended")
             for process in self._processes.values():
                 process.kept = False
                 process.send(signal.SIGTERM if process.ready else signal.SIGKILL)
             while self._processes:  # noqa: ASYNC110
                 await asyncio.sleep(_REAP_SECONDS)
-            await self._hosts.close()
             if not self._draining:
-                await self._hosts.start()
+                await self._hosts.replace(EngineHost.used_up)
         except AntiphonError as error:
             self._fail(error.message)
         finally:

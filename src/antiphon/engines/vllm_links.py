@@ -157,10 +157,11 @@ class Host:
     async def forget(self, number: int) -> None:
         """End the requests of a client that has died."""
         ids = [f"{request:0{2 * ID_BYTES}x}" for request in self._notes.of(number)]
+        kind = imported("vllm.v1.engine").EngineCoreRequestType.ABORT
         for seconds in AGAIN_SECONDS if ids else ():
             await asyncio.sleep(seconds)
             for engine in self._client.core_engines:  # which of them has it, only that client knew
-                await self._client._abort_requests(ids, engine)
+                await self._client._send_input(kind, ids, engine)
 
     def close(self) -> None:
         """End the core."""

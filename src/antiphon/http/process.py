@@ -32,7 +32,15 @@ from antiphon.compose import Runtime, compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.http.accept import FRESH_SECONDS, Acceptor, CountedTasks
-from antiphon.http.models import DRAIN, HEALTH, LOAD_ADAPTER, REPLICAS, UNLOAD_ADAPTER, follow_siblings
+from antiphon.http.models import (
+    ADAPTERS,
+    DRAIN,
+    HEALTH,
+    LOAD_ADAPTER,
+    REPLICAS,
+    UNLOAD_ADAPTER,
+    follow_siblings,
+)
 from antiphon.http.observing import SNAPSHOTS
 from antiphon.http.server import (
     HttpServer,
@@ -52,7 +60,18 @@ from antiphon.processes.table import Share, Shares, State, Table
 
 CALLS: Mapping[str, Call[Any, Any]] = {
     call.name: call
-    for call in (SNAPSHOTS, HEALTH, STATUS, KEPT, RECORD, DRAIN, REPLICAS, LOAD_ADAPTER, UNLOAD_ADAPTER)
+    for call in (
+        ADAPTERS,
+        SNAPSHOTS,
+        HEALTH,
+        STATUS,
+        KEPT,
+        RECORD,
+        DRAIN,
+        REPLICAS,
+        LOAD_ADAPTER,
+        UNLOAD_ADAPTER,
+    )
 }
 """What the processes of a server ask each other."""
 REPLY_SECONDS = 2.0

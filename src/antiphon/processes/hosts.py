@@ -51,7 +51,7 @@ class EngineHost:
             self._memory = os.dup(file.fileno())
         self._life, self._hold = os.pipe()
         self._core: asyncio.Future[CoreFacts] = asyncio.get_running_loop().create_future()
-        self._loaded = self._closing = False
+        self.dead = self._loaded = self._closing = False
         self._why = "An engine has ended unexpectedly: see its log."
         self._program: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -59,6 +59,9 @@ class EngineHost:
 
     def _path(self, kind: str, number: int) -> str:
         return str(self._folder / f"{kind}{number}")
+
+    def _address(self, kind: str, number: int) -> str:
+        return f"ipc://{self._path(kind, number)}"
 
     def _listen(self, kind: str, number: int) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
@@ -74,8 +77,8 @@ class EngineHost:
             start = HostStart(
                 options=self._options,
                 link=self._link(place=-1, core=CoreFacts()),
-                inputs=[f"ipc://{self._path('in', number)}" for number in range(self._count)],
-                outputs=[f"ipc://{self._path('out', number)}" for number in range(self._count)],
+                inputs=[self._address("in", number) for number in range(self._count)],
+                outputs=[self._address("out", number) for number in range(self._count)],
                 channel=theirs.fileno(),
                 life=self._life,
                 logging=self._logging,
@@ -94,8 +97,8 @@ class EngineHost:
             number=number,
             place=place,
             clients=self._processes,
-            input=f"ipc://{self._path('in', number)}",
-            output=f"ipc://{self._path('out', number)}",
+            input=self._address("in", number),
+            output=self._address("out", number),
             input_socket=inputs.fileno(),
             output_socket=outputs.fileno(),
             memory=self._memory,
@@ -107,15 +110,14 @@ class EngineHost:
         """The link of a new process."""
         return self._link(place, self._core.result())
 
-    @property
-    def spares(self) -> int:
-        """How many links are left."""
-        return self._count - self._next
+    def used_up(self) -> bool:
+        """No links are left."""
+        return self._next == self._count
 
     def forget(self, link: Link) -> None:
-        """End the requests of a process that has ended."""
-        self._used.discard(link.number)
-        if self._channel is not None:
+        """End the requests of a process that has ended, if its link was to this engine."""
+        if link.input == self._address("in", link.number) and self._channel is not None:
+            self._used.discard(link.number)
             self._channel.send(Forget(link.number))
 
     async def _watch(self, channel: Channel) -> None:
@@ -129,6 +131,7 @@ class EngineHost:
                         self._loaded = True
                     case Failed(why):
                         self._why = why
+        self.dead = True
         if not self._core.done():
             self._core.set_exception(AntiphonError(self._why))
         elif not self._closing:
@@ -192,6 +195,14 @@ class Hosts:
             self._hosts.append(host)
             await host.start()
 
+    async def replace(self, which: Callable[[EngineHost], bool]) -> None:
+        """Start anew those that have to be. Raises AntiphonError."""
+        for place, (host, options) in enumerate(zip([*self._hosts], self._options, strict=True)):
+            if which(host):
+                await host.close()
+                self._hosts[place] = EngineHost(options, self._processes, self._logging, self._ended)
+                await self._hosts[place].start()
+
     def links(self, place: int) -> list[Link]:
         """The links of a new process."""
         return [host.link(place) for host in self._hosts]
@@ -199,7 +210,7 @@ class Hosts:
     @property
     def used_up(self) -> bool:
         """No process can be started any more."""
-        return any(not host.spares for host in self._hosts)
+        return any(map(EngineHost.used_up, self._hosts))
 
     def forget(self, links: Sequence[Link]) -> None:
         """A process with these links has ended."""
