@@ -221,7 +221,7 @@ def process_of(server: Process, response: httpx.Response) -> str:
     [
         (("--store", "memory", "http://127.0.0.1:1"), "cannot share a store in memory"),
         ((), "llama.cpp never writes enough tokens"),
-        (("--engine", "vllm", "org/model"), "Run `vllm serve`"),
+        (("--engine", "vllm", "org/model"), "The engine vllm cannot be used without an extra"),
         (("http://127.0.0.1:1", "--tls-certificate", "x", "--tls-key", "y"), "No such file"),
     ],
 )

@@ -335,7 +335,7 @@ async def follow_siblings(app: App) -> None:
                 await app.models.load_adapter(adapter.name, adapter.path, adapter.model, again=False)
             except AntiphonError as error:
                 log.warning(
-                    "an adapter of another process cannot be loaded", name=adapter.name, why=str(error)
+                    "an adapter of another process cannot be loaded", name=adapter.name, why=error.message
                 )
 
 
