@@ -31,11 +31,7 @@ def config(media: str | None = None, **parallel: Any) -> Any:
         "data_parallel_size": 1,
         "data_parallel_size_local": 1,
     }
-    multimodal = None if media is None else SimpleNamespace(mm_tensor_ipc=media)
-    return SimpleNamespace(
-        parallel_config=SimpleNamespace(**(usual | parallel)),
-        model_config=SimpleNamespace(multimodal_config=multimodal),
-    )
+    return SimpleNamespace(**(usual | {"mm_tensor_ipc": media} | parallel))
 
 
 @pytest.mark.parametrize(
@@ -55,9 +51,13 @@ def config(media: str | None = None, **parallel: Any) -> Any:
 )
 def test_what_needs_one_client_is_refused_by_its_name(refused: Any, says: str) -> None:
     with pytest.raises(EngineError, match=says):
-        check(refused)
+        check(refused, refused)
 
 
 def test_what_several_clients_can_use_is_not_refused() -> None:
-    check(config(media="direct_rpc"))
-    check(config(data_parallel_size=2, data_parallel_size_local=2))
+    for given in (
+        config(media="direct_rpc"),
+        config(data_parallel_size=2, data_parallel_size_local=2),
+        config(data_parallel_size=2, data_parallel_size_local=None),  # an argument that is not given
+    ):
+        check(given, given)

@@ -60,18 +60,16 @@ def client_of(args: Any, link: Link) -> Any:
     )
 
 
-def check(config: Any) -> None:
-    """Raise EngineError for what vLLM cannot do with several clients."""
-    parallel, media = config.parallel_config, config.model_config.multimodal_config
+def check(parallel: Any, media: Any) -> None:
+    """Raise EngineError for what vLLM cannot do with several clients, in arguments or a configuration."""
+    size, here = parallel.data_parallel_size, parallel.data_parallel_size_local
+    apart = here not in (None, size) or getattr(parallel, "local_engines_only", False)
     refused = {
         "enable_elastic_ep": parallel.enable_elastic_ep,
         "enable_fault_tolerance": parallel.enable_fault_tolerance,
         "distributed_executor_backend=ray": parallel.distributed_executor_backend == "ray",
         "data_parallel_backend=ray": parallel.data_parallel_backend == "ray",
-        "data_parallel_size over several machines": (
-            parallel.local_engines_only or parallel.data_parallel_size_local != parallel.data_parallel_size
-        )
-        and parallel.data_parallel_size > 1,
+        "data_parallel_size over several machines": size > 1 and apart,
         "mm_tensor_ipc=torch_shm": getattr(media, "mm_tensor_ipc", None) == "torch_shm",
     }
     for argument, given in refused.items():
@@ -96,6 +94,7 @@ class Host:
     """The core of a model, for so many clients, with these addresses for the links: see `core/links.py`."""
 
     def __init__(self, args: Any, link: Link, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        check(args, args)
         self._args = args
         self._link = link
         self._addresses = (inputs, outputs)
@@ -111,7 +110,7 @@ class Host:
         `started` is called when its processes run.
         """
         config = _configured(self._args, self._link.clients, -1)
-        check(config)
+        check(config.parallel_config, config.model_config.multimodal_config)
         utils, executor = imported("vllm.v1.engine.utils"), imported("vllm.v1.executor").Executor
         inputs, outputs = self._addresses
         addresses = utils.EngineZmqAddresses(inputs=[*inputs], outputs=[*outputs])
