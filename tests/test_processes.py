@@ -125,6 +125,8 @@ def test_health_status_and_models_are_those_of_the_server(server: Process) -> No
         for _ in range(4):
             [model] = get(f"{server.url}/v1/status").json()["models"]
             assert model["running"] == 2
+            slots = get(f"{server.url}/slots").json()
+            assert sum(slot["is_processing"] for slot in slots) == 2
 
 
 def test_what_is_stored_is_there_for_every_process(server: Process) -> None:

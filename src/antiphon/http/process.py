@@ -26,6 +26,7 @@ from msgspec.structs import replace as replaced
 
 from antiphon.app.app import App
 from antiphon.app.debug import KEPT, RECORD, STATUS
+from antiphon.app.llama_server import RUNNING
 from antiphon.app.metrics import ServerState
 from antiphon.app.siblings import Call, Given, Result
 from antiphon.compose import Runtime, compose
@@ -67,6 +68,7 @@ CALLS: Mapping[str, Call[Any, Any]] = {
         STATUS,
         KEPT,
         RECORD,
+        RUNNING,
         DRAIN,
         REPLICAS,
         LOAD_ADAPTER,
