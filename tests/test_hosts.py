@@ -148,8 +148,9 @@ def test_an_engine_ends_with_the_last_process(tmp_path: Path) -> None:
             os.kill(process, signal.SIGSTOP)  # as if they had long answers
         server.process.kill()
         time.sleep(1)
-        assert server.events == ["load"]
+        meanwhile = server.events
         for process in processes:
             os.kill(process, signal.SIGCONT)
+        assert meanwhile == ["load"]
         wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (host, *processes)))
         assert server.events[-1] == "close"
