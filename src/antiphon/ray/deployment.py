@@ -17,6 +17,8 @@ from antiphon.ray.replica import Replica
 NAME = "antiphon"
 MAX_ONGOING = 10_000
 """Requests of a replica, running and waiting: the server has limits of its own. Ray's default is 5."""
+HEALTH_SECONDS = 2
+"""Seconds between two checks, which also find out that a replica has died. Ray's default is 10."""
 STARTS = 3
 """How often a replica is started before the deployment has failed. Ray's default is 20."""
 
@@ -32,6 +34,7 @@ def arguments(plan: Plan) -> dict[str, Any]:
     return {
         "name": NAME,
         "max_ongoing_requests": MAX_ONGOING,
+        "health_check_period_s": HEALTH_SECONDS,
         "max_constructor_retry_count": STARTS,
         "graceful_shutdown_timeout_s": plan.settings.drain_seconds,
         "logging_config": LoggingConfig(enable_access_log=False),  # each request has a line of the server

@@ -1,4 +1,4 @@
-"""The keys of `antiphon.ray:app`: the options of `antiphon serve`, by their names in a TOML file, and Ray's own.
+"""The keys of `antiphon.ray:app`: the options of `antiphon serve`, as a TOML file names them, and Ray's own.
 
 replicas=2        so many servers
 autoscale=1..8    between so many, by the load of their engines (`scaling.py`)
@@ -28,7 +28,7 @@ from antiphon.option_sources import command, explained, variables
 OWN = ("replicas", "autoscale", "gpus")
 """The keys that are Ray's."""
 LISTENS = (
-    "Ray's proxy listens for all replicas. Leave it out, and tell Ray: `serve start --http-host --http-port`, "
+    "Ray's proxy listens for all replicas. Leave it out, and tell Ray: `serve start --http-host --http-port` "
     "or http_options in the configuration of Serve."
 )
 REFUSED: Mapping[str, str] = {
