@@ -172,9 +172,7 @@ def test_a_full_answer_whose_client_leaves(one: Cluster, path: str) -> None:
     body = json.loads(json.dumps({"model": "scripted", **APIS[path][0]}).replace("Hi", "endless"))
     name = f"leaving{path.replace('/', '-')}"
     with suppress(httpx.TimeoutException):
-        httpx.post(
-            one.url + path, json=body, headers={"x-request-id": name}, timeout=0.5, verify=NO_TLS
-        )
+        httpx.post(one.url + path, json=body, headers={"x-request-id": name}, timeout=0.5, verify=NO_TLS)
     until(lambda: any(f"request_id={name}" in line for line in one.lines()), 10)
     [line] = [line for line in one.lines() if f"request_id={name}" in line and "request  " in line]
     assert "finish=client_left" in line
@@ -323,6 +321,7 @@ def test_a_replica_that_is_stopped_gives_its_responses_back(two: Cluster) -> Non
 
 def test_replicas_follow_the_load_of_the_engine(cluster: Cluster) -> None:
     """Two slots, and three requests that run or wait: two replicas. Then one again."""
+
     def quick(application: Any) -> Any:
         """Ray's delays of half a minute and of ten minutes are too long for a test."""
         deployment = application._bound_deployment
@@ -335,9 +334,7 @@ def test_replicas_follow_the_load_of_the_engine(cluster: Cluster) -> None:
     assert cluster.running == 1
     assert serve.status().applications["default"].status == "RUNNING"
     body = {"model": "scripted", "messages": [{"role": "user", "content": "endless"}], "stream": True}
-    streams = [
-        threading.Thread(target=_read_for, args=(cluster, body, 40), daemon=True) for _ in range(3)
-    ]
+    streams = [threading.Thread(target=_read_for, args=(cluster, body, 40), daemon=True) for _ in range(3)]
     for stream in streams:
         stream.start()
     until(lambda: cluster.running == 2, 90)
