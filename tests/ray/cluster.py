@@ -32,6 +32,7 @@ DIRECT = os.environ.get("RAY_SERVE_ENABLE_DIRECT_INGRESS") == "1"
 """Clients reach replicas through HAProxy."""
 STORY = "Once upon a time there was a server that answered every question, one word after the other."
 SCRIPT: list[dict[str, Any]] = [
+    {"when": "a long story", "output": " ".join([STORY] * 6), "delay_ms": 100},
     {"when": "a story", "output": STORY, "delay_ms": 100},
     {"when": "endless", "output": "word ", "tokens": 100_000, "delay_ms": 20},
     {"output": "Hello there, friend!"},
@@ -76,14 +77,16 @@ class Cluster:
 
         def jobs(replica: Any) -> tuple[int, list[str]]:
             server = replica._replica_impl._user_callable_wrapper._callable
-            return os.getpid(), [*server._runtime.worker._jobs.values()]
+            begun = server is not None and server._runtime is not None
+            return os.getpid(), [*server._runtime.worker._jobs.values()] if begun else []
 
         return next((pid for pid, ids in self.ask(jobs).values() if response_id in ids), None)
 
     def lines(self) -> list[str]:
         """What the replicas have written to stderr."""
-        logs = self.folder.glob("session_2*/logs/worker-*.err")
-        return [line for log in logs for line in log.read_text().splitlines()]
+        logs = [log.read_text() for log in self.folder.glob("session_2*/logs/worker-*.err")]
+        own = [log for log in logs if ":actor_name:ServeReplica" in log]
+        return [line for log in own for line in log.splitlines() if not line.startswith(":")]
 
     def request(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
         """A request, by a connection of its own."""

@@ -4,6 +4,7 @@ Two ways lead to a replica, Ray's proxy and HAProxy: `make test-ray` runs these 
 """
 
 import json
+import os
 import re
 import threading
 import time
@@ -17,10 +18,10 @@ import pytest
 
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
 
-from websockets.sync.client import connect  # noqa: E402
+from websockets.sync.client import connect
 
-from antiphon.core.errors import AntiphonError  # noqa: E402
-from tests.ray.cluster import (  # noqa: E402
+from antiphon.core.errors import AntiphonError
+from tests.ray.cluster import (
     LONGEST_WAIT,
     STORY,
     Cluster,
@@ -30,8 +31,8 @@ from tests.ray.cluster import (  # noqa: E402
     serve,
     until,
 )
-from tests.response_invariants import check, read_sse  # noqa: E402
-from tests.server import NO_TLS  # noqa: E402
+from tests.response_invariants import check, read_sse
+from tests.server import NO_TLS
 
 __all__ = ["cluster", "local_ray"]  # fixtures
 
@@ -43,9 +44,9 @@ pytestmark = [
 MESSAGES = [{"role": "user", "content": "Hi"}]
 APIS: dict[str, tuple[dict[str, Any], str]] = {
     "/v1/chat/completions": ({"messages": MESSAGES}, "data: [DONE]"),
-    "/v1/completions": ({"prompt": "Hi"}, "data: [DONE]"),
+    "/v1/completions": ({"prompt": "Hi", "max_tokens": 999}, "data: [DONE]"),
     "/v1/responses": ({"input": "Hi"}, "event: response.completed"),
-    "/v1/messages": ({"messages": MESSAGES, "max_tokens": 99}, "event: message_stop"),
+    "/v1/messages": ({"messages": MESSAGES, "max_tokens": 999}, "event: message_stop"),
 }
 """Requests, and a line that only the end of a stream has."""
 
@@ -55,6 +56,9 @@ def one(local_ray: Cluster) -> Cluster:
     """One replica, whose store is in memory."""
     local_ray.deploy(store="memory")
     return local_ray
+
+
+SECRET = {"secret": "shared"}
 
 
 class Stream:
@@ -142,12 +146,11 @@ FORM = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[(info|warning|error) *\] ")
 
 
 def test_log_lines_have_one_form(one: Cluster) -> None:
-    """Those of requests, one for each, and those of Ray Serve itself."""
+    """There is one for each request, and those of Ray Serve itself look the same."""
     one.request("GET", "/v1/models", headers={"x-request-id": "one-line"})
     until(lambda: any("request_id=one-line" in line for line in one.lines()))
-    assert sum("request_id=one-line" in line for line in one.lines()) == 1
-    others = [line for line in one.lines() if not FORM.match(line) and not line.startswith(":")]
-    assert [line for line in others if "GET" in line or "POST" in line or "replica" in line.lower()] == []
+    assert sum("one-line" in line for line in one.lines()) == 1
+    assert [line for line in one.lines() if not FORM.match(line)] == []
 
 
 # Clients that leave
@@ -247,7 +250,7 @@ def test_a_stream_outlives_a_new_version(cluster: Cluster) -> None:
 
 def test_a_killed_replica_is_replaced(cluster: Cluster) -> None:
     cluster.deploy(store="memory")
-    [pid] = {pid for pid in cluster.ask(lambda _: __import__("os").getpid()).values()}
+    [pid] = cluster.ask(lambda _: os.getpid()).values()
     kill(pid)
     began = time.monotonic()
 
@@ -269,7 +272,7 @@ def two(local_ray: Cluster, postgresql_server: Any) -> Iterator[Cluster]:
     """Two replicas on one database."""
     postgresql_server.psql("CREATE DATABASE replicas;")
     url = str(postgresql_server.get_uri(database="replicas"))
-    local_ray.deploy(replicas=2, store=url, secret="secret", lease_seconds=1)
+    local_ray.deploy(replicas=2, store=url, **SECRET, lease_seconds=1)
     until(lambda: local_ray.running == 2)
     return local_ray
 
@@ -295,7 +298,6 @@ def test_a_background_response_outlives_its_replica(two: Cluster) -> None:
     """It is killed in the middle; the other goes on, and requests are answered again soon."""
     response_id = two.respond("a story", background=True)["id"]
     until(lambda: two.works_on(response_id))
-    until(lambda: "Once upon" in json.dumps(two.response(response_id)["output"]) or two.works_on(response_id))
     time.sleep(0.5)  # in the middle of the sentence
     pid = two.works_on(response_id)
     assert pid is not None
@@ -305,15 +307,19 @@ def test_a_background_response_outlives_its_replica(two: Cluster) -> None:
     until(lambda: two.running == 2)
     response = two.ended(response_id)
     assert (response["status"], text_of(response)) == ("completed", STORY)
-    assert any(f"a response is continued" in line and response_id in line for line in two.lines())
+    assert any("a response is continued" in line and response_id in line for line in two.lines())
 
 
-def test_a_replica_that_is_stopped_gives_its_responses_back(two: Cluster) -> None:
-    """A new version, with a lease that would last for minutes: the new replicas continue at once."""
-    started = two.respond("endless", background=True)
-    until(lambda: two.works_on(started["id"]))
-    assert two.post(f"/v1/responses/{started['id']}/cancel", {})["status"] in ("cancelled", "in_progress")
-    assert two.ended(started["id"])["status"] == "cancelled"
+def test_a_replica_that_is_stopped_gives_its_responses_back(cluster: Cluster, postgresql_url: str) -> None:
+    """Its lease would last for minutes; the replica of the new version continues at once."""
+    options = {"store": postgresql_url, **SECRET, "lease_seconds": 600}
+    cluster.deploy(**options)
+    response_id = cluster.respond("a long story", background=True)["id"]
+    until(lambda: cluster.works_on(response_id))
+    old = cluster.works_on(response_id)
+    cluster.deploy(**options, max_tokens=999)
+    until(lambda: cluster.works_on(response_id) not in (None, old), 15)
+    assert text_of(cluster.ended(response_id)) == " ".join([STORY] * 6)
 
 
 # Scaling
@@ -332,24 +338,26 @@ def test_replicas_follow_the_load_of_the_engine(cluster: Cluster) -> None:
 
     cluster.deploy(quick, autoscale="1..2", store="none", parallel=2)
     assert cluster.running == 1
-    assert serve.status().applications["default"].status == "RUNNING"
     body = {"model": "scripted", "messages": [{"role": "user", "content": "endless"}], "stream": True}
-    streams = [threading.Thread(target=_read_for, args=(cluster, body, 40), daemon=True) for _ in range(3)]
-    for stream in streams:
-        stream.start()
-    until(lambda: cluster.running == 2, 90)
+    stop = threading.Event()
+    readers = [
+        threading.Thread(target=_read_until, args=(cluster, body, stop), daemon=True) for _ in range(3)
+    ]
+    for reader in readers:
+        reader.start()
+    until(lambda: cluster.running == 2)
+    stop.set()
+    until(lambda: cluster.running == 1)
 
 
-def _read_for(cluster: Cluster, body: Any, seconds: float) -> None:
-    end = time.monotonic() + seconds
+def _read_until(cluster: Cluster, body: Any, stop: threading.Event) -> None:
+    url = f"{cluster.url}/v1/chat/completions"
     with (
         suppress(httpx.TransportError),
-        httpx.stream(
-            "POST", cluster.url + "/v1/chat/completions", json=body, timeout=LONGEST_WAIT, verify=NO_TLS
-        ) as response,
+        httpx.stream("POST", url, json=body, timeout=LONGEST_WAIT, verify=NO_TLS) as response,
     ):
         for _ in response.iter_lines():
-            if time.monotonic() > end:
+            if stop.is_set():
                 return
 
 
@@ -378,7 +386,7 @@ def test_a_front_before_a_server_at_a_url(cluster: Cluster, tmp_path: Path) -> N
 
     played = ("--port", "0", "--engine", "scripted", "--script", str(cluster.script), "--store", "none")
     with serving(tmp_path, *played) as server:
-        cluster.deploy(model=server.url, replicas=2, store="none", secret="secret")
+        cluster.deploy(model=server.url, replicas=2, store="none", **SECRET)
         body = {"messages": MESSAGES, "model": cluster.get("/v1/models")["data"][0]["id"]}
         assert "friend" in json.dumps(cluster.post("/v1/chat/completions", body))
 
