@@ -399,3 +399,12 @@ def test_a_real_model_answers(cluster: Cluster) -> None:
     body = {"model": name, "messages": messages, "max_tokens": 12, "temperature": 0}
     answer = cluster.post("/v1/chat/completions", body)
     assert "Paris" in answer["choices"][0]["message"]["content"]
+
+
+def test_the_sample_for_kuberay_is_a_configuration_of_serve() -> None:
+    from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415
+
+    from tests.kubernetes.test_ray import SERVE  # noqa: PLC0415
+
+    config = ServeDeploySchema.model_validate(SERVE)
+    assert config.applications[0].import_path == "antiphon.ray:app"
