@@ -41,7 +41,9 @@ def test_its_keys_are_those_of_the_application(monkeypatch: pytest.MonkeyPatch) 
     plan = read(application["args"])
     assert application["import_path"] == "antiphon.ray:app"
     assert (plan.least, plan.most) == (WORKERS["minReplicas"], WORKERS["maxReplicas"])
-    assert WORKERS["template"]["spec"]["terminationGracePeriodSeconds"] >= plan.settings.drain_seconds + MARGIN
+    assert (
+        WORKERS["template"]["spec"]["terminationGracePeriodSeconds"] >= plan.settings.drain_seconds + MARGIN
+    )
 
 
 def test_the_port_is_the_one_of_the_proxy() -> None:

@@ -12,6 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,12 @@ class Cluster:
         return self.post("/v1/responses", {"model": "scripted", "input": given, **more})
 
     def response(self, response_id: str) -> Any:
-        return self.get(f"/v1/responses/{response_id}")
+        """A stored response, also while a replica that has died is still asked for it."""
+        for _ in range(100):
+            with suppress(httpx.TransportError):
+                return self.get(f"/v1/responses/{response_id}")
+            time.sleep(0.1)
+        raise AssertionError("no replica answers")
 
     def ended(self, response_id: str) -> Any:
         until(lambda: self.response(response_id)["status"] not in ("queued", "in_progress"))

@@ -22,6 +22,7 @@ from websockets.sync.client import connect
 
 from antiphon.core.errors import AntiphonError
 from tests.ray.cluster import (
+    DIRECT,
     LONGEST_WAIT,
     STORY,
     Cluster,
@@ -169,6 +170,7 @@ def test_a_stored_stream_whose_client_leaves_is_cancelled(one: Cluster) -> None:
     until(lambda: one.response(response_id)["status"] == "cancelled", 10)
 
 
+@pytest.mark.skipif(DIRECT, reason="HAProxy 2.8 does not always see that a client has left before it answers")
 @pytest.mark.parametrize("path", APIS)
 def test_a_full_answer_whose_client_leaves(one: Cluster, path: str) -> None:
     """It is logged so, and the engine stops."""
