@@ -10,7 +10,6 @@ import signal
 import socket
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +17,11 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+import ray
+from ray import serve
 
 from antiphon.ray import app
 from tests.server import NO_TLS
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of pydantic, about Ray's models
-    ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
-    serve = pytest.importorskip("ray.serve")
 
 LONGEST_WAIT = 90
 """Seconds: a bound for a busy machine, not what it takes."""
@@ -135,6 +131,7 @@ def local_ray() -> Iterator[Cluster]:
         port = free.getsockname()[1]
     ray.init(
         num_cpus=3,
+        num_gpus=2,  # there are none: Ray only counts them
         object_store_memory=100_000_000,
         include_dashboard=False,
         log_to_driver=False,

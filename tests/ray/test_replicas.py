@@ -8,19 +8,31 @@ import os
 import re
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
-pytest.importorskip("ray", reason="needs Ray: make test-ray")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of pydantic, about Ray's models
+    pytest.importorskip("ray.serve", reason="needs Ray: make test-ray")
 
+import ray
+from msgspec.structs import replace
+from ray import serve
 from websockets.sync.client import connect
 
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, EngineError
+from antiphon.ray import deployment
+from antiphon.ray.deployment import application
+from antiphon.ray.options import read
+from antiphon.ray.replica import Replica, has_own_models
+from antiphon.run.loading import ModelState, ModelStatus
 from tests.ray.cluster import (
     DIRECT,
     LONGEST_WAIT,
@@ -29,7 +41,6 @@ from tests.ray.cluster import (
     cluster,
     kill,
     local_ray,
-    serve,
     until,
 )
 from tests.response_invariants import check, read_sse
@@ -361,6 +372,69 @@ def _read_until(cluster: Cluster, body: Any, stop: threading.Event) -> None:
         for _ in response.iter_lines():
             if stop.is_set():
                 return
+
+
+# Resources
+
+
+def test_workers_of_vllm_have_a_bundle_each(cluster: Cluster) -> None:
+    """Here with another engine: where GPUs are, and how its processes find the cluster."""
+    args = {"engine": "scripted", "script": str(cluster.script), "store": "none"}
+    serve.run(application(replace(read(args), gpus=2, spread=True)))
+    [table] = [table for table in ray.util.placement_group_table().values() if table["state"] == "CREATED"]
+    assert sorted(bundle.get("GPU", 0) for bundle in table["bundles"].values()) == [1, 1]
+    [address] = cluster.ask(lambda _: os.environ["RAY_ADDRESS"]).values()
+    assert address == ray.get_runtime_context().gcs_address
+    body = {"model": "scripted", "messages": MESSAGES}
+    assert "friend" in json.dumps(cluster.post("/v1/chat/completions", body))
+
+
+def test_a_replica_has_as_many_gpus_as_it_says() -> None:
+    plan = read({"engine": "scripted", "gpus": 0.5, "drain_seconds": 7})
+    arguments = deployment.arguments(plan)
+    assert arguments["ray_actor_options"] == {"num_gpus": 0.5}
+    assert arguments["graceful_shutdown_timeout_s"] == 7
+    assert arguments["max_ongoing_requests"] == 10_000
+
+
+# Health
+
+
+class States:
+    """Models in these states."""
+
+    def __init__(self, *states: ModelStatus) -> None:
+        self._states = states
+
+    async def states(self) -> dict[str, ModelState]:
+        return {str(place): ModelState(status) for place, status in enumerate(self._states)}
+
+
+@pytest.mark.parametrize(
+    ("states", "own", "healthy"),
+    [
+        ([ModelStatus.READY], True, True),
+        ([ModelStatus.UNLOADED], True, True),
+        ([ModelStatus.FAILED, ModelStatus.READY], True, True),
+        ([ModelStatus.FAILED], True, False),
+        ([ModelStatus.FAILED], False, True),
+        ([], True, True),
+    ],
+)
+async def test_a_replica_is_unhealthy_where_another_one_helps(
+    states: list[ModelStatus], own: bool, healthy: bool
+) -> None:
+    replica = SimpleNamespace(_models=States(*states), _own_models=own)
+    if healthy:
+        await Replica.check_health(replica)
+    else:
+        with pytest.raises(EngineError, match="is replaced"):
+            await Replica.check_health(replica)
+
+
+def test_models_at_urls_are_not_own() -> None:
+    assert has_own_models(read({"engine": "scripted"}).settings)
+    assert not has_own_models(read({"model": "http://a:1", "replica": "http://b:1"}).settings)
 
 
 # Wrong options, and a real model
