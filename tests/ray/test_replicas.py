@@ -390,7 +390,7 @@ def test_workers_of_vllm_have_a_bundle_each(cluster: Cluster) -> None:
 
 
 def test_a_replica_has_as_many_gpus_as_it_says() -> None:
-    plan = read({"engine": "scripted", "gpus": 0.5, "drain_seconds": 7})
+    plan = read({"model": "http://a:1", "gpus": 0.5, "drain_seconds": 7})
     arguments = deployment.arguments(plan)
     assert arguments["ray_actor_options"] == {"num_gpus": 0.5}
     assert arguments["graceful_shutdown_timeout_s"] == 7
@@ -433,7 +433,7 @@ async def test_a_replica_is_unhealthy_where_another_one_helps(
 
 
 def test_models_at_urls_are_not_own() -> None:
-    assert has_own_models(read({"engine": "scripted"}).settings)
+    assert has_own_models(read({}).settings)
     assert not has_own_models(read({"model": "http://a:1", "replica": "http://b:1"}).settings)
 
 

@@ -297,7 +297,7 @@ def tune() -> None:
 
 
 def _tune_malloc() -> None:
-    """Make glibc keep the memory of the last request for the next one; `_trim` returns what is not needed.
+    """Make glibc keep the memory of the last request for the next; `trim_forever` returns what is not needed.
 
     If it returned buffers of 256 kB at once, the last turns of a long session would take a fifth more
     CPU (`bench/agent.py`): the system has to clear each page that it gives again.

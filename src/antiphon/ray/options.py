@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownOptionError
 from msgspec import Struct
 
 from antiphon.compose import secrets_of
@@ -45,6 +45,7 @@ PAIRS = frozenset({"reasoning_tags"})
 """Options of two values."""
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """The arguments of vLLM whose product is the number of its GPUs."""
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=[^\s.\"]*)?")
 _RANGE = re.compile(r"([1-9]\d*)\.\.([1-9]\d*)")
 
 
@@ -87,17 +88,22 @@ def settings_of(tokens: Sequence[str]) -> Settings:
     try:
         command(tokens, settings.append, None, "antiphon.ray:app")(tokens)
     except CycloptsError as error:
-        raise AntiphonError(_in_keys(str(explained(error, tokens)))) from error
+        raise AntiphonError(_own_hint(error) or _in_keys(str(explained(error, tokens)))) from error
     return settings[0]
+
+
+def _own_hint(error: CycloptsError) -> str | None:
+    """The message for an unknown key that resembles one of Ray's."""
+    if not isinstance(error, UnknownOptionError):
+        return None
+    key = (error.token.keyword or error.token.value).removeprefix("--").partition("=")[0].replace("-", "_")
+    hint = did_you_mean(key, OWN)
+    return f"Unknown option: {key}.{hint}" if hint else None
 
 
 def _in_keys(message: str) -> str:
     """The message of the command line, with keys in the place of options."""
-    text = re.sub(
-        r"--([a-z][a-z0-9-]*)", lambda option: option[1].replace("-", "_"), " ".join(message.split())
-    )
-    unknown = re.match(r"Unknown option: \W*(\w+)[^.]*\.(.*)", text)
-    return f"Unknown option: {unknown[1]}.{did_you_mean(unknown[1], OWN) or unknown[2]}" if unknown else text
+    return _OPTION.sub(lambda option: option[1].replace("-", "_"), " ".join(message.split()))
 
 
 def _tokens(given: Mapping[str, Any]) -> tuple[str, ...]:
