@@ -131,7 +131,7 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 # Twice: by Ray's proxy, and by HAProxy straight to the replicas. Nothing is reported to Ray's authors.
 RAY_TESTS := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 $(RAY_VENV)/bin/python -m pytest -n 0 tests/ray
 RAY_DIRECT := RAY_SERVE_ENABLE_HA_PROXY=1 RAY_SERVE_ENABLE_DIRECT_INGRESS=1 RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD=0
-test-ray: $(RAY_VENV)/.ready  ## Run tests with a real Ray on this machine: installs it, 600 MB, in .venv-ray; about 5 minutes
+test-ray: $(RAY_VENV)/.ready  ## Run tests with a real Ray on this machine: installs it, 1.3 GB with what tests need, in .venv-ray; about 6 minutes
 	$(RAY_TESTS) $(ARGS)
 	$(RAY_DIRECT) RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S=2 $(RAY_TESTS) $(ARGS)
 
