@@ -135,7 +135,7 @@ class Parts:
     @cached_property
     def sealer(self) -> Sealer:
         """Encrypts what clients keep for the server."""
-        return Sealer(_secrets(self.settings))
+        return Sealer(secrets_of(self.settings))
 
     @cached_property
     def tracing(self) -> Tracing:
@@ -340,7 +340,7 @@ async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:
         await asyncio.sleep(RETRY_SECONDS)
 
 
-def _secrets(settings: Settings) -> tuple[str, ...]:
+def secrets_of(settings: Settings) -> tuple[str, ...]:
     """The secrets for sealing: the configured ones, or one that is made at the first start."""
     if settings.secret:
         return settings.secret
