@@ -35,7 +35,7 @@ async def test_all_laws_hold(python: Programs, seeds: int, more: tuple[str, ...]
 
 
 @pytest.mark.skipif(
-    CI, reason="of a few hundred new seeds with events of caches, one violates a law: 167 does"
+    CI, reason="a restart shows only in the numbers of events, which may be lost: as with seed 345055651661"
 )
 async def test_all_laws_hold_for_seeds_that_nobody_has_tried(python: Programs) -> None:
     code, out, err = await simulate(python, "--new", "--seconds", "2")

@@ -5,7 +5,7 @@ repeats what it is asked for from a buffer. A replica that is another process co
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -123,9 +123,7 @@ class Subscription:
         if number <= self._last:  # another process of the replica
             self._stored = 0
         self._last = number
-        self._count(frames)
-        if (start := self._rank.receive(frames)) is not None:
-            self._ask(start)
+        self._take(frames, self._rank.receive)
         self._applied()
 
     def _applied(self) -> None:
@@ -134,6 +132,15 @@ class Subscription:
         claims, name = len(self._rank), self._publisher.name
         known = claims <= self._stored or self._rank._replaying
         self._bus.laws.law(known, f"{claims} blocks of {name} are claimed, not {self._stored}")
+
+    def _take(self, frames: Frames, receive: Callable[[Frames], int | None]) -> None:
+        """Let a message be read, and count it if it is applied: not if it was repeated before it came."""
+        number = int.from_bytes(frames[1], "big")
+        before = self._rank._last
+        if (start := receive(frames)) is not None:
+            self._ask(start)
+        if self._rank._last == number != before:
+            self._count(frames)
 
     def _count(self, frames: Frames) -> None:
         for event in msgspec.msgpack.decode(frames[2])[1]:
@@ -151,10 +158,7 @@ class Subscription:
             self._rank.cannot_replay()
             return
         for frames in self._publisher.repeat(start):
-            if frames[2]:
-                self._count(frames)
-            if (again := self._rank.receive_replayed(frames)) is not None:
-                self._ask(again)
+            self._take(frames, self._rank.receive_replayed)
         self._applied()
 
 
