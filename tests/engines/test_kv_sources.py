@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.core.errors import AntiphonError
 from antiphon.engines.kv_sources import (
     MAX_RANKS,
     Source,
@@ -82,3 +83,8 @@ async def test_a_server_is_asked_for_its_sources(status: int) -> None:
         await engine.start()
         assert [source.topic for source in await engine.event_sources()] == ["kv"] * (status == 200) * 2
         await engine.stop()
+
+
+def test_one_server_alone_cannot_be_chosen_by_its_events() -> None:
+    with pytest.raises(AntiphonError, match="--kv-events needs several servers: add --replica"):
+        Options("http://gpu1:8000", kv_events="auto").build()

@@ -23,6 +23,8 @@ DEFAULT_BLOCKS = 65_536
 """Blocks of a cache whose size is unknown."""
 MARGIN = 1.25
 """So many times the blocks that an engine says it has are remembered."""
+MAX_GROUPS = 64
+"""Groups of layers of a cache whose blocks are left out."""
 SEQUENCE_BYTES = 8
 END = 2**64 - 1
 """The number of the message after a replay."""
@@ -265,7 +267,7 @@ class CacheEvents:
     def _store(self, event: Stored) -> None:
         size, hashes, tokens = event.size, event.hashes, event.tokens
         if event.kind not in KINDS:
-            if event.group is not None:
+            if event.group is not None and len(self._other_groups) < MAX_GROUPS:
                 self._other_groups.add(event.group)
             return
         if not 0 < size <= MAX_BLOCK or len(tokens) != size * len(hashes):

@@ -209,8 +209,10 @@ class Options:
     """How long the server may send nothing during an answer, the time that it needs for a prompt included."""
 
     def build(self, limits: Limits = DEFAULTS) -> Engine:
-        """Check the URLs."""
+        """Check the URLs. Raises AntiphonError for an option that one server alone cannot follow."""
         if not self.replica:
+            if self.kv_events != "off":
+                raise AntiphonError("--kv-events needs several servers: add --replica URL, or leave it out.")
             return UpstreamEngine(self, limits)
         servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
         engines = [(options.model, UpstreamEngine(options, limits)) for options in servers]
