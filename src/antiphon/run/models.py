@@ -509,7 +509,7 @@ class NamedModel:
         self._served = served
         self._model = model
         self._adapter = adapter
-        self.writing = model.writing
+        self.running = model.running
         self.native_tools = model.native_tools
         self.read_messages = model.read_messages
         self.traits = model.traits
