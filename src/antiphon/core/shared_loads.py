@@ -69,7 +69,10 @@ def shared_name(name: str, host: str) -> str | None:
 
     A loopback address is another server at each machine. None if it is not a URL: it runs in this server.
     """
-    parts = urlsplit(name)
+    try:
+        parts = urlsplit(name)
+    except ValueError:
+        return None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
     return f"{name} {host}" if _is_loopback(parts.hostname) else name

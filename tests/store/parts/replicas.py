@@ -36,7 +36,9 @@ class ReplicasContract:
         await store.replicas.leave("a1")
         assert not (await store.replicas.read("b")).others
 
-    async def test_what_is_too_old_does_not_count(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_is_too_old_does_not_count(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         await store.replicas.tell("dead", "d1", {"x": 3}, begins=True)
         monkeypatch.setattr(replicas, "LEASE_SECONDS", 0.0)
         assert not (await store.replicas.read("b")).others
