@@ -19,10 +19,10 @@ from simulation.planting import plant
 from simulation.world import silence
 
 
-def _measure(workloads: Sequence[str], delay: float | None) -> int:
+def _measure(workloads: Sequence[str], delay: float | None, *, shares: bool) -> int:
     """Print the table; 1 if figures are not within their bounds."""
     all_kept = True
-    for line, kept in table(workloads, delay):
+    for line, kept in table(workloads, delay, shares=shares):
         print(line, flush=True)
         all_kept = all_kept and kept
     return 0 if all_kept else 1
@@ -39,12 +39,14 @@ def main() -> int:
         "--measure", nargs="*", choices=LOADS, help="print figures of these workloads, or all"
     )
     parser.add_argument("--events", action="store_true", help="measure with events of caches, a second late")
+    parser.add_argument("--shared", action="store_true", help="measure with servers that share their loads")
     arguments = parser.parse_args()
     silence()
     if arguments.fault is not None:
         plant(FAULTS[arguments.fault])
     if arguments.measure is not None:
-        return _measure(arguments.measure or [*LOADS], LATE if arguments.events else None)
+        delay = LATE if arguments.events else None
+        return _measure(arguments.measure or [*LOADS], delay, shares=arguments.shared)
     return run(Kind("python -m simulation.fleet", simulate, fits, summary), arguments)
 
 

@@ -58,9 +58,22 @@ class Figures(Struct, frozen=True):
         return self.cached >= bound.cached and self.p50 <= bound.p50 and self.p99 <= bound.p99
 
 
-def measure(workload: str, fronts: int, delay: float | None) -> Figures:
-    """The figures of a fleet without troubles, with events up to `delay` seconds late, or without any."""
-    plan = Plan(MACHINES, fronts, workload, SECONDS, LOADS[workload], SPEED, delay=delay, settled=3_600.0)
+def measure(workload: str, fronts: int, delay: float | None, *, shares: bool) -> Figures:
+    """The figures of a fleet without troubles, whose servers share loads or not.
+
+    Events are up to `delay` seconds late, or there are none.
+    """
+    plan = Plan(
+        MACHINES,
+        fronts,
+        workload,
+        SECONDS,
+        LOADS[workload],
+        SPEED,
+        delay=delay,
+        settled=3_600.0,
+        shares=shares,
+    )
     answers = [
         answer
         for answer in run(SEED, plan).laws.answers.values()
@@ -74,13 +87,13 @@ def measure(workload: str, fronts: int, delay: float | None) -> Figures:
     )
 
 
-def table(workloads: Sequence[str], delay: float | None) -> Iterator[tuple[str, bool]]:
+def table(workloads: Sequence[str], delay: float | None, *, shares: bool) -> Iterator[tuple[str, bool]]:
     """The lines of a table in Markdown, and whether the figures of each are within their bounds."""
     yield "| workload | servers | cached | first token: p50 | p99 |", True
     yield "|---|---|---|---|---|", True
     for workload in workloads:
         for fronts in FRONTS:
-            figures = measure(workload, fronts, delay)
+            figures = measure(workload, fronts, delay, shares=shares)
             times = f"{figures.p50:.2f} s | {figures.p99:.2f} s"
             kept = delay is not None or figures.keep(BOUNDS[workload, fronts])
             more = "" if kept else f" not within {BOUNDS[workload, fronts]}"

@@ -77,7 +77,8 @@ class SharedPools:
         self._metrics = metrics
         self._pools = pools
         self._server = server
-        self._process = uuid4().hex
+        self.process = uuid4().hex
+        """The id of this process."""
         self._name: Callable[[str], str | None] = lru_cache(None)(
             lambda name: shared_name(name, host or socket.gethostname())
         )
@@ -89,6 +90,11 @@ class SharedPools:
         self._asking = asyncio.Lock()
         self._forgetting: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The processes of other servers whose work counts here now."""
+        return self._others.processes
 
     # Drained replicas
 
@@ -129,7 +135,7 @@ class SharedPools:
             self._forgetting.cancel()
         if self._told_at is not None:
             with suppress(StoreError):
-                await self._answer(self._store.leave(self._process))
+                await self._answer(self._store.leave(self.process))
 
     async def _run(self) -> None:
         with self._storage.store.watch(REPLICAS) as watch:
@@ -151,7 +157,7 @@ class SharedPools:
 
     async def _tell(self, loads: Mapping[str, int]) -> None:
         begins, self._told, self._told_at = not self._told, {}, self._now
-        await self._ask(lambda: self._store.tell(self._server, self._process, loads, begins=begins))
+        await self._ask(lambda: self._store.tell(self._server, self.process, loads, begins=begins))
         self._told = loads  # before, nothing may have been told
 
     @property

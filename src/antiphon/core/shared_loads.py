@@ -44,19 +44,24 @@ class OtherLoads:
     """What other servers have told, as long as it counts. Times are those of any clock of this process."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[float, Mapping[str, int]]] = []  # each until when
+        self._told: list[tuple[float, ToldLoads]] = []  # each until when
 
     def hear(self, others: Sequence[ToldLoads], asked: float) -> None:
         """The database was `asked` at this time, and knows this."""
-        self._told = [(asked + LEASE_SECONDS - told.age, told.loads) for told in others]
+        self._told = [(asked + LEASE_SECONDS - told.age, told) for told in others]
 
     def sums(self, now: float) -> Mapping[str, int]:
         """The generations of all others, by replica; what is too old is forgotten."""
-        self._told = [(until, loads) for until, loads in self._told if until > now]
+        self._told = [(until, told) for until, told in self._told if until > now]
         total = Counter[str]()
-        for _, loads in self._told:
-            total.update(loads)
+        for _, told in self._told:
+            total.update(told.loads)
         return total
+
+    @property
+    def processes(self) -> frozenset[str]:
+        """Those whose generations are counted."""
+        return frozenset(told.process for _, told in self._told)
 
     @property
     def until(self) -> float | None:

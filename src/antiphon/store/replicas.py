@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, bindparam, delete, select, text
 
-from antiphon.core.shared_loads import LEASE_SECONDS, Drain, SharedReplicas, ToldLoads
+from antiphon.core.shared_loads import Drain, SharedReplicas, ToldLoads
 from antiphon.store.database import Database, apart, one_by_one
 from antiphon.store.key_limits import database_time
 from antiphon.store.schema import drained_replicas, replica_loads
@@ -33,7 +33,7 @@ _DRAIN = text(
     " ON CONFLICT (replica) DO NOTHING"
 )
 _OTHERS = select(replica_loads.c.process, replica_loads.c.told_at, replica_loads.c.loads).where(
-    (replica_loads.c.server != bindparam("server")) & (replica_loads.c.told_at > bindparam("since"))
+    replica_loads.c.server != bindparam("server")
 )
 _DRAINED = select(drained_replicas.c.replica, drained_replicas.c.drained_by, drained_replicas.c.drained_at)
 
@@ -48,7 +48,7 @@ class _Telling(Struct, frozen=True):
 def _shared(connection: Connection, server: str, now: float | None = None) -> SharedReplicas:
     """What servers have told besides this one."""
     now = database_time(connection) if now is None else now
-    others = connection.execute(_OTHERS, {"server": server, "since": now - LEASE_SECONDS})
+    others = connection.execute(_OTHERS, {"server": server})
     return SharedReplicas(
         [ToldLoads(process, max(0.0, now - at), _loads.decode(loads)) for process, at, loads in others],
         {replica: Drain(by, at) for replica, by, at in connection.execute(_DRAINED)},

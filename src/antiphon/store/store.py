@@ -650,7 +650,7 @@ class Replicas(Protocol):
         ...
 
     async def read(self, server: str) -> SharedReplicas:
-        """What others than this server have told."""
+        """What others than this server have told, some of it long ago, by processes that were killed."""
         ...
 
     async def leave(self, process: str) -> None:
