@@ -38,7 +38,7 @@ from antiphon.engines.figures import CacheFigures
 from antiphon.engines.kv_events import Stored
 from antiphon.engines.kv_sources import Source
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.engines.pool import OTHER_SERVERS_WEIGHT, PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
@@ -358,13 +358,14 @@ async def test_equal_replicas_are_in_an_order_of_this_process(places: tuple[floa
 async def test_the_work_of_other_servers_counts() -> None:
     engines = [Handheld(), Handheld()]
     pool = await pool_of(*engines)
-    pool.count_elsewhere({"replica 0": 2, "of another pool": 9})
+    of_two = int(2 / OTHER_SERVERS_WEIGHT)
+    pool.count_elsewhere({"replica 0": of_two, "of another pool": 9})
     works = [pool.generate(prompt(number), Collected()) for number in range(4)]
-    assert [len(engine.asked) for engine in engines] == [1, 3]  # 3 each, with those of others
+    assert [len(engine.asked) for engine in engines] == [1, 3]  # as if those were two
     assert pool.replica_loads == {"replica 0": 1, "replica 1": 3}
-    assert [state.elsewhere for state in pool.replicas] == [2, 0]
+    assert [state.elsewhere for state in pool.replicas] == [of_two, 0]
     pool.count_elsewhere({})
-    pool.generate(prompt(4), Collected())
+    works.append(pool.generate(prompt(4), Collected()))
     assert [len(engine.asked) for engine in engines] == [2, 3]
     for work in works:
         work.cancel()

@@ -75,6 +75,12 @@ REST_SECONDS = 1.0
 """Seconds for which a replica that has too many requests gets no more, if there are others."""
 BUSY_TOKENS = 256
 """A running or waiting generation costs as much as this number of new tokens of a prompt."""
+OTHER_SERVERS_WEIGHT = 0.25
+"""What a generation of another server counts, where one of this server counts 1.
+
+It was told a moment ago, to all servers: if it counted as much, all would turn to the same replicas at once,
+and away from those that have the beginning of a prompt (`python -m simulation.fleet --measure`).
+"""
 
 T = TypeVar("T")
 
@@ -193,7 +199,8 @@ class Replica:
         """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
         load, elsewhere = self.engine.load, self.elsewhere
         new = len(prompt.ids) - self.cache.cached_tokens(prompt)
-        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting + self.other_servers
+        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        busy += self.other_servers * OTHER_SERVERS_WEIGHT
         return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
     @property
