@@ -446,6 +446,7 @@ def test_slots_are_shared_and_everybody_gets_one(tmp_path: Path) -> None:
             assert said(client.post("/v1/chat/completions", json=ask("Hi")))
             listed = client.get("/v1/replicas", headers=admin).json()["data"]
             assert [replica["status"] for replica in listed] == ["drained", "up"]
+            assert [replica["elsewhere"] for replica in listed] == [0, 0]  # they are one server
         # One that is started later, too.
         server.send(signal.SIGUSR2)
         server.until(lambda: log(server).count("a process is replaced") == COUNT)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from tests.server_process import serving
 
 pytest_plugins = ("tests.postgresql",)
 
-SCRIPT = [{"when": "slow", "output": "word ", "tokens": 10**6, "delay_ms": 20}, {"output": "Hi"}]
+SCRIPT: list[dict[str, Any]] = [
+    {"when": "slow", "output": "word ", "tokens": 10**6, "delay_ms": 20},
+    {"output": "Hi"},
+]
 ADMIN = {"authorization": "Bearer admin"}
 NOTICED = 1.0
 """Seconds in which other servers learn of a change, at least as promised."""
@@ -89,6 +93,11 @@ async def two(replicas: Sequence[str], store: str) -> AsyncIterator[list[Front]]
         yield [one, other]
 
 
+def know(work: int, listed: list[dict[str, Any]]) -> bool:
+    """Whether a server knows of so much work, of all servers."""
+    return sum(replica["running"] + replica["elsewhere"] for replica in listed) == work
+
+
 async def test_loads_even_out(store: str, replicas: list[str]) -> None:
     async with two(replicas, store) as fronts, AsyncExitStack() as answers:
         for turn in range(6):
@@ -96,10 +105,7 @@ async def test_loads_even_out(store: str, replicas: list[str]) -> None:
             await answers.enter_async_context(asked.ask("slow"))
             assert sum(await asked.numbers("running")) == turn // 2 + 1
             for one in fronts:
-                await one.until(
-                    2 * NOTICED,
-                    lambda listed, turn=turn: sum(r["running"] + r["elsewhere"] for r in listed) == turn + 1,
-                )
+                await one.until(2 * NOTICED, partial(know, turn + 1))
             both = [replica["running"] + replica["elsewhere"] for replica in await asked.replicas()]
             assert max(both) - min(both) <= 1
 
