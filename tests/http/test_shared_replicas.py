@@ -169,13 +169,14 @@ async def test_without_the_database_each_server_counts_its_own_work(
             await asyncio.sleep(60)
         raise StoreError
 
-    monkeypatch.setattr(shared_replicas, "QUESTION_SECONDS", 0.1)
     store = f"sqlite:///{tmp_path}/store.db"
     async with two(replicas, store) as (one, other):
-        await other.post("/v1/replicas/drain", json={"replica": replicas[1]})
+        drained = await other.post("/v1/replicas/drain", json={"replica": replicas[1]})
+        assert drained.status_code == 200
         async with one.ask("slow"):
             await other.until(NOTICED * 2, lambda listed: listed[0]["elsewhere"] == 1)
             with capture_logs() as logs, monkeypatch.context() as patch:
+                patch.setattr(shared_replicas, "QUESTION_SECONDS", 0.1)
                 patch.setattr(SqlReplicas, "tell", away)
                 patch.setattr(SqlReplicas, "read", away)
                 await other.until(LEASE_SECONDS + 1, lambda listed: listed[0]["elsewhere"] == 0)

@@ -199,8 +199,8 @@ class Replica:
         """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
         load, elsewhere = self.engine.load, self.elsewhere
         new = len(prompt.ids) - self.cache.cached_tokens(prompt)
-        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        busy += self.other_servers * OTHER_SERVERS_WEIGHT
+        own = load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        busy = own + OTHER_SERVERS_WEIGHT * self.other_servers
         return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
     @property
