@@ -72,7 +72,7 @@ FAULTS = {
         "engines/kv_events.py",
         "            self.forget()\n        self._live = number\n",
         "            self._last = number - 1\n        self._live = number\n",
-        "are claimed, not|tokens at http",
+        "are claimed, not|tokens at replica",
         wanted=("events", "crash"),
     ),
     "a cache that was cleared is still claimed": Fault(
@@ -86,14 +86,14 @@ FAULTS = {
         "engines/kv_events.py",
         "            if (entry := self._blocks.get(block)) is None:\n",
         "            if (entry := self._blocks.get(block)) is not None:\n",
-        "tokens at http",
+        "tokens at replica",
         wanted=("events",),
     ),
     "a gap is not noticed": Fault(
         "engines/kv_events.py",
         "        if number == self._last + 1:\n",
         "        if number > self._last:\n",
-        "tokens at http",
+        "tokens at replica",
         wanted=("events", "crash"),
     ),
     "a slot is forgotten": Fault(

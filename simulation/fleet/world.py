@@ -162,7 +162,7 @@ class World:
         self.laws = FleetLaws(self.loop, foresees=plan.foresees, told=plan.delay is not None)
         self.bus = Bus(self.loop, self.rng, self.laws, plan.delay or 0.0)
         self.workload = WORKLOADS[plan.workload](Random(seed))
-        names = [f"http://replica-{number}" for number in range(plan.machines)]
+        names = [f"replica {number}" for number in range(plan.machines)]
         self.machines = [Machine(name, plan.speed, self.loop, self.laws, self.bus) for name in names]
         self.fronts: list[Front] = []
         self._dead: dict[Front, float] = {}  # and when they were killed

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from antiphon.app.metrics import Metrics
 from antiphon.app.shared_replicas import SharedPools
-from antiphon.core.shared_loads import Drain, SharedReplicas, ToldLoads
+from antiphon.core.shared_loads import Drain, SharedReplicas, ToldLoads, shared_name
 
 URL, LOOPBACK, FILE = "http://gpu:8000", "http://127.0.0.1:8000", "model.gguf"
 
@@ -58,7 +59,7 @@ def shared(pools: Pools) -> tuple[SharedPools, Replicas]:
 
     Storage.store.replicas = replicas  # type: ignore[attr-defined]
     storage: Any = Storage
-    return SharedPools(storage, Metrics(), pools, "server", "here"), replicas
+    return SharedPools(storage, Metrics(), pools, "server", partial(shared_name, host="here")), replicas
 
 
 async def test_an_older_answer_never_undoes_a_newer_one() -> None:

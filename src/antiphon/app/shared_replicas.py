@@ -12,7 +12,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -62,7 +62,7 @@ class SharedPools:
     """The pools of a process, of which the processes of other servers learn.
 
     `server` is the id of this server: what its own processes tell is not read, because they count each
-    other's work in shared memory. `host` is the name of the machine.
+    other's work in shared memory. `named` returns the name of a replica among all servers, or None.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SharedPools:
         metrics: Metrics,
         pools: Pools,
         server: str,
-        host: str | None = None,
+        named: Callable[[str], str | None] | None = None,
     ) -> None:
         self._storage = storage
         self._metrics = metrics
@@ -79,9 +79,7 @@ class SharedPools:
         self._server = server
         self.process = uuid4().hex
         """The id of this process."""
-        self._name: Callable[[str], str | None] = lru_cache(None)(
-            lambda name: shared_name(name, host or socket.gethostname())
-        )
+        self._name = named or lru_cache(None)(partial(shared_name, host=socket.gethostname()))
         self._others = OtherLoads()
         self._told: Mapping[str, int] = {}
         self._told_at: float | None = None
