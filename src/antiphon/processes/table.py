@@ -8,27 +8,32 @@ for each process at most.
 A row is what it is for a process of this place and time: a process that replaces another one has a row of its
 own while both run. The supervisor clears the row of a process that has ended.
 
-The bells are pipes, one for each row: a byte wakes the process whose row it is, because a permit is free.
+The bells are pipes, one for each row: a byte wakes the process whose row it is. It says why: a permit is free
+(`FREE`), or something in the store has changed that is watched there. Topics of the store have the other 255
+bytes, by their checksums; a row has a bit for each that is watched, so that nobody is woken for nothing.
 """
 
 import asyncio
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from zlib import crc32
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.links import Link
 
 WORD = 8
 ROW = 8
-"""Numbers at the beginning of a row: its `State`, its load, and room for more."""
+"""Numbers at the beginning of a row: its `State`, its load, one that is free, and four of bits of topics."""
 ENGINES = 248
 """Engines whose permits are shared. Each has two numbers in a row: those that are given, and that wait."""
 _WORDS = ROW + 2 * ENGINES
-_STATE, _RUNNING, _EXPECTED = 0, 1, 2
+_STATE, _RUNNING, _EXPECTED, _WATCHED = 0, 1, 2, 4
+FREE = b"\0"
+"""What a bell says if a permit is free."""
 EVEN = 8
 """Loads that differ by less than this part are even: in a burst, processes need not take turns."""
 CROWDED = 1.25
@@ -58,7 +63,9 @@ class Table:
 
     def __init__(self, descriptor: int, bells: Sequence[int] = ()) -> None:
         size = os.fstat(descriptor).st_size
-        self._cells = memoryview(mmap.mmap(descriptor, size)).cast("q")
+        memory = memoryview(mmap.mmap(descriptor, size))
+        self._cells = memory.cast("q")
+        self._bits = memory.cast("Q")
         self._bells = bells
         self.rows = size // (_WORDS * WORD)
 
@@ -67,10 +74,19 @@ class Table:
         for cell in range(row * _WORDS, (row + 1) * _WORDS):
             self._cells[cell] = 0
 
-    def ring(self, row: int) -> None:
-        """Tell a process that a permit is free. One whose pipe is full knows."""
+    def ring(self, row: int, why: bytes = FREE) -> None:
+        """Wake a process. One whose pipe is full wakes anyway, and looks at its permits and topics."""
         with suppress(OSError):
-            os.write(self._bells[row], b"!")
+            os.write(self._bells[row], why)
+
+    def watches(self, row: int, topic: int) -> bool:
+        """Whether a process watches topics with this byte."""
+        return bool(self._bits[row * _WORDS + _WATCHED + topic // 64] >> topic % 64 & 1)
+
+    def set_watches(self, row: int, topic: int, watched: bool) -> None:
+        """Set that."""
+        cell, bit = row * _WORDS + _WATCHED + topic // 64, 1 << topic % 64
+        self._bits[cell] = self._bits[cell] | bit if watched else self._bits[cell] & ~bit
 
     def in_state(self, state: State) -> list[int]:
         """The rows of the processes in this state."""
@@ -188,11 +204,50 @@ class OtherProcesses:
         return True
 
 
+class OtherWatches:
+    """The watches of the store in the other processes: see `store.watch.WatchesElsewhere`."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        self._table = table
+        self._row = row
+        self._others = [other for other in range(table.rows) if other != row]
+        self._topics: dict[int, set[str]] = {}  # that are watched here
+        self.on_change: Callable[[Iterable[str]], None] = lambda _: None
+
+    def begin(self, topic: str) -> None:
+        byte = _byte_of(topic)
+        self._topics.setdefault(byte, set()).add(topic)
+        self._table.set_watches(self._row, byte, True)
+
+    def end(self, topic: str) -> None:
+        byte = _byte_of(topic)
+        self._topics[byte].discard(topic)
+        if not self._topics[byte]:
+            del self._topics[byte]
+            self._table.set_watches(self._row, byte, False)
+
+    def tell(self, topics: Iterable[str]) -> None:
+        bytes_ = {_byte_of(topic) for topic in topics}
+        for row in self._others:
+            if watched := bytes(byte for byte in bytes_ if self._table.watches(row, byte)):
+                self._table.ring(row, watched)
+
+    def rung(self, heard: Iterable[int]) -> None:
+        """The bell of this process has said that topics with these bytes have changed."""
+        self.on_change([topic for byte in heard for topic in self._topics.get(byte, ())])
+
+
+def _byte_of(topic: str) -> int:
+    """The byte of a topic: not `FREE`."""
+    return 1 + crc32(topic.encode()) % 255
+
+
 class Shares:
-    """What a process shares with the others: its load, the permits of its engines, and links to some."""
+    """What a process shares with the others: its load, permits, watches of the store, links to engines."""
 
     def __init__(self, table: Table, row: int, links: Sequence[Link] = ()) -> None:
         self.load = Share(table, row)
+        self.watches = OtherWatches(table, row)
         self._links = iter(links)
         self._table = table
         self._row = row
@@ -214,7 +269,11 @@ class Shares:
         asyncio.get_running_loop().add_reader(bell, self._rung, bell)
 
     def _rung(self, bell: int) -> None:
-        with suppress(BlockingIOError):
-            os.read(bell, 4096)
-        for engine in self._engines:
-            engine.on_free()
+        try:
+            heard = {*os.read(bell, 4096)}
+        except BlockingIOError:
+            return
+        if FREE[0] in heard:
+            for engine in self._engines:
+                engine.on_free()
+        self.watches.rung(heard - {FREE[0]})
