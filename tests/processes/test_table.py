@@ -1,4 +1,4 @@
-"""What processes share in memory: slots are never given twice, and none stays free while somebody waits."""
+"""What processes share in memory: their loads, and who watches what in the store."""
 
 import asyncio
 import os
@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.errors import AntiphonError
-from antiphon.core.permits import Permit, Permits
 from antiphon.processes.table import (
-    ENGINES,
     FREE,
-    OtherProcesses,
     OtherWatches,
     Share,
     Shares,
@@ -43,126 +39,6 @@ class Bells:
     def __init__(self, shared: Table) -> None:
         self.rung: deque[int] = deque()
         shared.ring = lambda row, why=FREE: self.rung.append(row)  # type: ignore[method-assign]
-
-
-def processes(shared: Table, capacity: int, kind: type[OtherProcesses] = OtherProcesses) -> list[Permits]:
-    return [Permits(capacity, elsewhere=kind(shared, row, 0)) for row in range(shared.rows)]
-
-
-def hear(bells: Bells, permits: list[Permits], count: int | None = None) -> None:
-    """Deliver the bells, or the first of them."""
-    for _ in range(len(bells.rung) if count is None else min(count, len(bells.rung))):
-        permits[bells.rung.popleft()]._elsewhere.on_free()
-
-
-acts = st.tuples(st.sampled_from(["enter", "leave", "hear"]), st.integers(0, 2), st.integers(0, 20))
-
-
-def play(turns: list[tuple[str, int, int]], capacity: int, kind: type[OtherProcesses]) -> None:
-    """Play the acts, and check the laws after each."""
-    with table(3) as shared:
-        bells, permits = Bells(shared), processes(shared, capacity, kind)
-        held: list[list[Permit]] = [[], [], []]
-
-        def check() -> None:
-            given = [shared.permits(row, 0) for row in range(3)]
-            assert given == [(own.running, own.waiting) for own in permits]
-            assert sum(running for running, _ in given) <= capacity
-            if not bells.rung:
-                full = sum(running for running, _ in given) == capacity
-                assert full or not sum(waiting for _, waiting in given)
-
-        for act, row, which in turns:
-            if act == "enter":
-                held[row].append(permits[row].enter(lambda: None))
-            elif act == "leave" and held[row]:
-                held[row].pop(which % len(held[row])).leave()
-            elif act == "hear":
-                hear(bells, permits, 1)
-            check()
-        while bells.rung:
-            hear(bells, permits)
-            check()
-
-
-@given(st.lists(acts, max_size=40), st.integers(1, 3))
-def test_slots_are_shared_and_none_is_left_free(turns: list[tuple[str, int, int]], capacity: int) -> None:
-    play(turns, capacity, OtherProcesses)
-
-
-class Silent(OtherProcesses):
-    """A fault: it offers nothing to others."""
-
-    def offer(self, running: int) -> bool:
-        return False
-
-
-class Blind(OtherProcesses):
-    """A fault: it does not see what others have."""
-
-    running = property(lambda _: 0)  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    ("fault", "turns"),
-    [
-        (Silent, [("enter", 0, 0), ("enter", 1, 0), ("leave", 0, 0)]),
-        (Blind, [("enter", 0, 0), ("enter", 1, 0)]),
-    ],
-)
-def test_the_laws_find_each_fault(fault: type[OtherProcesses], turns: Any) -> None:
-    play(turns, 1, OtherProcesses)
-    with pytest.raises(AssertionError):
-        play(turns, 1, fault)
-
-
-def test_a_free_slot_goes_to_the_process_that_has_the_fewest() -> None:
-    with table(3) as shared:
-        bells, (first, second, third) = Bells(shared), processes(shared, 4)
-        running = [first.enter(lambda: None) for _ in range(3)] + [second.enter(lambda: None)]
-        waits = [own.enter(lambda: None) for own in (first, second, third)]
-        running[0].leave()  # the third has none, the second one, the first two
-        hear(bells, [first, second, third])
-        assert [permit.given for permit in waits] == [False, False, True]
-        running[1].leave()
-        hear(bells, [first, second, third])
-        assert [permit.given for permit in waits] == [
-            True,
-            False,
-            True,
-        ]  # as many as the second has, and here
-
-
-def test_an_offer_to_a_process_whose_client_has_left_goes_on() -> None:
-    with table(3) as shared:
-        bells, permits = Bells(shared), processes(shared, 1)
-        running = permits[0].enter(lambda: None)
-        left, waiting = permits[1].enter(lambda: None), permits[2].enter(lambda: None)
-        running.leave()
-        left.leave()
-        while bells.rung:
-            hear(bells, permits)
-        assert waiting.given
-
-
-def test_what_a_process_had_is_free_when_it_has_ended() -> None:
-    with table(2) as shared:
-        bells, permits = Bells(shared), processes(shared, 1)
-        permits[0].enter(lambda: None)
-        waiting = permits[1].enter(lambda: None)
-        shared.clear(0)  # as the supervisor does, which then rings
-        bells.rung.append(1)
-        hear(bells, permits)
-        assert waiting.given
-
-
-def test_engines_have_permits_of_their_own() -> None:
-    with table(2) as shared:
-        one, other = (Permits(1, elsewhere=OtherProcesses(shared, 0, engine)) for engine in (0, 1))
-        assert one.enter(lambda: None).given
-        assert other.enter(lambda: None).given
-        with pytest.raises(AntiphonError, match="at most"):
-            OtherProcesses(shared, 0, ENGINES)
 
 
 # Watches of the store

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from antiphon.core.errors import AntiphonError, EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
-from antiphon.core.permits import PRIORITY, Elsewhere, Permit, Permits
+from antiphon.core.permits import PRIORITY, Permit, Permits
 from antiphon.engines.engine import Load
 
 GENERATED_WEIGHT = 2.0
@@ -49,8 +49,8 @@ class Admission(Permits):
     the batches of each key.
     """
 
-    def __init__(self, slots: int, limits: Limits = DEFAULTS, elsewhere: Elsewhere | None = None) -> None:
-        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting, elsewhere=elsewhere)
+    def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
+        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting)
         self._counters: dict[str, float] = {}
         self._begun: dict[str, float] = {}  # the part of the counters that is of answers which run
         self._guesses: dict[str, float] = {}  # the tokens of the next answer of a client
@@ -76,15 +76,19 @@ class Admission(Permits):
             self._settle(permit)
         super().leave(permit)
         if not self.running and not self.waiting:
-            self._counters.clear()
-            self._begun.clear()
-            self._guesses.clear()
-            self._floor = 0.0
+            self._forget_all()
 
     def refusal(self, *, of_owner: bool) -> AntiphonError:
         if of_owner:
             return EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         return EngineBusyError()
+
+    def _forget_all(self) -> None:
+        """Nobody runs or waits."""
+        self._counters.clear()
+        self._begun.clear()
+        self._guesses.clear()
+        self._floor = 0.0
 
     def _lift(self, owner: str) -> None:
         """A client that has none waiting begins to wait: not before those that waited all the time."""
@@ -109,12 +113,16 @@ class Admission(Permits):
 
     def _give(self, permit: Permit) -> None:
         if isinstance(permit, Slot):
-            guess = min(self._guesses.get(permit.owner, FIRST_GUESS), permit.max_tokens)
-            permit.charged = permit.prompt_tokens + GENERATED_WEIGHT * guess
             self._floor = max(self._floor, self._ended(permit.owner))
-            self._counters[permit.owner] += permit.charged
-            self._begun[permit.owner] = self._begun.get(permit.owner, 0.0) + permit.charged
+            self._charge(permit)
         super()._give(permit)
+
+    def _charge(self, slot: Slot) -> None:
+        """Count an answer that begins, by a guess."""
+        guess = min(self._guesses.get(slot.owner, FIRST_GUESS), slot.max_tokens)
+        slot.charged = slot.prompt_tokens + GENERATED_WEIGHT * guess
+        self._counters[slot.owner] += slot.charged
+        self._begun[slot.owner] = self._begun.get(slot.owner, 0.0) + slot.charged
 
     def _settle(self, slot: Slot) -> None:
         """Count what was generated, in place of what was guessed."""

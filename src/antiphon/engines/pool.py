@@ -34,6 +34,7 @@ from antiphon.core.errors import (
     ReplicaLostError,
 )
 from antiphon.core.permits import Elsewhere, Nowhere
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.block_index import BlockIndex, PromptBlocks
@@ -290,15 +291,15 @@ class PoolEngine:
             log.info("a replica is drained" if drained else "a replica is used again", replica=name)
         return bool(replicas)
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots of each replica, whose load in other processes then counts here."""
         for replica in self._replicas:
             engine = replica.engine
             if isinstance(engine, PoolEngine):
                 engine.share(permits)
             elif isinstance(engine, SharesSlots):
-                replica.elsewhere = elsewhere = permits()
-                engine.share(partial(_same, elsewhere))
+                replica.elsewhere = queue = permits()
+                engine.share(partial(_same, queue))
 
     @property
     def up(self) -> bool:
@@ -531,8 +532,8 @@ class PoolEngine:
         return lost
 
 
-def _same(elsewhere: Elsewhere) -> Elsewhere:
-    return elsewhere
+def _same(queue: SharedQueue) -> SharedQueue:
+    return queue
 
 
 class _Guarded:

@@ -20,17 +20,27 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from itertools import repeat
 from zlib import crc32
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.links import Link
+from antiphon.core.shared_queue import Standing
 
 WORD = 8
 ROW = 8
 """Numbers at the beginning of a row: its `State`, its load, one that is free, and four of bits of topics."""
 ENGINES = 248
-"""Engines whose permits are shared. Each has two numbers in a row: those that are given, and that wait."""
-_WORDS = ROW + 2 * ENGINES
+"""Engines whose slots are shared. Each has a part of a row: `HEAD` numbers, and eight for each client."""
+HEAD = 8
+"""The slots that are given, the requests that wait, how many clients there are, their floor, and four more."""
+CLIENTS = 128
+"""How many clients a process tells of, for each engine."""
+_GIVEN, _WAITING, _USED, _FLOOR = 0, 1, 2, 3
+_STANDING = 8
+"""Numbers of a client: those of `Standing`, in 64 bytes."""
+_ENGINE = HEAD + CLIENTS * _STANDING
+_WORDS = ROW + ENGINES * _ENGINE
 _STATE, _RUNNING, _EXPECTED, _WATCHED = 0, 1, 2, 4
 FREE = b"\0"
 """What a bell says if a permit is free."""
@@ -38,6 +48,8 @@ EVEN = 8
 """Loads that differ by less than this part are even: in a burst, processes need not take turns."""
 CROWDED = 1.25
 """A process has too much to do above this multiple of the mean."""
+PATIENCE_SECONDS = 0.05
+"""How long a slot is left to the process whose turn it is."""
 
 
 class State(IntEnum):
@@ -52,9 +64,12 @@ class State(IntEnum):
 
 
 def create(rows: int) -> int:
-    """A descriptor of memory for a table with so many rows, all of them clear."""
+    """A descriptor of memory for a table with so many rows, all of them clear.
+
+    One row more is for what is left of processes that have ended. What is not used takes no memory.
+    """
     with tempfile.TemporaryFile() as file:
-        file.truncate(rows * _WORDS * WORD)
+        file.truncate((rows + 1) * _WORDS * WORD)
         return os.dup(file.fileno())
 
 
@@ -67,12 +82,39 @@ class Table:
         self._cells = memory.cast("q")
         self._bits = memory.cast("Q")
         self._bells = bells
-        self.rows = size // (_WORDS * WORD)
+        self.rows = size // (_WORDS * WORD) - 1
+        self._ended = self.rows
 
     def clear(self, row: int) -> None:
-        """Forget a process that has ended."""
-        for cell in range(row * _WORDS, (row + 1) * _WORDS):
+        """Forget a process that has ended, but not what it has served its clients. For the supervisor."""
+        for engine in range(ENGINES):
+            start = self._engine(row, engine)
+            if self._cells[start + _USED]:
+                self._inherit(row, engine)
+            for cell in range(start, start + HEAD):
+                if self._cells[cell]:
+                    self._cells[cell] = 0
+        for cell in range(row * _WORDS, row * _WORDS + ROW):
             self._cells[cell] = 0
+
+    def _inherit(self, row: int, engine: int) -> None:
+        """Keep what a process has served the clients that are active, or were served more than others."""
+        served: dict[int, int] = {}
+        counters: dict[int, int] = {}
+        active: set[int] = set()
+        for other, standing in self.standings(engine):
+            client, ended = standing.client, standing.counter - standing.begun
+            counters[client] = counters.get(client, 0) + ended
+            if other in (row, self._ended):
+                served[client] = served.get(client, 0) + ended
+            elif standing.waiting or standing.begun:
+                active.add(client)
+        floor = self.floor(engine)
+        kept = [client for client in served if client in active or counters[client] > floor]
+        for index, client in enumerate(kept[:CLIENTS]):
+            self.set_standing(self._ended, engine, index, Standing(client, served[client], 0))
+        self.set_used(self._ended, engine, min(len(kept), CLIENTS))
+        self.raise_floor(self._ended, engine, floor)
 
     def ring(self, row: int, why: bytes = FREE) -> None:
         """Wake a process. One whose pipe is full wakes anyway, and looks at its permits and topics."""
@@ -111,15 +153,64 @@ class Table:
         """The requests that all processes answer."""
         return sum(self._cells[row * _WORDS + _RUNNING] for row in range(self.rows))
 
+    @staticmethod
+    def _engine(row: int, engine: int) -> int:
+        """The first number of an engine in a row."""
+        return row * _WORDS + ROW + engine * _ENGINE
+
     def permits(self, row: int, engine: int) -> tuple[int, int]:
-        """The permits of an engine that are given in a process, and how many wait there for one."""
-        cell = row * _WORDS + ROW + 2 * engine
-        return self._cells[cell], self._cells[cell + 1]
+        """The slots of an engine that are given in a process, and how many requests wait there for one."""
+        cell = self._engine(row, engine)
+        return self._cells[cell + _GIVEN], self._cells[cell + _WAITING]
 
     def set_permits(self, row: int, engine: int, running: int, waiting: int) -> None:
         """Set both."""
-        cell = row * _WORDS + ROW + 2 * engine
-        self._cells[cell], self._cells[cell + 1] = running, waiting
+        cell = self._engine(row, engine)
+        self._cells[cell + _GIVEN], self._cells[cell + _WAITING] = running, waiting
+
+    def standings(self, engine: int) -> list[tuple[int, Standing]]:
+        """How clients stand with an engine: the rows, and the standings there."""
+        found: list[tuple[int, Standing]] = []
+        for row in range(self.rows + 1):
+            start = self._engine(row, engine)
+            if used := self._cells[start + _USED]:
+                numbers = self._cells[start + HEAD : start + HEAD + used * _STANDING].tolist()
+                columns = (numbers[column::_STANDING] for column in range(len(Standing._fields)))
+                found += zip(repeat(row), map(Standing._make, zip(*columns, strict=True)), strict=False)
+        return found
+
+    def total(self, engine: int, client: int) -> tuple[int, int]:
+        """The sums of the first two numbers of a client's standings."""
+        counter = begun = 0
+        for row in range(self.rows + 1):
+            start = self._engine(row, engine)
+            if used := self._cells[start + _USED]:
+                start += HEAD
+                clients = self._cells[start : start + used * _STANDING : _STANDING].tolist()
+                if client in clients:
+                    cell = start + clients.index(client) * _STANDING
+                    counter += self._cells[cell + 1]
+                    begun += self._cells[cell + 2]
+        return counter, begun
+
+    def set_standing(self, row: int, engine: int, index: int, standing: Standing) -> None:
+        """Set one of those in a row."""
+        cell = self._engine(row, engine) + HEAD + index * _STANDING
+        for offset, number in enumerate(standing):
+            self._cells[cell + offset] = number
+
+    def set_used(self, row: int, engine: int, used: int) -> None:
+        """Set how many a row has."""
+        self._cells[self._engine(row, engine) + _USED] = used
+
+    def floor(self, engine: int) -> int:
+        """The largest floor of any row."""
+        return max(self._cells[self._engine(row, engine) + _FLOOR] for row in range(self.rows + 1))
+
+    def raise_floor(self, row: int, engine: int, floor: int) -> None:
+        """Raise the floor of a row, if it is less."""
+        cell = self._engine(row, engine) + _FLOOR
+        self._cells[cell] = max(self._cells[cell], floor)
 
 
 class Share:
@@ -172,17 +263,20 @@ class Share:
 
 
 class OtherProcesses:
-    """The permits of one engine in the other processes of a server: see `core.permits.Elsewhere`."""
+    """The slots of one engine in the other processes of a server: see `core.shared_queue.SharedQueue`."""
+
+    clients = CLIENTS
 
     def __init__(self, table: Table, row: int, engine: int) -> None:
         if engine >= ENGINES:
             raise AntiphonError(f"A server of several processes has at most {ENGINES} engines.")
+        self.own = row
         self._table = table
-        self._row = row
         self._engine = engine
         self._others = [other for other in range(table.rows) if other != row]
+        self._indices: dict[int, int] = {}  # of the standings here, by client
+        self._standings: dict[int, Standing] = {}
         self.on_free: Callable[[], None] = lambda: None
-        """Called when the bell of this process has said that a permit is free."""
 
     @property
     def running(self) -> int:
@@ -193,15 +287,41 @@ class OtherProcesses:
         return sum(self._table.permits(row, self._engine)[1] for row in self._others)
 
     def tell(self, running: int, waiting: int) -> None:
-        self._table.set_permits(self._row, self._engine, running, waiting)
+        self._table.set_permits(self.own, self._engine, running, waiting)
 
-    def offer(self, running: int) -> bool:
-        queues = [(self._table.permits(row, self._engine), row) for row in self._others]
-        poorest = min(((given, row) for (given, waiting), row in queues if waiting), default=None)
-        if poorest is None or poorest[0] >= running:
-            return False
-        self._table.ring(poorest[1])
-        return True
+    def publish(self, standing: Standing) -> None:
+        index = self._indices.setdefault(standing.client, len(self._indices))
+        self._standings[standing.client] = standing
+        self._table.set_standing(self.own, self._engine, index, standing)
+        self._table.set_used(self.own, self._engine, len(self._indices))
+
+    def forget(self, client: int) -> None:
+        gap, last = self._indices.pop(client), len(self._indices)
+        if gap != last:  # the last one fills it
+            moved = next(other for other, index in self._indices.items() if index == last)
+            self._indices[moved] = gap
+            self._table.set_standing(self.own, self._engine, gap, self._standings[moved])
+        del self._standings[client]
+        self._table.set_used(self.own, self._engine, last)
+
+    def standings(self) -> Sequence[tuple[int, Standing]]:
+        return self._table.standings(self._engine)
+
+    def total(self, client: int) -> tuple[int, int]:
+        return self._table.total(self._engine, client)
+
+    @property
+    def floor(self) -> int:
+        return self._table.floor(self._engine)
+
+    def raise_floor(self, floor: int) -> None:
+        self._table.raise_floor(self.own, self._engine, floor)
+
+    def ring(self, process: int) -> None:
+        self._table.ring(process)
+
+    def later(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(PATIENCE_SECONDS, call)
 
 
 class OtherWatches:

@@ -1,0 +1,222 @@
+"""The slots of an engine that several processes of a server share, and the shares of clients in all of them.
+
+Each process tells what it has served each client, and who waits with it (`core/shared_queue.py`). The counter
+of a client is the sum. A slot that becomes free is for the one with the least who waits with any process: if
+that is this one it gives the slot, otherwise it rings. All decide by what all are told, in one order
+(priority, counter, time of coming), so that they do not ring each other in a circle.
+
+Who comes while a slot is on its way to another process waits, too; or else clients with many requests would
+get what is meant for others. A process that does not take a slot holds it up for a moment only: then it is
+for those who wait here.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.permits import Permit, Permits
+from antiphon.core.shared_queue import SharedQueue, Standing, checksum
+from antiphon.engines.admission import UNKNOWN, Admission, Slot
+
+OTHERS = "\0others"
+"""The owner of what clients ask for whom a process has no room: they count as one client."""
+_LARGEST = 2**63 - 1
+
+
+class _Turn(NamedTuple):
+    """A client that waits with a process; the least is the next. `ended` is its counter without what runs."""
+
+    priority: int
+    counter: int
+    since: int
+    process: int
+    client: int
+    ended: int
+
+
+class SharedAdmission(Admission):
+    """The slots of an engine, of which other processes have some. See `Admission`."""
+
+    def __init__(self, slots: int, queue: SharedQueue, limits: Limits = DEFAULTS) -> None:
+        super().__init__(slots, limits)
+        self._shared = queue
+        self._shared.on_free = self._fill
+        self._checksums: dict[str, int] = {}  # of the owners that are told of
+        self._since: dict[Permit, int] = {}  # when those came that wait
+        self._patient = False  # others are given time
+
+    def enter(
+        self, start: Callable[[], object], priority: int = 0, tokens: tuple[int, int] = (UNKNOWN, 0)
+    ) -> Slot:
+        slot = Slot(self, start, priority)
+        slot.owner = self._account_of(slot.owner)
+        slot.priority = min(slot.priority, _LARGEST)  # 64 bits are told
+        slot.prompt_tokens, slot.max_tokens = tokens
+        self._lift(slot.owner)
+        self._admit(slot)
+        return slot
+
+    @property
+    def _is_free(self) -> bool:
+        return self.running + self._shared.running < self.capacity
+
+    # Who is next
+
+    def _admit(self, permit: Permit) -> None:
+        if self._lines or self._shared.waiting:
+            self._line_up(permit)
+        else:
+            super()._admit(permit)
+
+    def _line_up(self, permit: Permit) -> None:
+        self._since[permit] = time.monotonic_ns()
+        try:
+            super()._line_up(permit)
+        except BaseException:
+            del self._since[permit]
+            raise
+        self._publish(permit.owner)
+        self._fill()
+
+    def _fill(self) -> None:
+        self._shared.tell(self.running, self.waiting)
+        while self._is_free and (self._lines or self._shared.waiting):
+            turns = self._turns()
+            if not turns:  # they will tell in a moment
+                return
+            turn = min(turns)
+            if turn.process != self._shared.own:
+                self._shared.ring(turn.process)
+                self._give_time()
+                return
+            self._serve(turn)
+
+    def _turns(self) -> list[_Turn]:
+        """The clients that wait, with each process."""
+        standings = self._shared.standings()
+        counters: dict[int, int] = {}
+        begun: dict[int, int] = {}
+        for _, standing in standings:
+            client = standing.client
+            counters[client] = counters.get(client, 0) + standing.counter
+            begun[client] = begun.get(client, 0) + standing.begun
+        return [
+            _Turn(
+                standing.priority,
+                counters[standing.client],
+                standing.since,
+                process,
+                standing.client,
+                counters[standing.client] - begun[standing.client],
+            )
+            for process, standing in standings
+            if standing.waiting
+        ]
+
+    def _serve(self, turn: _Turn) -> None:
+        owner = next(owner for owner in self._waiting if self._checksums[owner] == turn.client)
+        first = next(iter(self._lines[turn.priority, owner]))
+        self._leave_line(first)
+        self._give(first)
+
+    def _give_time(self) -> None:
+        """Let another process take the slot that is free."""
+        if not self._patient:
+            self._patient = True
+            self._shared.later(self._take_over)
+
+    def _take_over(self) -> None:
+        """If a slot is still free, give it to those who wait here, or tell all processes."""
+        self._patient = False
+        turns = self._turns() if self._is_free else []
+        here = [turn for turn in turns if turn.process == self._shared.own]
+        if here:
+            self._serve(min(here))
+            self._fill()
+        else:
+            for process in {turn.process for turn in turns}:
+                self._shared.ring(process)
+
+    # What is told
+
+    def _publish(self, owner: str) -> None:
+        priority, since = 0, 0
+        if owner in self._waiting:
+            line = min(line for line in self._lines if line[1] == owner)
+            priority, since = line[0], self._since[next(iter(self._lines[line]))]
+        self._shared.publish(
+            Standing(
+                self._checksums[owner],
+                round(self._counters[owner]),
+                round(self._begun.get(owner, 0.0)),
+                self._waiting.get(owner, 0),
+                priority,
+                since,
+            )
+        )
+
+    def _leave_line(self, permit: Permit) -> None:
+        super()._leave_line(permit)
+        del self._since[permit]
+        self._publish(permit.owner)
+        self._shared.tell(self.running, self.waiting)
+
+    def _lift(self, owner: str) -> None:
+        if owner in self._waiting:
+            return
+        turns = self._turns() if self._lines or self._shared.waiting else []
+        level = min((turn.ended for turn in turns), default=self._shared.floor)
+        counter, _ = self._shared.total(self._checksums[owner])
+        self._counters[owner] = self._counters.get(owner, 0.0) + max(0, level - counter)
+        self._publish(owner)
+
+    def _give(self, permit: Permit) -> None:
+        if isinstance(permit, Slot):
+            counter, begun = self._shared.total(self._checksums[permit.owner])
+            self._shared.raise_floor(counter - begun)
+            self._charge(permit)
+            self._publish(permit.owner)
+        self._shared.tell(self.running + 1, self.waiting)
+        Permits._give(self, permit)
+
+    def _settle(self, slot: Slot) -> None:
+        super()._settle(slot)
+        self._publish(slot.owner)
+
+    def _forget_all(self) -> None:
+        """Others may still be served."""
+
+    def _account_of(self, owner: str) -> str:
+        """The owner, or `OTHERS` if there is no room."""
+        if owner not in self._counters:
+            if len(self._counters) >= self._shared.clients - 1:
+                self._forget_idle()
+            if len(self._counters) >= self._shared.clients - 1:
+                owner = OTHERS
+            self._checksums[owner] = checksum(owner)
+        return owner
+
+    def _forget_idle(self) -> None:
+        """Forget half of the clients that nobody serves: those with the least. The floor rises to them."""
+        counters: dict[int, int] = {}
+        served: set[int] = set()
+        for _, standing in self._shared.standings():
+            counters[standing.client] = counters.get(standing.client, 0) + standing.counter
+            if standing.waiting or standing.begun:
+                served.add(standing.client)
+        idle = self._counters.keys() - self._waiting.keys() - self._running.keys()
+        known = sorted(
+            (counters[client], owner) for owner in idle if (client := self._checksums[owner]) not in served
+        )
+        for counter, owner in known[: -(-len(known) // 2)]:
+            self._shared.raise_floor(counter)
+            self._shared.forget(self._checksums.pop(owner))
+            del self._counters[owner]
+            self._begun.pop(owner, None)
+            self._guesses.pop(owner, None)
+
+
+def admission(slots: int, limits: Limits, queue: SharedQueue | None) -> Admission:
+    """The slots of an engine, which processes share if there is a queue for all of them."""
+    return Admission(slots, limits) if queue is None else SharedAdmission(slots, queue, limits)
