@@ -170,7 +170,7 @@ class Circling(SharedAdmission):
 
     def _turns(self) -> Any:
         turns = super()._turns()
-        return [turn for turn in turns if turn.process != self._shared.own] or turns
+        return [turn for turn in turns if turn[3] != self._shared.own] or turns
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,10 @@ class Fewest(SharedAdmission):
 
     def _turns(self) -> Any:
         given = [self._shared._table.permits(row, 0)[0] for row in range(ROWS)]  # type: ignore[attr-defined]
-        return [turn._replace(counter=given[turn.process], since=turn.process) for turn in super()._turns()]
+        return [
+            (priority, given[process], process, process, *others)
+            for priority, _, _, process, *others in super()._turns()
+        ]
 
 
 class Unsettled(SharedAdmission):

@@ -1,6 +1,6 @@
 """What the processes of a server tell each other of one engine, whose slots they share.
 
-`engines/shared_admission.py` decides by it, `processes/standings.py` keeps it in shared memory.
+`engines/shared_admission.py` decides by it, `processes/table.py` keeps it in shared memory.
 """
 
 from collections.abc import Callable, Sequence

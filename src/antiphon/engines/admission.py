@@ -8,7 +8,8 @@ of its prompts are added, and twice those of its answers, which take longer. A s
 the client with the least. A client that begins to wait is lifted to the least of those that wait, as it was
 before the answers that run, so that it cannot save up turns. How long an answer becomes is not known when it
 begins: it counts as the last ones of its client did, and when it has ended, as what it was. So two clients
-that always wait are served the same, up to the answers that the slots hold.
+that always wait are served the same, up to the answers that the slots hold. Where several processes share the
+slots, see `shared_admission.py`.
 """
 
 from collections.abc import Callable

@@ -76,7 +76,8 @@ class SharedAdmission(Admission):
         except BaseException:
             del self._since[permit]
             raise
-        self._publish(permit.owner)
+        finally:
+            self._publish(permit.owner)
         self._fill()
 
     def _fill(self) -> None:
@@ -85,38 +86,31 @@ class SharedAdmission(Admission):
             turns = self._turns()
             if not turns:  # they will tell in a moment
                 return
-            turn = min(turns)
+            turn = _Turn._make(min(turns))
             if turn.process != self._shared.own:
                 self._shared.ring(turn.process)
                 self._give_time()
                 return
             self._serve(turn)
 
-    def _turns(self) -> list[_Turn]:
-        """The clients that wait, with each process."""
+    def _turns(self) -> list[tuple[int, ...]]:
+        """The clients that wait, with each process: see `_Turn`, which takes longer to make."""
         standings = self._shared.standings()
         counters: dict[int, int] = {}
-        begun: dict[int, int] = {}
-        for _, standing in standings:
-            client = standing.client
-            counters[client] = counters.get(client, 0) + standing.counter
-            begun[client] = begun.get(client, 0) + standing.begun
+        ended: dict[int, int] = {}
+        for _, (client, counter, begun, *_) in standings:
+            counters[client] = counters.get(client, 0) + counter
+            ended[client] = ended.get(client, 0) + counter - begun
         return [
-            _Turn(
-                standing.priority,
-                counters[standing.client],
-                standing.since,
-                process,
-                standing.client,
-                counters[standing.client] - begun[standing.client],
-            )
-            for process, standing in standings
-            if standing.waiting
+            (priority, counters[client], since, process, client, ended[client])
+            for process, (client, _, _, waiting, priority, since) in standings
+            if waiting
         ]
 
     def _serve(self, turn: _Turn) -> None:
         owner = next(owner for owner in self._waiting if self._checksums[owner] == turn.client)
         first = next(iter(self._lines[turn.priority, owner]))
+        self._shared.raise_floor(turn.ended)
         self._leave_line(first)
         self._give(first)
 
@@ -130,12 +124,13 @@ class SharedAdmission(Admission):
         """If a slot is still free, give it to those who wait here, or tell all processes."""
         self._patient = False
         turns = self._turns() if self._is_free else []
-        here = [turn for turn in turns if turn.process == self._shared.own]
+        waiting = [_Turn._make(turn) for turn in sorted(turns)]
+        here = next((turn for turn in waiting if turn.process == self._shared.own), None)
         if here:
-            self._serve(min(here))
+            self._serve(here)
             self._fill()
         else:
-            for process in {turn.process for turn in turns}:
+            for process in {turn.process for turn in waiting}:
                 self._shared.ring(process)
 
     # What is told
@@ -165,16 +160,16 @@ class SharedAdmission(Admission):
     def _lift(self, owner: str) -> None:
         if owner in self._waiting:
             return
-        turns = self._turns() if self._lines or self._shared.waiting else []
-        level = min((turn.ended for turn in turns), default=self._shared.floor)
-        counter, _ = self._shared.total(self._checksums[owner])
+        counter, begun = self._shared.total(self._checksums[owner])
+        if self._lines or self._shared.waiting:
+            level = min((ended for *_, ended in self._turns()), default=self._shared.floor)
+        else:
+            level = self._shared.floor
+            self._shared.raise_floor(counter - begun)  # it is served
         self._counters[owner] = self._counters.get(owner, 0.0) + max(0, level - counter)
-        self._publish(owner)
 
     def _give(self, permit: Permit) -> None:
         if isinstance(permit, Slot):
-            counter, begun = self._shared.total(self._checksums[permit.owner])
-            self._shared.raise_floor(counter - begun)
             self._charge(permit)
             self._publish(permit.owner)
         self._shared.tell(self.running + 1, self.waiting)

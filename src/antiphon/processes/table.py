@@ -17,6 +17,7 @@ import asyncio
 import mmap
 import os
 import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -33,7 +34,7 @@ ROW = 8
 ENGINES = 248
 """Engines whose slots are shared. Each has a part of a row: `HEAD` numbers, and eight for each client."""
 HEAD = 8
-"""The slots that are given, the requests that wait, how many clients there are, their floor, and four more."""
+"""The slots that are given, the requests that wait, how many clients there are, the floor, and four more."""
 CLIENTS = 128
 """How many clients a process tells of, for each engine."""
 _GIVEN, _WAITING, _USED, _FLOOR = 0, 1, 2, 3
@@ -163,6 +164,18 @@ class Table:
         cell = self._engine(row, engine)
         return self._cells[cell + _GIVEN], self._cells[cell + _WAITING]
 
+    def given(self, rows: Sequence[int], engine: int) -> int:
+        """The sum of the slots that are given in these rows."""
+        return self._sum(rows, engine, _GIVEN)
+
+    def waiting(self, rows: Sequence[int], engine: int) -> int:
+        """The sum of the requests that wait there."""
+        return self._sum(rows, engine, _WAITING)
+
+    def _sum(self, rows: Sequence[int], engine: int, number: int) -> int:
+        first, cells = ROW + engine * _ENGINE + number, self._cells
+        return sum([cells[row * _WORDS + first] for row in rows])
+
     def set_permits(self, row: int, engine: int, running: int, waiting: int) -> None:
         """Set both."""
         cell = self._engine(row, engine)
@@ -182,22 +195,22 @@ class Table:
     def total(self, engine: int, client: int) -> tuple[int, int]:
         """The sums of the first two numbers of a client's standings."""
         counter = begun = 0
-        for row in range(self.rows + 1):
-            start = self._engine(row, engine)
-            if used := self._cells[start + _USED]:
-                start += HEAD
-                clients = self._cells[start : start + used * _STANDING : _STANDING].tolist()
+        cells, start = self._cells, self._engine(0, engine)
+        for _ in range(self.rows + 1):
+            if used := cells[start + _USED]:
+                first = start + HEAD
+                clients = cells[first : first + used * _STANDING : _STANDING].tolist()
                 if client in clients:
-                    cell = start + clients.index(client) * _STANDING
-                    counter += self._cells[cell + 1]
-                    begun += self._cells[cell + 2]
+                    cell = first + clients.index(client) * _STANDING
+                    counter += cells[cell + 1]
+                    begun += cells[cell + 2]
+            start += _WORDS
         return counter, begun
 
     def set_standing(self, row: int, engine: int, index: int, standing: Standing) -> None:
         """Set one of those in a row."""
         cell = self._engine(row, engine) + HEAD + index * _STANDING
-        for offset, number in enumerate(standing):
-            self._cells[cell + offset] = number
+        self._cells[cell : cell + len(standing)] = memoryview(array("q", standing))
 
     def set_used(self, row: int, engine: int, used: int) -> None:
         """Set how many a row has."""
@@ -205,7 +218,8 @@ class Table:
 
     def floor(self, engine: int) -> int:
         """The largest floor of any row."""
-        return max(self._cells[self._engine(row, engine) + _FLOOR] for row in range(self.rows + 1))
+        first, cells = ROW + engine * _ENGINE + _FLOOR, self._cells
+        return max([cells[row * _WORDS + first] for row in range(self.rows + 1)])
 
     def raise_floor(self, row: int, engine: int, floor: int) -> None:
         """Raise the floor of a row, if it is less."""
@@ -280,11 +294,11 @@ class OtherProcesses:
 
     @property
     def running(self) -> int:
-        return sum(self._table.permits(row, self._engine)[0] for row in self._others)
+        return self._table.given(self._others, self._engine)
 
     @property
     def waiting(self) -> int:
-        return sum(self._table.permits(row, self._engine)[1] for row in self._others)
+        return self._table.waiting(self._others, self._engine)
 
     def tell(self, running: int, waiting: int) -> None:
         self._table.set_permits(self.own, self._engine, running, waiting)
