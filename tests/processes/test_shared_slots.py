@@ -50,8 +50,8 @@ class World:
         self.kind, self.queue = kind, queue
         shared.ring = lambda row, why=b"": self.rung.append(row)  # type: ignore[method-assign]
         self.processes = [self.start(row) for row in range(shared.rows)]
-        self.stopped: set[int] = set()
-        """Processes that hear nothing."""
+        self.stopped: dict[int, list[Callable[[], None]]] = {}
+        """Processes that hear nothing, and what they will hear."""
 
     def start(self, row: int) -> SharedAdmission:
         """A process in a row, which has been cleared."""
@@ -65,9 +65,19 @@ class World:
             if not self.rung:
                 return
             row = self.rung.popleft()
-            if row not in self.stopped:
-                self.processes[row]._shared.on_free()
+            self.come(row, self.processes[row]._shared.on_free)
         assert most < RINGS, "they ring each other in a circle"
+
+    def come(self, row: int, call: Callable[[], None]) -> None:
+        if row in self.stopped:
+            self.stopped[row].append(call)
+        else:
+            call()
+
+    def go_on(self, row: int) -> None:
+        """A process that was stopped hears all."""
+        for call in self.stopped.pop(row, []):
+            call()
 
     def wait(self) -> None:
         """Let time pass, until nothing happens any more."""
@@ -75,9 +85,7 @@ class World:
             self.hear()
             if not self.timers:
                 return
-            row, call = self.timers.popleft()
-            if row not in self.stopped:
-                call()
+            self.come(*self.timers.popleft())
         raise AssertionError("they wait for each other in a circle")
 
     def kill(self, row: int) -> None:
@@ -86,7 +94,7 @@ class World:
         self.timers = deque(timer for timer in self.timers if timer[0] != row)
         self.processes[row] = self.start(row)
         self.rung.extend(range(self.shared.rows))  # as the supervisor does
-        self.stopped.discard(row)
+        self.stopped.pop(row, None)
 
     def enter(self, row: int, owner: str = "", size: Size = (10, LONGEST), priority: int = 0) -> Slot:
         with acting_as(owner):
@@ -96,10 +104,11 @@ class World:
         """What is told is so; slots are not given twice, and none stays free."""
         given = [self.shared.permits(row, 0) for row in range(ROWS)]
         assert given == [(own.running, own.waiting) for own in self.processes]
-        running, waiting = (sum(numbers) for numbers in zip(*given, strict=True))
+        running = sum(number for number, _ in given)
         assert running <= self.capacity
-        if not self.rung and not self.timers and not self.stopped:
-            assert running == self.capacity or not waiting, "a slot stays free"
+        waits = any(own.waiting for row, own in enumerate(self.processes) if row not in self.stopped)
+        if not self.rung and not self.timers and waits:
+            assert running == self.capacity, "a slot stays free"
         for row, own in enumerate(self.processes):
             standings = [standing for other, standing in self.shared.standings(0) if other == row]
             assert {standing.client: standing.waiting for standing in standings} == {
@@ -120,10 +129,32 @@ def world(capacity: int, **kinds: Any) -> Iterator[World]:
 # Slots
 
 acts = st.tuples(
-    st.sampled_from(["enter", "enter", "leave", "hear", "wait", "kill"]),
+    st.sampled_from(["enter", "enter", "leave", "hear", "wait", "kill", "stop", "go on"]),
     st.integers(0, ROWS - 1),
     st.integers(0, 20),
 )
+
+
+def do(processes: World, held: list[list[Slot]], act: str, row: int, which: int) -> None:
+    """Do one of the acts. A process that is stopped does nothing."""
+    match act:
+        case "kill":
+            processes.kill(row)
+            held[row] = []
+        case "go on":
+            processes.go_on(row)
+        case "hear":
+            processes.hear(1)
+        case "wait":
+            processes.wait()
+        case _ if row in processes.stopped:
+            pass
+        case "stop":
+            processes.stopped[row] = []
+        case "enter":
+            held[row].append(processes.enter(row, "abc"[which % 3], priority=which % 2))
+        case "leave" if held[row]:
+            held[row].pop(which % len(held[row])).leave()
 
 
 def play(turns: list[tuple[str, int, int]], capacity: int, **kinds: Any) -> None:
@@ -131,18 +162,12 @@ def play(turns: list[tuple[str, int, int]], capacity: int, **kinds: Any) -> None
     with world(capacity, **kinds) as processes:
         held: list[list[Slot]] = [[] for _ in range(ROWS)]
         for act, row, which in turns:
-            if act == "enter":
-                held[row].append(processes.enter(row, "abc"[which % 3], priority=which % 2))
-            elif act == "leave" and held[row]:
-                held[row].pop(which % len(held[row])).leave()
-            elif act == "hear":
-                processes.hear(1)
-            elif act == "wait":
-                processes.wait()
-            elif act == "kill":
-                processes.kill(row)
-                held[row] = []
+            do(processes, held, act, row, which)
             processes.check()
+        processes.wait()
+        processes.check()
+        for row in range(ROWS):
+            processes.go_on(row)
         processes.wait()
         processes.check()
 
@@ -210,18 +235,37 @@ def test_who_comes_does_not_take_what_is_meant_for_others() -> None:
         assert waiting.given
 
 
-def test_a_process_that_hears_nothing_does_not_keep_a_slot_free() -> None:
+def test_a_process_that_hears_nothing_holds_slots_up_once() -> None:
     with world(1) as processes:
-        processes.stopped.add(1)
+        processes.stopped[1] = []
         running = processes.enter(0)
         first, second, third = processes.enter(1), processes.enter(2), processes.enter(2)
-        for ended, following in ((running, second), (second, third)):
-            ended.leave()
-            processes.hear()
-            assert not following.given
-            processes.wait()
-            assert following.given
-        assert not first.given
+        running.leave()
+        processes.hear()
+        assert not second.given
+        processes.wait()
+        assert second.given
+        second.leave()
+        assert third.given  # at once
+        waiting = processes.enter(2)
+        processes.go_on(1)
+        third.leave()
+        processes.hear()
+        assert first.given
+        assert not waiting.given
+
+
+def test_an_engine_that_is_started_again_has_clients_of_its_own() -> None:
+    with world(1) as processes:
+        queue = processes.processes[0]._shared
+        for number in range(CLIENTS - 1):
+            processes.enter(0, f"{number}").leave()
+        again = SharedAdmission(1, queue)
+        assert not queue.standings()
+        for number in range(2 * CLIENTS):
+            with acting_as(f"new {number}"):
+                again.enter(lambda: None).leave()
+        assert len(queue.standings()) < CLIENTS
 
 
 def test_priority_goes_before_tokens_and_a_tie_to_who_came_first() -> None:
@@ -528,12 +572,14 @@ def test_what_is_left_of_the_dead_is_bounded() -> None:
     with world(1) as processes:
         shared = processes.shared
         for death in range(3):
+            shared.add_engine(0, 0)
             for index in range(CLIENTS):
                 shared.set_standing(0, 0, index, Standing(1000 * death + index, 10, 0))
             shared.set_used(0, 0, CLIENTS)
             shared.clear(0)
         assert len(shared.standings(0)) == CLIENTS
         shared.raise_floor(1, 0, 10)
+        shared.add_engine(0, 0)
         shared.set_standing(0, 0, 0, Standing(1, 10, 0))
         shared.set_used(0, 0, 1)
         shared.clear(0)

@@ -44,6 +44,10 @@ class SharedQueue(Elsewhere, Protocol):
         """Tell how many slots are given here, and how many requests wait."""
         ...
 
+    def told(self, process: int) -> int:
+        """How often a process has told this."""
+        ...
+
     def publish(self, standing: Standing) -> None:
         """Tell how a client stands with this process."""
         ...

@@ -6,8 +6,8 @@ that is this one it gives the slot, otherwise it rings. All decide by what all a
 (priority, counter, time of coming), so that they do not ring each other in a circle.
 
 Who comes while a slot is on its way to another process waits, too; or else clients with many requests would
-get what is meant for others. A process that does not take a slot holds it up for a moment only: then it is
-for those who wait here.
+get what is meant for others. A process that does not react holds a slot up for a moment only: until it says
+something again, those who wait with it are left out.
 """
 
 import time
@@ -44,7 +44,11 @@ class SharedAdmission(Admission):
         self._shared.on_free = self._fill
         self._checksums: dict[str, int] = {}  # of the owners that are told of
         self._since: dict[Permit, int] = {}  # when those came that wait
-        self._patient = False  # others are given time
+        self._awaited: tuple[int, int] | None = None  # a process that was rung, and how often it had told
+        self._silent: dict[int, int] = {}  # those that have told nothing since so often
+        for process, standing in queue.standings():  # of the engine before it was stopped
+            if process == queue.own:
+                queue.forget(standing.client)
 
     def enter(
         self, start: Callable[[], object], priority: int = 0, tokens: tuple[int, int] = (UNKNOWN, 0)
@@ -84,12 +88,13 @@ class SharedAdmission(Admission):
         self._shared.tell(self.running, self.waiting)
         while self._is_free and (self._lines or self._shared.waiting):
             turns = self._turns()
-            if not turns:  # they will tell in a moment
+            first = min(filter(self._reacts, turns) if self._silent else turns, default=None)
+            if first is None:  # they will come in a moment
                 return
-            turn = _Turn._make(min(turns))
+            turn = _Turn._make(first)
             if turn.process != self._shared.own:
                 self._shared.ring(turn.process)
-                self._give_time()
+                self._give_time(turn.process)
                 return
             self._serve(turn)
 
@@ -114,24 +119,26 @@ class SharedAdmission(Admission):
         self._leave_line(first)
         self._give(first)
 
-    def _give_time(self) -> None:
+    def _give_time(self, process: int) -> None:
         """Let another process take the slot that is free."""
-        if not self._patient:
-            self._patient = True
-            self._shared.later(self._take_over)
+        if self._awaited is None:
+            self._awaited = process, self._shared.told(process)
+            self._shared.later(self._go_on)
 
-    def _take_over(self) -> None:
-        """If a slot is still free, give it to those who wait here, or tell all processes."""
-        self._patient = False
-        turns = self._turns() if self._is_free else []
-        waiting = [_Turn._make(turn) for turn in sorted(turns)]
-        here = next((turn for turn in waiting if turn.process == self._shared.own), None)
-        if here:
-            self._serve(here)
-            self._fill()
-        else:
-            for process in {turn.process for turn in waiting}:
-                self._shared.ring(process)
+    def _go_on(self) -> None:
+        """If another process has not reacted, go on without it."""
+        assert self._awaited is not None
+        (process, told), self._awaited = self._awaited, None
+        if self._shared.told(process) == told:
+            self._silent[process] = told
+        self._fill()
+
+    def _reacts(self, turn: tuple[int, ...]) -> bool:
+        """Whether the process of a turn has told something since it was left out."""
+        process = _Turn._make(turn).process
+        if process in self._silent and self._silent[process] != self._shared.told(process):
+            del self._silent[process]
+        return process not in self._silent
 
     # What is told
 

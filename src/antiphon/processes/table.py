@@ -30,19 +30,20 @@ from antiphon.core.shared_queue import Standing
 
 WORD = 8
 ROW = 8
-"""Numbers at the beginning of a row: its `State`, its load, one that is free, and four of bits of topics."""
+"""Numbers at the beginning of a row: its `State`, its load, its engines, and four of bits of topics."""
 ENGINES = 248
 """Engines whose slots are shared. Each has a part of a row: `HEAD` numbers, and eight for each client."""
 HEAD = 8
-"""The slots that are given, the requests that wait, how many clients there are, the floor, and four more."""
+"""The slots that are given, the requests that wait, how many clients there are, the floor, and how
+often this was told. Three are free."""
 CLIENTS = 128
 """How many clients a process tells of, for each engine."""
-_GIVEN, _WAITING, _USED, _FLOOR = 0, 1, 2, 3
+_GIVEN, _WAITING, _USED, _FLOOR, _TOLD = 0, 1, 2, 3, 4
 _STANDING = 8
 """Numbers of a client: those of `Standing`, in 64 bytes."""
 _ENGINE = HEAD + CLIENTS * _STANDING
 _WORDS = ROW + ENGINES * _ENGINE
-_STATE, _RUNNING, _EXPECTED, _WATCHED = 0, 1, 2, 4
+_STATE, _RUNNING, _EXPECTED, _ENGINES, _WATCHED = 0, 1, 2, 3, 4
 FREE = b"\0"
 """What a bell says if a permit is free."""
 EVEN = 8
@@ -88,13 +89,11 @@ class Table:
 
     def clear(self, row: int) -> None:
         """Forget a process that has ended, but not what it has served its clients. For the supervisor."""
-        for engine in range(ENGINES):
+        for engine in range(self._cells[row * _WORDS + _ENGINES]):
+            self._inherit(row, engine)
             start = self._engine(row, engine)
-            if self._cells[start + _USED]:
-                self._inherit(row, engine)
             for cell in range(start, start + HEAD):
-                if self._cells[cell]:
-                    self._cells[cell] = 0
+                self._cells[cell] = 0
         for cell in range(row * _WORDS, row * _WORDS + ROW):
             self._cells[cell] = 0
 
@@ -180,6 +179,15 @@ class Table:
         """Set both."""
         cell = self._engine(row, engine)
         self._cells[cell + _GIVEN], self._cells[cell + _WAITING] = running, waiting
+        self._cells[cell + _TOLD] += 1
+
+    def told(self, row: int, engine: int) -> int:
+        """How often both were set."""
+        return self._cells[self._engine(row, engine) + _TOLD]
+
+    def add_engine(self, row: int, engine: int) -> None:
+        """A row has this engine, too: they are numbered from 0."""
+        self._cells[row * _WORDS + _ENGINES] = engine + 1
 
     def standings(self, engine: int) -> list[tuple[int, Standing]]:
         """How clients stand with an engine: the rows, and the standings there."""
@@ -291,6 +299,7 @@ class OtherProcesses:
         self._indices: dict[int, int] = {}  # of the standings here, by client
         self._standings: dict[int, Standing] = {}
         self.on_free: Callable[[], None] = lambda: None
+        table.add_engine(row, engine)
 
     @property
     def running(self) -> int:
@@ -303,8 +312,12 @@ class OtherProcesses:
     def tell(self, running: int, waiting: int) -> None:
         self._table.set_permits(self.own, self._engine, running, waiting)
 
+    def told(self, process: int) -> int:
+        return self._table.told(process, self._engine)
+
     def publish(self, standing: Standing) -> None:
         index = self._indices.setdefault(standing.client, len(self._indices))
+        assert index < CLIENTS  # beyond is another engine
         self._standings[standing.client] = standing
         self._table.set_standing(self.own, self._engine, index, standing)
         self._table.set_used(self.own, self._engine, len(self._indices))
