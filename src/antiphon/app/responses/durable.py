@@ -87,7 +87,8 @@ class DurableDriver(Driver):
     @property
     def holding(self) -> bool:
         """Wire events wait to be stored."""
-        return self._answering.holding or self._log.position != self._made.last_number
+        unsent = self.has_begun and self._log.position != self._made.last_number
+        return unsent or self._answering.holding
 
     def announce(self) -> None:
         self._answering.announce()
