@@ -8,10 +8,11 @@ import json
 import os
 import random
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ from tests.test_takeover import (
 
 STREAMS = int(os.environ.get("ANTIPHON_TEST_STREAMS", "20"))
 """Streams that lose their server, for each database."""
-AT_ONCE = 10
-"""As many are under way when a server is killed."""
+AT_ONCE = 24
+"""As many are begun before a server is killed."""
 LONGEST = 1.6
 """Seconds: a little less than the longest of them takes."""
 
@@ -121,18 +122,22 @@ class LoyalClient:
         self._given = given
         self._more = more
         self.payloads: list[bytes] = []
-        self.breaks = 0
+        self.broken_after: list[int] = []
+        """The numbers of the last events before its connections broke."""
 
-    def read(self) -> list[bytes]:
+    def read(self, later: float = 0.0) -> list[bytes]:
+        """Read all of it, `later` seconds from now."""
+        time.sleep(later)
         deadline = time.monotonic() + LONGEST_WAIT
         while not (self.payloads and json.loads(self.payloads[-1])["type"] in ENDS):
             assert time.monotonic() < deadline, self.payloads[-1:]
             reader = self._reader(self._server())
             got = reader.ended()
-            self.breaks += bool(got)
             self.payloads += got
+            if got:
+                self.broken_after.append(number_of(got[-1]))
             time.sleep(0.05)
-        self.breaks -= 1  # the last has ended
+        del self.broken_after[-1]  # there it has ended
         return self.payloads
 
     def _reader(self, server: Process) -> Reader:
@@ -157,6 +162,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         return [shape(reader.payloads) for reader in readers]
 
 
+def numbers_in(store: str) -> dict[str, int]:
+    """The number of the last stored event of each response, if the store is a file."""
+    if not store.startswith("sqlite"):
+        return {}
+    with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
+        return dict(database.execute("SELECT id, last_seq FROM responses").fetchall())
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgresql_url"])
 @pytest.mark.timeout(60 + 20 * STREAMS)
 def test_killed_at_random_moments(
@@ -177,9 +190,10 @@ def test_killed_at_random_moments(
             assert alive[0].url  # it listens
             begun = time.monotonic()
             clients = [LoyalClient(lambda: alive[0], *REQUESTS[kind]) for kind in kinds]
-            reading = [pool.submit(client.read) for client in clients]
-            time.sleep(max(0.0, begun + moments.uniform(0.1, LONGEST) - time.monotonic()))
+            reading = [pool.submit(client.read, moments.uniform(0, LONGEST)) for client in clients]
+            time.sleep(max(0.0, begun + moments.uniform(LONGEST, 1.2 * LONGEST) - time.monotonic()))
             alive[0].kill()
+            stored = numbers_in(store)
             alive.append(servers.start(store, *OPTIONS))
             del alive[0]
             for client, read, kind in zip(clients, reading, kinds, strict=True):
@@ -189,7 +203,9 @@ def test_killed_at_random_moments(
                 assert shape(payloads) == undisturbed[kind]
                 response_id = json.loads(payloads[0])["response"]["id"]
                 assert events(alive[0], response_id) == payloads
-                broken += client.breaks
+                broken += len(client.broken_after)
+                if stored and client.broken_after:
+                    assert client.broken_after[0] <= stored[response_id]
     print(f"{broken} streams were broken off")
 
 
