@@ -66,8 +66,8 @@ class DurableSource(LogSource):
                 cancelled = error
         if cancelled is not None:
             raise cancelled
-        # The log has the end; if it has none, another server writes it.
-        if self._journal.background and (failure := answer.exception()) is not None:
+        failure = answer.exception()
+        if failure is not None and self._journal.background:  # otherwise it is the request that fails
             log_failure(failure, id=self._id)
 
 
