@@ -10,12 +10,15 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 from msgspec import Struct
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from antiphon.core.accounts import ANYONE
 from antiphon.core.errors import EngineDiedError
+from antiphon.core.turn import Hosted
 from antiphon.store.open import open_store
 from antiphon.store.store import Store
+from tests.acting import PYTHON, ActingTool
 from tests.app.support import Outage
 from tests.response_invariants import check, read_sse
 from tests.run.support import until
@@ -283,3 +286,26 @@ async def test_a_turn_of_a_websocket_is_durable_unless_it_continues_what_only_th
         third = await turn(previous_response_id=unstored)
     records = [await place.store.responses.get(ANYONE.owner, name) for name in (first, third)]
     assert [record.read_until is not None for record in records if record] == [True, False]
+
+
+async def test_a_call_that_may_have_run_is_known_to_who_continues(place: Place, shared: Store) -> None:
+    """Its number is stored before it begins, as in the background."""
+
+    async def opened() -> Any:
+        return place.store
+
+    once = replace(PYTHON, hosted=Hosted("code_interpreter", "python"))
+    tool = ActingTool(functions=(once,), results=(None,))
+    script = [{"output": '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>'}]
+    async with (
+        running(script, open_store=opened, tools=[tool], **STORE) as server,
+        httpx.AsyncClient(verify=NO_TLS, base_url=f"{server.url}/v1", timeout=20) as http,
+    ):
+        tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+        async with asking(Place(server, place.store, http), "Run it.", tools=tools) as stream:
+            response_id = await stream.read(3)
+            async with asyncio.timeout(10):
+                await tool.running.wait()
+            record = await shared.responses.get(ANYONE.owner, response_id)
+            assert record is not None
+            assert record.calls_begun == 1
