@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +24,11 @@ from websockets.sync.client import connect
 
 from tests.response_invariants import check
 from tests.server import NO_TLS
-from tests.server_process import Process
+from tests.server_process import Process, serving
+from tests.test_processes import SOURCE, children
 from tests.test_takeover import (
     LONGEST_WAIT,
+    SOON,
     Reader,
     Servers,
     asking,
@@ -209,6 +212,24 @@ def test_killed_at_random_moments(
     print(f"{broken} streams were broken off")
 
 
+def test_a_process_of_several_is_killed(tmp_path: Path, undisturbed: list[Any]) -> None:
+    """Any process is asked for the rest: the one that is left, or its successor."""
+    (tmp_path / "script.jsonl").write_text("\n".join(map(json.dumps, SCRIPT)))
+    engine = ("--engine", "scripted", "--script", str(tmp_path / "script.jsonl"))
+    options = ("--port", "0", "--processes", "2", "--lease-seconds", SOON, *engine, *OPTIONS)
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path, *options, PYTHONPATH=SOURCE))
+        assert server.url  # it listens
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        clients = [LoyalClient(lambda: server, *REQUESTS[0]) for _ in range(4)]
+        reading = [pool.submit(client.read) for client in clients]
+        time.sleep(LONGEST / 3)
+        os.kill(min(children(server)), signal.SIGKILL)
+        streams = [read.result(LONGEST_WAIT) for read in reading]
+    assert [shape(payloads) for payloads in streams] == [undisturbed[0]] * 4
+    assert any(client.broken_after for client in clients)
+
+
 def test_a_client_that_does_not_come_back(servers: DurableServers, sqlite: str) -> None:
     """The next server goes on for as long as the client may be away: what ends until then is complete."""
     first = servers.start(sqlite, *OPTIONS, "--stall-seconds", "2")
@@ -230,7 +251,7 @@ def test_a_server_that_stops_leaves_its_streams_to_others(servers: DurableServer
     reader = asking(first, "a story")
     reader.until(8)
     second = servers.start(sqlite, *OPTIONS, lease="600")  # it need not wait for a lease
-    first.send(15)
+    first.send(signal.SIGTERM)
     *got, last = reader.ended()
     told = json.loads(last)
     assert (told["type"], told["code"], "sequence_number" in told) == ("error", "engine_not_ready", False)
