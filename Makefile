@@ -128,7 +128,7 @@ test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, a
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
 
-test-durable: $(VENV)/.test  ## Kill servers with 200 durable streams under way, on each database, in about 5 minutes
+test-durable: $(VENV)/.test  ## Kill servers with 200 durable streams under way, on each database, in about 3 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest -n 0 tests/test_durable.py -k killed -s $(ARGS)
 
 # Twice: by Ray's proxy, and by HAProxy straight to the replicas. Nothing is reported to Ray's authors.
