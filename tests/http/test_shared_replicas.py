@@ -165,6 +165,7 @@ async def test_a_drain_that_is_refused_does_not_come_later(tmp_path: Path, repli
     """Also if the database gets to it: its operator was told that nothing has changed."""
     async with front(replicas, f"sqlite:///{tmp_path}/store.db") as client:
         with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as database:
+            await asyncio.sleep(0.5)  # the writes of its start, behind which the drain would not even begin
             database.execute("BEGIN IMMEDIATE")
             answer = await client.post("/v1/replicas/drain", json={"replica": replicas[0]})
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
