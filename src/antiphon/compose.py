@@ -42,7 +42,7 @@ from antiphon.processes.table import Shares
 from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
-from antiphon.store.open import default_path, open_store
+from antiphon.store.open import OWN_STORES, default_path, open_store, require_lasting
 from antiphon.store.store import SharesWatches, Store
 from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
 from antiphon.toolkits.options import ServerParts
@@ -53,8 +53,6 @@ from antiphon.tools.tool import ServerTool
 if TYPE_CHECKING:
     from antiphon.tools.mcp.tool import Mcp
 
-OWN_STORES = frozenset({"memory", "none"})
-"""The stores that no other server has."""
 STORE_SECONDS = 60.0
 """How long a database may take to start, if it starts together with the server."""
 RETRY_SECONDS = 1.0
@@ -276,9 +274,8 @@ def compose(settings: Settings, **given: Any) -> Runtime:
 
     Raises AntiphonError for options that cannot be used.
     """
-    if settings.durable_streams and settings.store in OWN_STORES:
-        message = f"--durable-streams needs a store that outlives the server: not --store {settings.store}. "
-        raise AntiphonError(message + "Choose another --store, or leave out --durable-streams.")
+    if settings.durable_streams:
+        require_lasting(settings.store)
     parts = Parts(settings, **given)
     return Runtime(parts.app, Worker(parts.app), parts.mcp)
 

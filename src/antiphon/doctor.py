@@ -23,12 +23,13 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from antiphon import supervisor
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, installing
 from antiphon.engines import gguf, models
 from antiphon.option_sources import unread_variables
 from antiphon.option_types import is_url, why_of
-from antiphon.store.open import default_path
+from antiphon.store.open import default_path, require_lasting
 
 REACH_SECONDS = 5.0
 """How long a server may take to accept a connection."""
@@ -302,6 +303,18 @@ def configuration(settings: Settings) -> Iterator[Check]:
         yield Check("TLS", State.FAILS, found, "Give both, or none.")
     if settings.store == "sqlite" or settings.store.startswith("sqlite:///"):
         yield store_folder(settings.store)
+    yield from unusable(settings)
+
+
+def unusable(settings: Settings) -> Iterator[Check]:
+    """Options that a server refuses together."""
+    try:
+        if settings.durable_streams:
+            require_lasting(settings.store)
+        if settings.processes > 1:
+            supervisor.check(settings)
+    except AntiphonError as error:
+        yield Check("options", State.FAILS, error.message)
 
 
 def address(host: str, port: int) -> Check:

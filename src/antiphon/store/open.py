@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from antiphon.core.errors import AntiphonError
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.modules import find_part
 from antiphon.store.records import StoreTuning
 from antiphon.store.store import Store
 
 DEFAULT_TUNING = StoreTuning()
+OWN_STORES = frozenset({"memory", "none"})
+"""The stores that no other server has."""
 KNOWN = "a store is one of: none, memory, sqlite, sqlite:///PATH, postgresql://USER@HOST/DATABASE, a module."
 """The error for any other URL, which is not shown: it may hold a password."""
 
@@ -38,6 +41,13 @@ class OpenUrl(Protocol):
         StoreUnavailableError if it cannot be reached, or not yet.
         """
         ...
+
+
+def require_lasting(store: str) -> None:
+    """Raise AntiphonError for a store that ends with its server, which durable streams have to outlive."""
+    if store in OWN_STORES:
+        message = f"--durable-streams needs a store that outlives the server: not --store {store}. "
+        raise AntiphonError(message + "Choose another --store, or leave out --durable-streams.")
 
 
 async def open_store(url: str, limits: Limits = DEFAULTS, tuning: StoreTuning = DEFAULT_TUNING) -> Store:
