@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from antiphon import supervisor
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError, installing
 from antiphon.engines import gguf, models
@@ -311,8 +310,6 @@ def unusable(settings: Settings) -> Iterator[Check]:
     try:
         if settings.durable_streams:
             require_lasting(settings.store)
-        if settings.processes > 1:
-            supervisor.check(settings)
     except AntiphonError as error:
         yield Check("options", State.FAILS, error.message)
 
