@@ -160,40 +160,60 @@ class Cache:
         ends = range(SIZE, len(tokens) + 1, SIZE)
         return next((n for n, end in enumerate(ends) if tokens[:end] not in self.blocks), len(ends))
 
+    def replay(self, events: CacheEvents, start: int | None, kept: int) -> None:
+        """Repeat the last messages, as often as it is asked for."""
+        while start is not None:
+            for frames in self.messages[-kept:]:
+                if int.from_bytes(frames[1], "big") >= start:
+                    assert events.receive_replayed(frames) is None
+            start = events.receive_replayed([b"", END.to_bytes(8, "big"), b""])
+
 
 PROMPTS = [tuple(Random(n).choices((1, 2), k=SIZE * 4)) for n in range(40)]
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
 def test_the_index_is_what_caches_have_whatever_is_lost(random: Random, caches: int, restarts: bool) -> None:
-    """Messages get lost, are replayed from a short memory, and engines start again."""
+    """Messages get lost, are replayed from a short memory, and engines start again, as connections show."""
     index = BlockIndex()
     pairs = [(Cache(random), CacheEvents(index)) for _ in range(caches)]
+    restarted = False
     for _ in range(30):
         number = random.randrange(caches)
         cache, events = pairs[number]
-        cache.act()
-        if random.random() < 0.3:
-            continue  # lost
-        start = events.receive(cache.messages[-1])
-        while start is not None:
-            kept = cache.messages[-random.choice([2, 100]) :]
-            for frames in kept:
-                if int.from_bytes(frames[1], "big") >= start:
-                    events.receive_replayed(frames)
-            start = events.receive_replayed([b"", END.to_bytes(8, "big"), b""])
+        if restarts and random.random() < 0.1:
+            restarted = True
+            cache, _ = pairs[number] = Cache(random), events
+            for _ in range(random.choice([0, 1, 5, 20])):
+                cache.act()  # before there is a connection
+            cache.replay(events, events.connected(), random.choice([2, 100]))
+        else:
+            cache.act()
+            if random.random() < 0.3:
+                continue  # lost
+            cache.replay(events, events.receive(cache.messages[-1]), random.choice([2, 100]))
         for prompt in PROMPTS[:8]:
             told = blocks(events, index, prompt)
             assert told <= cache.depth(prompt)
-            if not events.losses and events.gaps == 0:
+            if not events.losses and not events.gaps and not restarted:
                 assert told == cache.depth(prompt)
-        if restarts and random.random() < 0.1:
-            pairs[number] = Cache(random), events
-            pairs[number][0].act()
-            events.receive(pairs[number][0].messages[0])
     for _, events in pairs:
         events.forget()
     assert len(index) == 0
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 20), st.integers(0, 20))
+def test_an_engine_that_starts_again_unseen_is_known_by_its_messages(
+    random: Random, first: int, second: int
+) -> None:
+    """Whatever numbers it has reached when the connection is there again."""
+    index, events = fresh()
+    for count in (first, second):
+        cache = Cache(random)
+        for _ in range(count):
+            cache.act()
+        cache.replay(events, events.connected(), 100)
+        assert [blocks(events, index, prompt) for prompt in PROMPTS] == [*map(cache.depth, PROMPTS)]
 
 
 @given(st.randoms(use_true_random=False))
@@ -216,14 +236,25 @@ def test_how_events_are_split_into_messages_does_not_matter(random: Random) -> N
 def test_a_gap_is_replayed_and_what_came_twice_counts_once() -> None:
     index, events = fresh()
     assert events.receive(message(0, stored(range(4), [1]))) is None
-    assert events.receive(message(2, removed([1]))) == 1
+    assert events.receive(message(2, removed([1]))) == 0, "so that it shows whether it is the same engine"
     assert events.receive(message(3)) is None  # under way
+    events.receive_replayed(message(0, stored(range(4), [1])))
     events.receive_replayed(message(1, stored(range(4, 8), [2], 1)))
     events.receive_replayed(message(2, removed([2])))
     events.receive_replayed(message(3))
     assert events.receive_replayed([b"", END.to_bytes(8, "big"), b""]) is None
     assert blocks(events, index, range(8)) == 1
     assert (events.gaps, events.losses) == (1, 0)
+
+
+def test_without_a_replay_a_new_connection_makes_a_cache_unknown() -> None:
+    index, events = fresh()
+    events.receive(message(0, stored(range(4), [1])))
+    events.connected()
+    events.cannot_replay()
+    assert (blocks(events, index, range(4)), events.losses) == (0, 1)
+    assert events.receive(message(1, stored(range(4), [1]))) is None
+    assert blocks(events, index, range(4)) == 1
 
 
 def test_an_engine_that_starts_again_has_nothing() -> None:
@@ -248,7 +279,7 @@ def test_what_has_an_unknown_parent_is_no_beginning_until_it_is_told_again() -> 
 def test_what_cannot_be_replayed_makes_a_cache_unknown() -> None:
     index, events = fresh()
     events.receive(message(0, stored(range(4), [1])))
-    assert events.receive(message(5)) == 1
+    assert events.receive(message(5)) == 0
     events.receive_replayed(message(4))  # those before are gone
     assert (blocks(events, index, range(4)), events.losses) == (0, 1)
 
@@ -306,7 +337,7 @@ def test_a_prompt_under_way_is_expected_and_a_silent_replica_is_half_believed() 
     now = 0.0
     index = BlockIndex()
     view = EventsView(index, lambda: now)
-    rank = view.add_rank()
+    [rank] = view.begin(1)
     rank.receive(message(0, stored(range(100, 104), [9])))
     view.heard()
     prompt = PromptBlocks(range(BLOCK * 2))

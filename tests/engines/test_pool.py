@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -546,8 +546,8 @@ class Followed:
         self.views: list[EventsView] = []
         self.stopped = False
 
-    def follow(self, source: Source, view: EventsView) -> None:
-        view.add_rank()
+    def follow(self, sources: Sequence[Source], view: EventsView) -> None:
+        view.begin(len(sources))
         self.views.append(view)
 
     async def stop(self) -> None:

@@ -97,17 +97,19 @@ class EventsView:
         self._expected: dict[int, float] = {}  # until when, in this order
         self._silent_since: float | None = None  # the first prompt after the last event
         self._tokens: int | None = None
-        self.ranks: list[CacheEvents] = []
+        self._all_ranks: list[CacheEvents] = []  # those that it had, too: their bits are used again
+        self.ranks: Sequence[CacheEvents] = ()
 
     @property
     def size(self) -> int:
         return sum(len(rank) * rank.block_size for rank in self.ranks)
 
-    def add_rank(self) -> CacheEvents:
-        """The events of one more publisher of the replica."""
-        rank = CacheEvents(self._index)
-        self.ranks.append(rank)
-        return rank
+    def begin(self, ranks: int) -> Sequence[CacheEvents]:
+        """Events of so many publishers of the replica follow; nothing is known."""
+        self.forget()
+        self._all_ranks += [CacheEvents(self._index) for _ in range(ranks - len(self._all_ranks))]
+        self.ranks = self._all_ranks[:ranks]
+        return self.ranks
 
     def heard(self) -> None:
         """An event came."""

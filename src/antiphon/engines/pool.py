@@ -83,8 +83,8 @@ _draw = SystemRandom().random
 class EventFollower(Protocol):
     """Applies the events of caches to what is known of them."""
 
-    def follow(self, source: Source, view: EventsView) -> None:
-        """Apply the events of a publisher."""
+    def follow(self, sources: Sequence[Source], view: EventsView) -> None:
+        """Apply the events of these publishers, one for each rank, and no more those of earlier ones."""
         ...
 
     async def stop(self) -> None:
@@ -193,9 +193,9 @@ class Replica:
             self.measured = True
 
     def forget(self) -> None:
-        """It has failed: its cache may be another one now."""
+        """It has failed: its cache may be another one now, and its events elsewhere."""
         self.cache.forget()
-        self.measured = False
+        self.measured = self.follows = False
 
 
 Choose = Callable[[Sequence[Replica], PromptBlocks], Replica]
@@ -378,11 +378,11 @@ class PoolEngine:
         with suppress(EngineError):
             sources = await replica.engine.event_sources()
             replica.follows = True
-            if sources:
-                replica.cache = view = EventsView(self._index, asyncio.get_running_loop().time)
+            if sources and not isinstance(replica.cache, EventsView):
+                replica.cache = EventsView(self._index, asyncio.get_running_loop().time)
                 replica.measured = False
-                for source in sources:
-                    self._follower.follow(source, view)
+            if isinstance(replica.cache, EventsView):
+                self._follower.follow(sources, replica.cache)
             log.info("events of a cache", replica=replica.name, ranks=len(sources))
 
     def _failed(self, replica: Replica, error: BaseException) -> None:
