@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from antiphon.engines.cache_views import EventsView
-from antiphon.engines.kv_events import END, SEQUENCE_BYTES, CacheEvents
+from antiphon.engines.kv_events import END, SEQUENCE_BYTES
 from antiphon.engines.kv_sources import Source
 from simulation.loop import Process, SimulatedLoop
 
@@ -25,7 +25,7 @@ BUFFER = 10_000
 """Messages that a publisher can repeat."""
 TRIP = 0.01
 """Seconds that a replay takes to each side, at most."""
-CONNECTING = 0.2
+CONNECTING = 1.0
 """Seconds until a connection to another process is there, at most."""
 
 Frames = Sequence[bytes]
