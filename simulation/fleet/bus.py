@@ -100,7 +100,11 @@ class Publisher:
         return [*kept, (b"", END.to_bytes(SEQUENCE_BYTES, "big"), b"")]
 
     def _publish(self, event: dict[str, Any]) -> None:
-        frames = (b"", self._next.to_bytes(SEQUENCE_BYTES, "big"), _encode([0.0, [event], 0]))
+        frames = (
+            b"",
+            self._next.to_bytes(SEQUENCE_BYTES, "big"),
+            _encode([self._bus.loop.time(), [event], 0]),
+        )
         self._next += 1
         self._buffer.append(frames)
         for subscription in self._subscriptions:

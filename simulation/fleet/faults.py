@@ -63,10 +63,17 @@ FAULTS = {
     ),
     "a block more is expected than was read": Fault(
         "engines/cache_views.py",
-        "        return BLOCK * known_count(prompt.chain(BLOCK), lambda block: block in self._read)\n",
-        "        return BLOCK * (1 + known_count(prompt.chain(BLOCK), lambda block: block in self._read))\n",
+        "        return BLOCK * prompt.blocks_in(self._index, BLOCK).get(self._bit, 0.0)\n",
+        "        return BLOCK * (1 + prompt.blocks_in(self._index, BLOCK).get(self._bit, 0.0))\n",
         "cached tokens less than expected|a cache that is gone",
         wanted=("foresees",),
+    ),
+    "a prompt that was sent is expected for ever": Fault(
+        "engines/block_index.py",
+        "                if times.get(block, now + 1) <= now:\n",
+        "                if False:\n",
+        "tokens at replica",
+        wanted=("events",),
     ),
     "blocks of a replica that has started again are kept": Fault(
         "engines/kv_events.py",
@@ -111,8 +118,8 @@ FAULTS = {
     ),
     "load is not looked at": Fault(
         "engines/pool.py",
-        "        return new + BUSY_TOKENS * busy, self.cache.size, self.place\n",
-        "        return new, 0, self.place\n",
+        "        return load.running + load.waiting + elsewhere.running + elsewhere.waiting\n",
+        "        return 0\n",
         "times the mean work",
         wanted=("unique", "quiet"),
     ),

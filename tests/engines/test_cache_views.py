@@ -1,6 +1,7 @@
 """What a pool knows of caches: by what it sent, and by the events of vLLM and SGLang."""
 
 from collections.abc import Sequence
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engines.block_index import BlockIndex, PromptBlocks
-from antiphon.engines.cache_views import BLOCK, EXPECTED_SECONDS, SILENT_SECONDS, ApproximateView, EventsView
+from antiphon.engines.block_index import EXPECTED_SECONDS, BlockIndex, PromptBlocks
+from antiphon.engines.cache_views import BLOCK, SILENT_SECONDS, ApproximateView, EventsView
+from antiphon.engines.engine import Load
 from antiphon.engines.kv_events import END, CacheEvents, Cleared, Removed, Stored, decoded
+from antiphon.engines.pool import Replica, cheapest
+from antiphon.engines.scripted import ScriptedEngine
 
 SIZE = 4
 
@@ -38,12 +42,15 @@ def removed(hashes: list[Any], medium: str = "GPU") -> dict[str, Any]:
 CLEARED = {"type": "AllBlocksCleared"}
 
 
-def payload(*events: Any) -> bytes:
-    return msgspec.msgpack.encode([0.0, events, 0])
+def payload(*events: Any, at: float = 0.0) -> bytes:
+    return msgspec.msgpack.encode([at, events, 0])
 
 
-def message(number: int, *events: Any) -> list[bytes]:
-    return [b"kv", number.to_bytes(8, "big"), payload(*events)]
+def message(number: int, *events: Any, at: float = 0.0) -> list[bytes]:
+    return [b"kv", number.to_bytes(8, "big"), payload(*events, at=at)]
+
+
+_times = count(1.0)
 
 
 def blocks(events: CacheEvents, index: BlockIndex, tokens: Sequence[int], **more: Any) -> float:
@@ -142,7 +149,7 @@ class Cache:
             else:
                 self.blocks.clear()
                 events.append(CLEARED)
-        self.messages.append(message(len(self.messages), *events))
+        self.messages.append(message(len(self.messages), *events, at=next(_times)))
 
     def store(self, tokens: tuple[int, ...]) -> list[Any]:
         prefixes = [tokens[:end] for end in range(SIZE, len(tokens) + 1, SIZE)]
@@ -208,9 +215,9 @@ def test_an_engine_that_starts_again_unseen_is_known_by_its_messages(
 ) -> None:
     """Whatever numbers it has reached when the connection is there again."""
     index, events = fresh()
-    for count in (first, second):
+    for acts in (first, second):
         cache = Cache(random)
-        for _ in range(count):
+        for _ in range(acts):
             cache.act()
         cache.replay(events, events.connected(), 100)
         assert [blocks(events, index, prompt) for prompt in PROMPTS] == [*map(cache.depth, PROMPTS)]
@@ -323,7 +330,7 @@ def test_no_more_is_remembered_than_a_cache_holds_and_a_quarter() -> None:
 
 
 def test_what_was_sent_is_remembered_as_far_as_the_cache_holds_it() -> None:
-    view = ApproximateView()
+    view = ApproximateView(BlockIndex())
     view.resize(BLOCK * 4)
     first, second = PromptBlocks(range(BLOCK * 3)), PromptBlocks(range(1, BLOCK * 2 + 1))
     view.read(first)
@@ -335,24 +342,45 @@ def test_what_was_sent_is_remembered_as_far_as_the_cache_holds_it() -> None:
 
 def test_a_prompt_under_way_is_expected_and_a_silent_replica_is_half_believed() -> None:
     now = 0.0
-    index = BlockIndex()
-    view = EventsView(index, lambda: now)
+    index = BlockIndex(lambda: now)
+    view = EventsView(index)
     [rank] = view.begin(1)
     rank.receive(message(0, stored(range(100, 104), [9])))
     view.heard()
-    prompt = PromptBlocks(range(BLOCK * 2))
-    view.read(prompt)
-    assert view.cached_tokens(prompt) == BLOCK * 2
+
+    def cached() -> float:
+        return view.cached_tokens(PromptBlocks(range(BLOCK * 2)))
+
+    view.read(PromptBlocks(range(BLOCK * 2)))
+    assert cached() == BLOCK * 2
     now = EXPECTED_SECONDS + 0.1
-    assert view.cached_tokens(prompt) == 0
+    assert cached() == 0
     now = SILENT_SECONDS + 0.1
-    assert view.cached_tokens(prompt) == BLOCK
+    assert cached() == BLOCK
     rank.receive(message(1, CLEARED))
     view.heard()
-    assert view.cached_tokens(prompt) == 0
+    assert cached() == 0
 
 
-class CountedDict(dict[int, int]):
+def test_a_prompt_that_is_sent_again_is_expected_for_longer() -> None:
+    now = 0.0
+    index = BlockIndex(lambda: now)
+    view = EventsView(index)
+    view.begin(1)
+    long, short = PromptBlocks(range(BLOCK * 2)), PromptBlocks(range(BLOCK))
+    view.read(long)
+    now = EXPECTED_SECONDS / 2
+    view.read(short)
+    now = EXPECTED_SECONDS
+    assert view.cached_tokens(PromptBlocks(range(BLOCK * 2))) == BLOCK
+    view.forget()
+    assert view.cached_tokens(PromptBlocks(range(BLOCK * 2))) == 0
+    now = EXPECTED_SECONDS * 2
+    index.look_up([])
+    assert not index._expected
+
+
+class Looked(dict[int, int]):
     """Counts how often it is looked into."""
 
     gets = 0
@@ -362,14 +390,51 @@ class CountedDict(dict[int, int]):
         return super().get(key, default)
 
 
-def test_a_prompt_is_looked_up_in_two_hundred_caches_at_once() -> None:
-    """The work is one walk: it is not a multiple of that for one cache."""
-    chain = PromptBlocks(tuple(range(8_000))).chain(16)
-    index = BlockIndex()
-    for bit in [index.new_bit() for _ in range(200)]:
-        for block in chain[: len(chain) - bit]:
-            index.add(bit, block, 0)
-    masks = CountedDict(index._tiers[0])
+class Loaded(ScriptedEngine):
+    """Counts how often its load is asked for."""
+
+    def __init__(self, running: int) -> None:
+        super().__init__([])
+        self.running = running
+        self.asked = 0
+
+    @property
+    def load(self) -> Load:
+        self.asked += 1
+        return Load(self.running)
+
+
+@pytest.mark.parametrize(
+    ("depths", "looked", "asked"),
+    [
+        ([500] * 200, 500, 200),  # all have it: the load decides
+        ([0] * 200, 1, 200),
+        ([0] * 199 + [500], 500, 1),  # one has it: nothing else can be cheaper
+        ([0] * 150 + [100] * 40 + [500] * 10, 500, 10),
+        ([*range(300, 500)], 500, 81),
+    ],
+)
+def test_a_prompt_of_8000_tokens_is_placed_among_200_replicas(
+    depths: list[int], looked: int, asked: int
+) -> None:
+    """The work is one walk, and a look at the loads of those that could be the cheapest."""
+    chain = PromptBlocks(range(8_000)).chain(16)
+    index = BlockIndex(lambda: 0.0)
+    replicas = []
+    for number, depth in enumerate(depths):
+        view = EventsView(index)
+        [rank] = view.begin(1)
+        rank.apply([Stored([*range(depth)], tuple(range(depth * 16)), 16)])
+        view.heard()
+        replicas.append(Replica(Loaded(number % 7 + 2), str(number), number / 200, view))
+    masks = Looked(index._tiers[0])
     index._tiers = (masks, *index._tiers[1:])
-    assert index.look_up(chain) == {bit: len(chain) - bit for bit in range(200)}
-    assert masks.gets == len(chain)
+    prompt = PromptBlocks(range(8_000))
+    engines = [replica.engine for replica in replicas]
+    costs = [256 * engine.running - 16 * depth for engine, depth in zip(engines, depths, strict=True)]
+    assert cheapest(replicas, prompt) in [
+        replica for replica, cost in zip(replicas, costs, strict=True) if cost == min(costs)
+    ]
+    assert masks.gets == looked
+    assert sum(engine.asked for engine in engines) == asked
+    assert prompt.chain(16) == chain

@@ -112,7 +112,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.index = BlockIndex()
-        self.view = EventsView(self.index, asyncio.get_running_loop().time)
+        self.view = EventsView(self.index)
         self.reader = EventReader()
 
     def known(self, *tokens: int) -> list[float]:

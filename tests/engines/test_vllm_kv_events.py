@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, ExitStack
 import pytest
 
 from antiphon.core.turn import Sampling
-from antiphon.engines.block_index import PromptBlocks
-from antiphon.engines.cache_views import EXPECTED_SECONDS, EventsView
+from antiphon.engines.block_index import EXPECTED_SECONDS, PromptBlocks
+from antiphon.engines.cache_views import EventsView
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.pool import PoolEngine, ReplicaStatus
 from antiphon.engines.upstream import Options

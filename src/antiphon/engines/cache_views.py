@@ -2,10 +2,10 @@
 
 `ApproximateView` remembers the prompts that the replica was sent from here, no more than its cache holds.
 `EventsView` follows the events of the replica, which tell what it really holds, whoever sent the prompts.
+Both have their blocks in one index of all replicas: a prompt is looked up there once.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from antiphon.engines.block_index import BlockIndex, PromptBlocks
@@ -15,8 +15,6 @@ BLOCK = 32
 """Tokens in a block of a prompt, where that of the engine is unknown."""
 REMEMBERED_TOKENS = 2_097_152
 """Tokens that are remembered of a replica that does not say how many its cache holds."""
-EXPECTED_SECONDS = 2.0
-"""How long a prompt that was sent is expected in the cache, until events tell of it."""
 SILENT_SECONDS = 5.0
 """A replica that has got new prompts for so long, without an event, is not believed to have none."""
 SILENT_WEIGHT = 0.5
@@ -54,7 +52,9 @@ class ApproximateView:
     Of a prompt, its end is forgotten first: so where a block is remembered, all before it are, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: BlockIndex) -> None:
+        self._index = index
+        self._bit = index.new_bit()
         self._read: dict[int, None] = {}  # the last read last
         self._most = REMEMBERED_TOKENS // BLOCK
 
@@ -63,11 +63,14 @@ class ApproximateView:
         return len(self._read) * BLOCK
 
     def cached_tokens(self, prompt: PromptBlocks) -> float:
-        return BLOCK * known_count(prompt.chain(BLOCK), lambda block: block in self._read)
+        return BLOCK * prompt.blocks_in(self._index, BLOCK).get(self._bit, 0.0)
 
     def read(self, prompt: PromptBlocks) -> None:
         for block in reversed(prompt.chain(BLOCK)):
-            self._read.pop(block, None)
+            if block in self._read:
+                del self._read[block]
+            else:
+                self._index.add(self._bit, block, 0)
             self._read[block] = None
         self._shrink()
 
@@ -76,63 +79,67 @@ class ApproximateView:
         self._shrink()
 
     def forget(self) -> None:
+        for block in self._read:
+            self._index.remove(self._bit, block, 0)
         self._read.clear()
 
     def _shrink(self) -> None:
         while len(self._read) > self._most:
-            del self._read[next(iter(self._read))]
+            self._index.remove(self._bit, block := next(iter(self._read)), 0)
+            del self._read[block]
 
 
 class EventsView:
-    """The blocks that the events of a replica tell of, in an index for all replicas.
+    """The blocks that the events of a replica tell of.
 
     A prompt that was just sent is expected there. Which of the `ranks` gets a prompt is the replica's choice:
-    so what one of several has counts for that part. `clock` returns seconds.
+    so what one of several has counts for that part.
     """
 
-    def __init__(self, index: BlockIndex, clock: Callable[[], float]) -> None:
+    def __init__(self, index: BlockIndex) -> None:
         self._index = index
-        self._clock = clock
-        self._sent = ApproximateView()
-        self._expected: dict[int, float] = {}  # until when, in this order
+        self._sent = ApproximateView(index)
         self._silent_since: float | None = None  # the first prompt after the last event
         self._tokens: int | None = None
         self._all_ranks: list[CacheEvents] = []  # those that it had, too: their bits are used again
         self.ranks: Sequence[CacheEvents] = ()
+        self._bits: Sequence[int] = ()
+        self._block = BLOCK
 
     @property
     def size(self) -> int:
-        return sum(len(rank) * rank.block_size for rank in self.ranks)
+        return self._block * sum(map(len, self.ranks))
 
     def begin(self, ranks: int) -> Sequence[CacheEvents]:
         """Events of so many publishers of the replica follow; nothing is known."""
         self.forget()
         self._all_ranks += [CacheEvents(self._index) for _ in range(ranks - len(self._all_ranks))]
         self.ranks = self._all_ranks[:ranks]
+        self._bits = [rank.bit for rank in self.ranks]
         return self.ranks
 
     def heard(self) -> None:
         """An event came."""
         self._silent_since = None
+        self._block = next((rank.block_size for rank in self.ranks if rank.block_size), BLOCK)
         if self._tokens is not None:
             self.resize(self._tokens)
 
     def cached_tokens(self, prompt: PromptBlocks) -> float:
-        now = self._clock()
-        if self._silent_since is not None and now - self._silent_since > SILENT_SECONDS:
+        if self._silent_since is not None and self._index.clock() - self._silent_since > SILENT_SECONDS:
             return self._sent.cached_tokens(prompt) * SILENT_WEIGHT
-        return max(self._told(prompt), self._expected_tokens(prompt, now))
+        blocks, bits = prompt.blocks_in(self._index, self._block), self._bits
+        if len(bits) == 1:
+            return blocks.get(bits[0], 0.0) * self._block
+        return sum(blocks.get(bit, 0.0) for bit in bits) * self._block / max(1, len(bits))
 
     def read(self, prompt: PromptBlocks) -> None:
-        now = self._clock()
-        if self._silent_since is None and len(prompt.chain(self._block)) * self._block > self._told(prompt):
-            self._silent_since = now
+        chain = prompt.chain(self._block)
+        if self._silent_since is None and len(chain) * self._block > self.cached_tokens(prompt):
+            self._silent_since = self._index.clock()
         self._sent.read(prompt)
-        for block in reversed(prompt.chain(self._block)):
-            self._expected.pop(block, None)
-            self._expected[block] = now + EXPECTED_SECONDS
-        while self._expected and self._expected[first := next(iter(self._expected))] <= now:
-            del self._expected[first]
+        for rank in self.ranks:
+            self._index.expect(rank.bit, chain)
 
     def resize(self, tokens: int) -> None:
         self._tokens = tokens
@@ -143,30 +150,6 @@ class EventsView:
 
     def forget(self) -> None:
         self._sent.forget()
-        self._expected.clear()
         for rank in self.ranks:
             rank.forget()
-
-    @property
-    def _block(self) -> int:
-        return max((rank.block_size for rank in self.ranks), default=0) or BLOCK
-
-    def _told(self, prompt: PromptBlocks) -> float:
-        """The tokens of which events tell; a mean over the ranks."""
-        counts = [
-            prompt.blocks_in(self._index, rank.block_size).get(rank.bit, 0.0) * rank.block_size
-            for rank in self.ranks
-            if rank.block_size
-        ]
-        return sum(counts) / len(self.ranks) if counts else 0.0
-
-    def _expected_tokens(self, prompt: PromptBlocks, now: float) -> float:
-        if not self._expected:
-            return 0.0
-        size = self._block
-        return size * known_count(prompt.chain(size), lambda block: self._expected.get(block, 0.0) > now)
-
-
-def known_count(chain: Sequence[int], known: Callable[[int], bool]) -> int:
-    """How many blocks of the beginning are known; where one is, all before it are."""
-    return bisect_left(chain, True, key=lambda block: not known(block))
+            self._index.expect_nothing(rank.bit)

@@ -123,9 +123,9 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str, place: float = 0.0, cache: CacheView | None = None) -> None:
+    def __init__(self, engine: Engine, name: str, place: float, cache: CacheView) -> None:
         self.engine = engine
-        self.cache = cache or ApproximateView()
+        self.cache = cache
         self.follows = False
         """It was asked for the events of its cache."""
         self.measured = False
@@ -174,12 +174,11 @@ class Replica:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
-    def cost(self, prompt: PromptBlocks) -> tuple[float, int, float]:
-        """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
+    @property
+    def busy(self) -> int:
+        """The generations that it works on, or that wait for it."""
         load, elsewhere = self.engine.load, self.elsewhere
-        new = len(prompt.ids) - self.cache.cached_tokens(prompt)
-        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        return new + BUSY_TOKENS * busy, self.cache.size, self.place
+        return load.running + load.waiting + elsewhere.running + elsewhere.waiting
 
     @property
     def ranks(self) -> Sequence[CacheEvents]:
@@ -203,8 +202,23 @@ Choose = Callable[[Sequence[Replica], PromptBlocks], Replica]
 
 
 def cheapest(replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
-    """The replica where it costs least."""
-    return min(replicas, key=lambda replica: replica.cost(prompt))
+    """The replica where it costs least; of those where it costs the same, the one whose cache has least.
+
+    The load is looked at only where what is cached could make a replica the cheapest.
+    """
+    cached = [replica.cache.cached_tokens(prompt) for replica in replicas]
+    most = max(cached)
+    first = replicas[cached.index(most)]
+    least, best = BUSY_TOKENS * first.busy - most, [first]
+    for replica, tokens in zip(replicas, cached, strict=True):
+        if -tokens > least or replica is first:
+            continue
+        cost = BUSY_TOKENS * replica.busy - tokens
+        if cost < least:
+            least, best = cost, [replica]
+        elif cost == least:
+            best.append(replica)
+    return best[0] if len(best) == 1 else min(best, key=lambda one: (one.cache.size, one.place))
 
 
 class PoolEngine:
@@ -224,8 +238,10 @@ class PoolEngine:
         self._choose = choose
         self._follow = follow
         self._follower: EventFollower | None = None
-        self._index = BlockIndex()
-        self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
+        self._index = BlockIndex(_now)
+        self._replicas = [
+            Replica(engine, name, draw(), ApproximateView(self._index)) for name, engine in engines
+        ]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False
@@ -379,7 +395,7 @@ class PoolEngine:
             sources = await replica.engine.event_sources()
             replica.follows = True
             if sources and not isinstance(replica.cache, EventsView):
-                replica.cache = EventsView(self._index, asyncio.get_running_loop().time)
+                replica.cache = EventsView(self._index)
                 replica.measured = False
             if isinstance(replica.cache, EventsView):
                 self._follower.follow(sources, replica.cache)
@@ -529,6 +545,10 @@ class PoolEngine:
         lost = ReplicaLostError()
         lost.__cause__ = error
         return lost
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _same(elsewhere: Elsewhere) -> Elsewhere:
