@@ -120,7 +120,7 @@ class Subscription:
         self._publisher = publisher
         self._view = view
         self._process = process
-        [self._rank] = view.begin(1)
+        [self._rank] = view.begin([Source(publisher.name)])
         self._ended = False
         self._at = 0.0  # when the last message comes
         self._last = -1

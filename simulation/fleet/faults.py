@@ -118,7 +118,7 @@ FAULTS = {
     ),
     "load is not looked at": Fault(
         "engines/pool.py",
-        "        return load.running + load.waiting + elsewhere.running + elsewhere.waiting\n",
+        "        return (load.running + load.waiting + elsewhere.running + elsewhere.waiting) / self.ways\n",
         "        return 0\n",
         "times the mean work",
         wanted=("unique", "quiet"),

@@ -14,6 +14,7 @@ from antiphon.engines.block_index import EXPECTED_SECONDS, BlockIndex, PromptBlo
 from antiphon.engines.cache_views import BLOCK, SILENT_SECONDS, ApproximateView, EventsView
 from antiphon.engines.engine import Load
 from antiphon.engines.kv_events import END, CacheEvents, Cleared, Removed, Stored, decoded
+from antiphon.engines.kv_sources import Source
 from antiphon.engines.pool import Replica, cheapest
 from antiphon.engines.scripted import ScriptedEngine
 
@@ -344,7 +345,7 @@ def test_a_prompt_under_way_is_expected_and_a_silent_replica_is_half_believed() 
     now = 0.0
     index = BlockIndex(lambda: now)
     view = EventsView(index)
-    [rank] = view.begin(1)
+    [rank] = view.begin([Source("tcp://gpu:1")])
     rank.receive(message(0, stored(range(100, 104), [9])))
     view.heard()
 
@@ -366,7 +367,7 @@ def test_a_prompt_that_is_sent_again_is_expected_for_longer() -> None:
     now = 0.0
     index = BlockIndex(lambda: now)
     view = EventsView(index)
-    view.begin(1)
+    view.begin([Source("tcp://gpu:1")])
     long, short = PromptBlocks(range(BLOCK * 2)), PromptBlocks(range(BLOCK))
     view.read(long)
     now = EXPECTED_SECONDS / 2
@@ -423,7 +424,7 @@ def test_a_prompt_of_8000_tokens_is_placed_among_200_replicas(
     replicas = []
     for number, depth in enumerate(depths):
         view = EventsView(index)
-        [rank] = view.begin(1)
+        [rank] = view.begin([Source("tcp://gpu:1")])
         rank.apply([Stored([*range(depth)], tuple(range(depth * 16)), 16)])
         view.heard()
         replicas.append(Replica(Loaded(number % 7 + 2), str(number), number / 200, view))

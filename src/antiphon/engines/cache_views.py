@@ -10,6 +10,7 @@ from typing import Protocol
 
 from antiphon.engines.block_index import BlockIndex, PromptBlocks
 from antiphon.engines.kv_events import CacheEvents
+from antiphon.engines.kv_sources import Source
 
 BLOCK = 32
 """Tokens in a block of a prompt, where that of the engine is unknown."""
@@ -17,6 +18,8 @@ REMEMBERED_TOKENS = 2_097_152
 """Tokens that are remembered of a replica that does not say how many its cache holds."""
 SILENT_SECONDS = 5.0
 """A replica that has got new prompts for so long, without an event, is not believed to have none."""
+TOLD_SECONDS = 60.0
+"""For so long, a server tells of all blocks of prompts again, after its cache became unknown."""
 SILENT_WEIGHT = 0.5
 """What is remembered of a replica whose events do not come is worth so much."""
 
@@ -33,8 +36,8 @@ class CacheView(Protocol):
         """How many tokens of the beginning of a prompt it holds; those in slower memory count less."""
         ...
 
-    def read(self, prompt: PromptBlocks) -> None:
-        """The replica gets this prompt."""
+    def read(self, prompt: PromptBlocks, rank: int | None = None) -> None:
+        """The replica gets this prompt; the `rank`, if it is chosen here."""
         ...
 
     def resize(self, tokens: int) -> None:
@@ -65,7 +68,7 @@ class ApproximateView:
     def cached_tokens(self, prompt: PromptBlocks) -> float:
         return BLOCK * prompt.blocks_in(self._index, BLOCK).get(self._bit, 0.0)
 
-    def read(self, prompt: PromptBlocks) -> None:
+    def read(self, prompt: PromptBlocks, rank: int | None = None) -> None:
         for block in reversed(prompt.chain(BLOCK)):
             if block in self._read:
                 del self._read[block]
@@ -92,8 +95,8 @@ class ApproximateView:
 class EventsView:
     """The blocks that the events of a replica tell of.
 
-    A prompt that was just sent is expected there. Which of the `ranks` gets a prompt is the replica's choice:
-    so what one of several has counts for that part.
+    A prompt that was just sent is expected there. Each of the `ranks` has a cache: if requests name the one
+    that generates, the best counts, else a mean.
     """
 
     def __init__(self, index: BlockIndex) -> None:
@@ -103,6 +106,9 @@ class EventsView:
         self._tokens: int | None = None
         self._all_ranks: list[CacheEvents] = []  # those that it had, too: their bits are used again
         self.ranks: Sequence[CacheEvents] = ()
+        self.take_ranks = self._tell_again = False
+        self._unknown = 0  # how often its cache had become unknown, and until when events tell of it again
+        self._told_until = 0.0
         self._bits: Sequence[int] = ()
         self._block = BLOCK
 
@@ -110,11 +116,13 @@ class EventsView:
     def size(self) -> int:
         return self._block * sum(map(len, self.ranks))
 
-    def begin(self, ranks: int) -> Sequence[CacheEvents]:
-        """Events of so many publishers of the replica follow; nothing is known."""
+    def begin(self, sources: Sequence[Source]) -> Sequence[CacheEvents]:
+        """The events of these publishers of the replica follow; nothing is known."""
         self.forget()
-        self._all_ranks += [CacheEvents(self._index) for _ in range(ranks - len(self._all_ranks))]
-        self.ranks = self._all_ranks[:ranks]
+        self.take_ranks = len(sources) > 1 and all(source.take_ranks for source in sources)
+        self._tell_again = all(source.tell_again for source in sources)
+        self._all_ranks += [CacheEvents(self._index) for _ in sources[len(self._all_ranks) :]]
+        self.ranks = self._all_ranks[: len(sources)]
         self._bits = [rank.bit for rank in self.ranks]
         return self.ranks
 
@@ -131,15 +139,31 @@ class EventsView:
         blocks, bits = prompt.blocks_in(self._index, self._block), self._bits
         if len(bits) == 1:
             return blocks.get(bits[0], 0.0) * self._block
-        return sum(blocks.get(bit, 0.0) for bit in bits) * self._block / max(1, len(bits))
+        counts = [blocks.get(bit, 0.0) for bit in bits]
+        return self._block * (max(counts) if self.take_ranks else sum(counts) / max(1, len(counts)))
 
-    def read(self, prompt: PromptBlocks) -> None:
+    def rank_tokens(self, prompt: PromptBlocks) -> Sequence[float]:
+        """How many tokens of the beginning of a prompt each rank holds."""
+        blocks = prompt.blocks_in(self._index, self._block)
+        return [blocks.get(bit, 0.0) * self._block for bit in self._bits]
+
+    @property
+    def tell_again(self) -> bool:
+        """Whether events are to tell of all blocks of prompts again: for a while after some were missed."""
+        if not self._tell_again:
+            return False
+        now, unknown = self._index.clock(), sum(rank.unknown for rank in self.ranks)
+        if unknown != self._unknown:
+            self._unknown, self._told_until = unknown, now + TOLD_SECONDS
+        return now < self._told_until
+
+    def read(self, prompt: PromptBlocks, rank: int | None = None) -> None:
         chain = prompt.chain(self._block)
         if self._silent_since is None and len(chain) * self._block > self.cached_tokens(prompt):
             self._silent_since = self._index.clock()
         self._sent.read(prompt)
-        for rank in self.ranks:
-            self._index.expect(rank.bit, chain)
+        for bit in self._bits if rank is None else [self._bits[rank]]:
+            self._index.expect(bit, chain)
 
     def resize(self, tokens: int) -> None:
         self._tokens = tokens

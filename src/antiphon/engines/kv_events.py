@@ -160,6 +160,8 @@ class CacheEvents:
         """Tokens in its blocks; 0 until one came."""
         self.messages = self.gaps = self.losses = 0
         """How many were read, how often some were missing, and how often they could not be had again."""
+        self.unknown = 1
+        """How often it became unknown what the cache has: at the start, after losses, and after restarts."""
         self._most = int(DEFAULT_BLOCKS * MARGIN)
         self._blocks: dict[Hash, tuple[int, int]] = {}  # engine's hash → own hash and mask of tiers, by age
         self._other_groups: set[int] = set()
@@ -244,6 +246,7 @@ class CacheEvents:
     def _forget(self) -> None:
         self.clear()
         self._last = self._live = -1
+        self.unknown += 1
 
     def clear(self) -> None:
         """The cache is empty."""
@@ -287,6 +290,7 @@ class CacheEvents:
     def _lose(self) -> None:
         if self._blocks:
             self.losses += 1
+        self.unknown += 1
         self.clear()
 
     def _apply(self, number: int, payload: bytes) -> None:

@@ -49,6 +49,7 @@ from antiphon.engines.engine import (
     ModelCard,
     NextToken,
     NextTokenRequest,
+    Placement,
     Probed,
     PromptScorer,
     Range,
@@ -133,6 +134,10 @@ class Replica:
         self.name = name
         self.place = place
         """Its place among equals, in this process."""
+        self.ways = 1
+        """The data-parallel ranks that share its load."""
+        self.at_ranks: dict[int, int] = {}
+        """The generations of this pool at its data-parallel ranks."""
         self.started = False
         self.up = False
         self.drained = False
@@ -175,10 +180,21 @@ class Replica:
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
     @property
-    def busy(self) -> int:
-        """The generations that it works on, or that wait for it."""
+    def busy(self) -> float:
+        """The generations that it, or each of its ranks, works on, or that wait for it."""
         load, elsewhere = self.engine.load, self.elsewhere
-        return load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        return (load.running + load.waiting + elsewhere.running + elsewhere.waiting) / self.ways
+
+    def placement(self, prompt: PromptBlocks) -> Placement:
+        """What its server is asked for: the rank where a prompt costs least, if it takes ranks."""
+        cache, rank = self.cache, None
+        if not isinstance(cache, EventsView):
+            return Placement()
+        if cache.take_ranks:
+            tokens = cache.rank_tokens(prompt)
+            costs = [BUSY_TOKENS * self.at_ranks.get(rank, 0) - tokens[rank] for rank in range(len(tokens))]
+            rank = costs.index(min(costs))
+        return Placement(rank, cache.tell_again)
 
     @property
     def ranks(self) -> Sequence[CacheEvents]:
@@ -394,6 +410,7 @@ class PoolEngine:
         with suppress(EngineError):
             sources = await replica.engine.event_sources()
             replica.follows = True
+            replica.ways = max(1, len(sources))
             if sources and not isinstance(replica.cache, EventsView):
                 replica.cache = EventsView(self._index)
                 replica.measured = False
@@ -519,11 +536,16 @@ class PoolEngine:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
         replica = self._choose(available, prompt)
         predicted = int(replica.cache.cached_tokens(prompt))
-        replica.cache.read(prompt)
+        placement = replica.placement(prompt)
+        replica.cache.read(prompt, placement.rank)
         count = partial(self._count_cached, predicted)
-        return replica.engine.generate(
-            request, _Guarded(receiver, partial(self._replica_error, replica), count)
-        )
+        guarded = _Guarded(receiver, partial(self._replica_error, replica), count)
+        if placement == Placement():
+            return replica.engine.generate(request, guarded)
+        placed = replace(request, placement=placement)
+        if placement.rank is None:
+            return replica.engine.generate(placed, guarded)
+        return _AtRank(replica, placed, placement.rank, guarded)
 
     def _count_cached(self, predicted: int, first: Chunk) -> None:
         self._predicted += predicted
@@ -576,6 +598,35 @@ class _Guarded:
 
     def fail(self, error: AntiphonError) -> None:
         self._receiver.fail(self._translate(error))
+
+
+class _AtRank:
+    """A generation at a rank of a replica, which it counts for until it ends."""
+
+    def __init__(self, replica: Replica, request: GenerationRequest, rank: int, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._counts = replica.at_ranks
+        self._rank: int | None = rank
+        self._counts[rank] = self._counts.get(rank, 0) + 1
+        self._work = replica.engine.generate(request, self)
+
+    def push(self, chunks: list[Chunk]) -> None:
+        if chunks[-1].finish is not None:
+            self._end()
+        self._receiver.push(chunks)
+
+    def fail(self, error: AntiphonError) -> None:
+        self._end()
+        self._receiver.fail(error)
+
+    def cancel(self) -> None:
+        self._end()
+        self._work.cancel()
+
+    def _end(self) -> None:
+        if self._rank is not None:
+            self._counts[self._rank] -= 1
+            self._rank = None
 
 
 def _blocks(ids: Sequence[int], sampling: Sampling) -> PromptBlocks:

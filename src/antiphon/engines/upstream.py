@@ -524,7 +524,7 @@ class UpstreamEngine:
             path, body = server.encode_request(request)
             if request.max_tokens < 1:  # servers would generate one token, or refuse it
                 return loop.call_soon(receiver.push, [Chunk("", (), Finish(FinishReason.LENGTH))])
-            encoded = self._client.encode("POST", path, body, observed().trace)
+            encoded = self._client.encode("POST", path, body, _headers(request))
             generation = _Generation(
                 encoded,
                 server.reader(request),
@@ -560,6 +560,12 @@ class UpstreamEngine:
     def _begin(self, generation: "_Generation") -> None:
         generation.mark_sent()
         self._client.send(generation)
+
+
+def _headers(request: GenerationRequest) -> Mapping[str, str]:
+    """Those of the trace, and vLLM's for the rank that generates."""
+    rank, trace = request.placement.rank, observed().trace
+    return trace if rank is None else {**trace, "X-data-parallel-rank": str(rank)}
 
 
 class _Lookups:

@@ -61,7 +61,7 @@ class EventReader:
 
     def follow(self, sources: Sequence[Source], view: EventsView) -> None:
         """See `EventFollower`."""
-        ranks = view.begin(len(sources))
+        ranks = view.begin(sources)
         publishers = [_Publisher(source, view, rank) for source, rank in zip(sources, ranks, strict=True)]
         self._asked.put(lambda: self._follow(view, publishers))
         if self._thread is None:
