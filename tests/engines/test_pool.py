@@ -587,6 +587,16 @@ async def test_events_tell_where_a_prompt_is() -> None:
     assert followed.stopped
 
 
+async def test_events_are_followed_again_where_a_pool_is_started_again() -> None:
+    followed = Followed()
+    pool = PoolEngine([("one", Sized()), ("two", Sized())], follow=lambda: followed)
+    for _ in range(2):
+        await pool.start()
+        await pool.stop()
+    assert len(followed.views) == 4
+    assert len({*followed.views}) == 2
+
+
 class TwoRanks(Sized):
     """An engine of two data-parallel ranks."""
 

@@ -76,18 +76,19 @@ async def test_three_pools_know_what_two_servers_hold() -> None:
             assert isinstance(pool, PoolEngine)
             await pool.start()
             pools.append(pool)
-        await check(pools, stops)
+        await check(options, pools, stops)
     finally:
         await asyncio.gather(*(pool.stop() for pool in pools))
         for stop in stops:
             stop.close()
 
 
-async def check(pools: list[PoolEngine], stops: list[ExitStack]) -> None:
+async def check(options: Options, pools: list[PoolEngine], stops: list[ExitStack]) -> None:
     """A prompt that one pool sent is known to all, as the server counts it."""
     ids = tuple(range(1000, 1000 + 600))
     assert await cached_by(pools[0], ids) == 0
     await known_to_all(pools, ids)
+    await known_to_a_later_one(options, ids)
     assert [await cached_by(pool, ids) for pool in pools] == [max(predicted(pools[0], ids))] * POOLS
     other = (*ids[:300], *range(2000, 2300))
     part = max(predicted(pools[1], other))
@@ -103,6 +104,16 @@ async def check(pools: list[PoolEngine], stops: list[ExitStack]) -> None:
     assert await cached_by(left[0], ids) == 0
     await known_to_all(left, ids)
     assert await cached_by(left[1], ids) == max(predicted(left[1], ids)) > 0
+
+
+async def known_to_a_later_one(options: Options, ids: tuple[int, ...]) -> None:
+    """A pool that starts now is told what was published before."""
+    pool = options.build()
+    assert isinstance(pool, PoolEngine)
+    await pool.start()
+    await until(lambda: max(predicted(pool, ids)) > 0)
+    assert await cached_by(pool, ids) == max(predicted(pool, ids))
+    await pool.stop()
 
 
 async def known_to_all(pools: list[PoolEngine], ids: tuple[int, ...]) -> None:

@@ -33,6 +33,7 @@ from antiphon.core.errors import (
     EngineNotReadyError,
     ReplicaLostError,
 )
+from antiphon.core.limits import Limits
 from antiphon.core.permits import Elsewhere, Nowhere
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -44,6 +45,7 @@ from antiphon.engines.engine import (
     DecisionServer,
     Embedder,
     Engine,
+    EngineOptions,
     GenerationRequest,
     Load,
     ModelCard,
@@ -91,6 +93,34 @@ class EventFollower(Protocol):
     async def stop(self) -> None:
         """Follow none any more."""
         ...
+
+
+Follow = Callable[[], EventFollower]
+
+
+@runtime_checkable
+class MemberOptions(Protocol):
+    """Options of an engine that can do more in a pool than alone."""
+
+    def build_member(self, limits: Limits) -> Engine:
+        """The engine, as one of a pool. Raises AntiphonError."""
+        ...
+
+    @property
+    def follow(self) -> Follow | None:
+        """What follows the events of its cache, if that is wanted. Raises AntiphonError without the extra."""
+        ...
+
+
+def member_of(options: EngineOptions, limits: Limits) -> Engine:
+    """The engine with these options, as one of a pool. Raises AntiphonError."""
+    return options.build_member(limits) if isinstance(options, MemberOptions) else options.build(limits)
+
+
+def follow_of(members: Sequence[EngineOptions]) -> Follow | None:
+    """What follows the events of the caches of these members, if any of them wants that."""
+    follows = (options.follow for options in members if isinstance(options, MemberOptions))
+    return next((follow for follow in follows if follow is not None), None)
 
 
 @runtime_checkable
@@ -248,7 +278,7 @@ class PoolEngine:
         self,
         engines: Sequence[tuple[str, Engine]],
         choose: Choose = cheapest,
-        follow: Callable[[], EventFollower] | None = None,
+        follow: Follow | None = None,
         draw: Callable[[], float] = _draw,
     ) -> None:
         self._choose = choose
@@ -371,6 +401,8 @@ class PoolEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._follower is not None:
             await self._follower.stop()
+            for replica in self._replicas:
+                replica.follows = False
         await asyncio.gather(*(replica.engine.stop() for replica in self._replicas))
 
     # Health

@@ -56,7 +56,7 @@ from antiphon.engines.figures import UNKNOWN, AdapterFigures, CacheFigures, comp
 from antiphon.engines.http_client import Exchange, HttpClient, HttpError, LineSplitter, StreamedExchange
 from antiphon.engines.kv_sources import PATHS, Source, is_endpoint, sources_of_option
 from antiphon.engines.next_token import generate_next
-from antiphon.engines.pool import EventFollower, PoolEngine
+from antiphon.engines.pool import Follow, PoolEngine, follow_of, member_of
 from antiphon.engines.redact import know, redacted, without_known
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
 from antiphon.engines.token_limit import TokenLimit
@@ -153,7 +153,7 @@ def is_events(_type: object, value: str) -> None:
         raise ValueError("It is auto, off, or addresses: tcp://*:5557,tcp://*:5558")
 
 
-def _event_reader() -> Callable[[], EventFollower]:
+def _event_reader() -> Follow:
     with needing_extra("--kv-events", "kv-events"):
         from antiphon.engines.upstreams.kv_reader import EventReader  # noqa: PLC0415 - an optional extra
     return EventReader
@@ -214,9 +214,18 @@ class Options:
             if self.kv_events != "off":
                 raise AntiphonError("--kv-events needs several servers: add --replica URL, or leave it out.")
             return UpstreamEngine(self, limits)
-        servers = (replace(self, model=url, replica=()) for url in (self.model, *self.replica))
-        engines = [(options.model, UpstreamEngine(options, limits)) for options in servers]
-        return PoolEngine(engines, follow=None if self.kv_events == "off" else _event_reader())
+        members = [replace(self, model=url, replica=()) for url in (self.model, *self.replica)]
+        engines = [(options.model, member_of(options, limits)) for options in members]
+        return PoolEngine(engines, follow=follow_of(members))
+
+    def build_member(self, limits: Limits) -> Engine:
+        """See `MemberOptions`."""
+        return self.build(limits) if self.replica else UpstreamEngine(self, limits)
+
+    @property
+    def follow(self) -> Follow | None:
+        """See `MemberOptions`: several servers as one member are followed by their own pool."""
+        return None if self.kv_events == "off" or self.replica else _event_reader()
 
 
 def card_of(server: UpstreamServer, task: Task | None) -> ModelCard:
