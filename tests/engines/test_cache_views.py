@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engines.block_index import EXPECTED_SECONDS, BlockIndex, PromptBlocks
+from antiphon.engines.block_index import EXPECTED_SECONDS, TIERS, BlockIndex, PromptBlocks
 from antiphon.engines.cache_views import BLOCK, SILENT_SECONDS, ApproximateView, EventsView
 from antiphon.engines.engine import Load
 from antiphon.engines.kv_events import END, CacheEvents, Cleared, Removed, Stored, decoded
 from antiphon.engines.kv_sources import Source
-from antiphon.engines.pool import Replica, cheapest
+from antiphon.engines.pool import BUSY_TOKENS, Replica, cheapest
 from antiphon.engines.scripted import ScriptedEngine
 
 SIZE = 4
@@ -439,3 +439,51 @@ def test_a_prompt_of_8000_tokens_is_placed_among_200_replicas(
     assert masks.gets == looked
     assert sum(engine.asked for engine in engines) == asked
     assert prompt.chain(16) == chain
+
+
+class Held:
+    """A cache that holds so many tokens of any prompt."""
+
+    def __init__(self, cached: float, size: int) -> None:
+        self.cached, self.size = cached, size
+
+    def cached_tokens(self, prompt: PromptBlocks) -> float:
+        return self.cached
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=6))
+def test_no_replica_is_cheaper_than_the_one_that_is_chosen(states: list[tuple[int, int, int]]) -> None:
+    """Loads that are not looked at would not have changed the choice."""
+    replicas = [
+        Replica(Loaded(running), str(number), -number, Held(BUSY_TOKENS * cached, size))  # type: ignore[arg-type]
+        for number, (running, cached, size) in enumerate(states)
+    ]
+    best = min(
+        range(len(states)),
+        key=lambda number: (states[number][0] - states[number][1], states[number][2], -number),
+    )
+    assert cheapest(replicas, PromptBlocks([])) is replicas[best]
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_walk_finds_what_a_look_at_each_cache_does(random: Random) -> None:
+    """Blocks in any tier, or expected, and holes."""
+    now = 0.0
+    index = BlockIndex(lambda: now)
+    chain = list(range(6))
+    bits = [index.new_bit() for _ in range(random.choice([2, 20]))]
+    worth = {bit: [0.0] * len(chain) for bit in bits}
+    for bit in bits:
+        expected = random.randint(0, 3) * (random.random() < 0.5)
+        index.expect(bit, chain[:expected])
+        for place in chain:
+            tiers = [tier for tier in range(3) if random.random() < random.choice([0.2, 0.9])]
+            for tier in tiers:
+                index.add(bit, place, tier)
+            worth[bit][place] = max([*(TIERS[tier] for tier in tiers), float(place < expected)])
+    want = {}
+    for bit, values in worth.items():
+        depth = next((place for place, value in enumerate(values) if not value), len(chain))
+        if depth:
+            want[bit] = pytest.approx(sum(values[:depth]))
+    assert index.look_up(chain) == want
