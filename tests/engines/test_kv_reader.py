@@ -254,9 +254,13 @@ async def test_each_rank_is_another_cache(start: Start) -> None:
         await until(lambda: there.known(7, 0, 1, 2) == [3, 1, 1, 1])
         there.reader.follow([publishers[1].source], there.view)  # the server has started again with one rank
         await until(lambda: there.known(7, 0, 1, 2) == [1, 0, 1, 0])
+        [rank] = there.view.ranks
+        before = rank.messages
         publishers[0].publish(stored(8))
+        await asyncio.sleep(0.05)  # nobody waits for it
         publishers[1].publish(stored(9))
         await there.knows([9], missing=[8])
+        assert rank.messages == before + 1
 
 
 async def test_without_a_replay_only_what_comes_is_known(

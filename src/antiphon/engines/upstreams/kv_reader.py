@@ -23,8 +23,12 @@ from antiphon.engines.kv_sources import Source
 
 MESSAGES = 256
 """Messages that are applied in one turn of the event loop."""
-BYTES = 1024 * 1024
+BYTES = 256 * 1024
 """After so many bytes of messages, no further one is applied in the same turn."""
+ROUNDS = 8
+"""So often messages are applied that came before a connection was there again: as many as wait at most."""
+REPLAYED = 20_000
+"""Messages of a replay that wait: twice as many as vLLM keeps, which drops what does not fit."""
 POLL_MS = 100
 """How long the thread waits for messages before it looks for other work."""
 REPLAY_SECONDS = 5.0
@@ -104,8 +108,9 @@ class EventReader:
         for monitor in ready & self._monitors.keys():
             monitor.recv_multipart()
             socket = self._monitors[monitor]
-            while self._receive(socket):
-                pass
+            for _ in range(ROUNDS):
+                if not self._receive(socket):
+                    break
             self._on_loop(partial(self._connected, self._live[socket]))
 
     def _connect(self, socket: "zmq.Socket[bytes]", endpoint: str) -> bool:
@@ -162,6 +167,7 @@ class EventReader:
             return
         self._end_replay(publisher)
         endpoint, socket = publisher.source.replay, self._context.socket(zmq.DEALER)
+        socket.set(zmq.RCVHWM, REPLAYED)
         if endpoint is None or not self._connect(socket, endpoint):
             socket.close(0)
             self._on_loop(publisher.rank.cannot_replay)
