@@ -295,6 +295,7 @@ async def test_replicas_are_one_model(serve: Callable[..., Settings], tmp_path: 
     [
         ("auto", '["http://a", "http://b"]'),
         ("off", '["http://a", { model = "http://b", kv_events = "tcp://*:1" }]'),
+        ("off", '[{ model = "http://a", kv_events = "auto" }, "http://b"]'),
         ("off", '["http://a", "http://b"]'),
     ],
 )

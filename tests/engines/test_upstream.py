@@ -377,16 +377,17 @@ async def test_a_trace_goes_on_to_the_server():
     assert (headers["traceparent"], headers["tracestate"]) == ("00-1-2-01", "a=b")
 
 
-async def test_a_rank_and_events_of_cached_blocks_are_asked_for():
+@pytest.mark.parametrize("rank", [0, 3])
+async def test_a_rank_and_events_of_cached_blocks_are_asked_for(rank):
     sampling = Sampling(vllm_xargs={"a": 1})
-    placement = Placement(3, tell_again=True)
+    placement = Placement(rank, tell_again=True)
     request = GenerationRequest(REQUEST.prompt, 4, sampling, placement=placement)
     async with canned(completing(LAST, DONE)) as server:
         engine = await started(server)
         await generated(engine, request)
         await engine.stop()
     asked = server.asked[-1]
-    assert asked.headers["x-data-parallel-rank"] == "3"
+    assert asked.headers["x-data-parallel-rank"] == str(rank)
     assert asked.body["vllm_xargs"] == {"kv_cache_report_mode": "full", "a": 1}
 
 

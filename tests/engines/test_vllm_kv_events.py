@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
+from antiphon.core.limits import Limits
 from antiphon.core.turn import Sampling
 from antiphon.engines.block_index import EXPECTED_SECONDS, PromptBlocks
 from antiphon.engines.cache_views import EventsView
@@ -123,3 +124,25 @@ async def known_to_all(pools: list[PoolEngine], ids: tuple[int, ...]) -> None:
     first, *others = [predicted(pool, ids) for pool in pools]
     assert all(known == first for known in others)
     assert max(first) > 0
+
+
+async def test_a_prompt_goes_to_the_rank_that_is_named() -> None:
+    """One server of two data-parallel ranks, each with a cache and events of its own."""
+    arguments = "max_model_len=1024", "max_num_seqs=2", "enable_prompt_tokens_details=true"
+    with vllm_server(VLLM_MODEL, *arguments, with_events(), "data_parallel_size=2") as url:
+        options = Options(url, kv_events="auto")
+        pool = PoolEngine([("one", options.build_member(Limits()))], follow=options.follow)
+        await pool.start()
+        [replica] = pool._replicas
+        view = replica.cache
+        assert isinstance(view, EventsView)
+        for rank in (0, 1):
+            ids = tuple(range(1000 * rank + 2000, 1000 * rank + 2600))
+            replica.at_ranks[1 - rank] = 5  # as if the other one were busy
+            assert await cached_by(pool, ids) == 0
+            await asyncio.sleep(EXPECTED_SECONDS)
+            tokens = view.rank_tokens(PromptBlocks(ids))
+            assert [count > 0 for count in tokens] == [rank == 0, rank == 1]
+            replica.at_ranks.clear()
+            assert await cached_by(pool, ids) == tokens[rank], "it goes there again"
+        await pool.stop()
