@@ -75,6 +75,7 @@ class Runtime(Struct, frozen=True):
         await self.app.storage.start()  # first: a model may take minutes
         if self.app.settings.store not in OWN_STORES:
             self.app.keys.share(StoreLedger(self.app.storage, self.app.metrics))
+            await self.app.shared_pools.start()
         if self.mcp is not None:
             await self.mcp.start()
         await self.app.models.start()
@@ -86,6 +87,7 @@ class Runtime(Struct, frozen=True):
         await self.app.attachments.close()
         await self.worker.stop()
         await self.app.keys.close()
+        await self.app.shared_pools.stop()
         await self.app.storage.stop()
         await asyncio.to_thread(self.app.tracing.close)
 

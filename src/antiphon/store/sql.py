@@ -16,6 +16,7 @@ from antiphon.store.jobs import SqlJobs
 from antiphon.store.key_limits import SqlKeyLimits
 from antiphon.store.log import SqlLog
 from antiphon.store.records import StoreTuning, SweepResult
+from antiphon.store.replicas import SqlReplicas
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
@@ -46,6 +47,7 @@ class SqlStore:
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
         self.key_limits = SqlKeyLimits(self._database)
+        self.replicas = SqlReplicas(self._database)
         self.usage = SqlStorageUsage(self._database)
 
     @property
