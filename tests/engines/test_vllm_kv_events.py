@@ -128,7 +128,6 @@ async def known_to_all(pools: list[PoolEngine], ids: tuple[int, ...]) -> None:
 
 async def test_a_prompt_goes_to_the_rank_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One server of two data-parallel ranks, each with a cache and events of its own."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("VLLM_CPU_SIM_MULTI_NUMA", "1")  # there may be one node of memory only
     arguments = "max_model_len=1024", "max_num_seqs=2", "enable_prompt_tokens_details=true"
     with vllm_server(VLLM_MODEL, *arguments, with_events(), "data_parallel_size=2") as url:
