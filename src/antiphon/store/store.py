@@ -44,7 +44,7 @@ Contract, checked by the suite in `tests/contracts/store.py` for every database:
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.core.permits import Permits
 from antiphon.core.shared_limits import Held, Question, Taken
@@ -80,6 +80,7 @@ from antiphon.store.records import (
     VectorStoreRecord,
     Verdict,
 )
+from antiphon.store.watch import WatchesElsewhere
 
 JOBS = "jobs"
 """The topic of jobs that can be claimed."""
@@ -749,4 +750,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Do the queued writes, then close all connections."""
+        ...
+
+
+@runtime_checkable
+class SharesWatches(Protocol):
+    """A store that several processes of a server use, and tell each other what they have changed."""
+
+    def share(self, elsewhere: WatchesElsewhere) -> None:
+        """Tell the other processes, and be told by them, besides what the database does."""
         ...
