@@ -43,7 +43,7 @@ from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.open import default_path, open_store
-from antiphon.store.store import Store
+from antiphon.store.store import SharesWatches, Store
 from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
 from antiphon.toolkits.options import ServerParts
 from antiphon.toolkits.registry import Toolkits, find
@@ -111,11 +111,14 @@ class Parts:
         async def opened() -> Store:
             settings = self.settings
             try:
-                return await _open_with_retries(lambda: open_store(settings.store, settings.limit))
+                store = await _open_with_retries(lambda: open_store(settings.store, settings.limit))
             except (ValueError, StoreError) as error:
                 why = error.why if isinstance(error, StoreError) else str(error)
                 message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
                 raise AntiphonError(message) from error
+            if self.shares is not None and isinstance(store, SharesWatches):
+                store.share(self.shares.watches)
+            return store
 
         return opened
 
@@ -273,6 +276,9 @@ def compose(settings: Settings, **given: Any) -> Runtime:
 
     Raises AntiphonError for options that cannot be used.
     """
+    if settings.durable_streams and settings.store in OWN_STORES:
+        message = f"--durable-streams needs a store that outlives the server: not --store {settings.store}. "
+        raise AntiphonError(message + "Choose another --store, or leave out --durable-streams.")
     parts = Parts(settings, **given)
     return Runtime(parts.app, Worker(parts.app), parts.mcp)
 

@@ -37,6 +37,7 @@ from antiphon.core.errors import (
 )
 from antiphon.core.permits import Elsewhere, Nowhere
 from antiphon.core.shared_loads import Drain
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.block_index import BlockIndex, PromptBlocks
@@ -334,15 +335,15 @@ class PoolEngine:
         for replica in self._replicas:
             replica.other_servers = loads.get(replica.name, 0)
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots of each replica, whose load in other processes then counts here."""
         for replica in self._replicas:
             engine = replica.engine
             if isinstance(engine, PoolEngine):
                 engine.share(permits)
             elif isinstance(engine, SharesSlots):
-                replica.elsewhere = elsewhere = permits()
-                engine.share(partial(_same, elsewhere))
+                replica.elsewhere = queue = permits()
+                engine.share(partial(_same, queue))
 
     @property
     def up(self) -> bool:
@@ -575,8 +576,8 @@ class PoolEngine:
         return lost
 
 
-def _same(elsewhere: Elsewhere) -> Elsewhere:
-    return elsewhere
+def _same(queue: SharedQueue) -> SharedQueue:
+    return queue
 
 
 class _Guarded:

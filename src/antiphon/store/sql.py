@@ -22,6 +22,7 @@ from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
 from antiphon.store.usage import SqlStorageUsage
 from antiphon.store.vector_stores import SqlVectorStores
+from antiphon.store.watch import WatchesElsewhere
 
 
 async def open_sql(backend: Backend, limits: Limits, tuning: StoreTuning) -> "SqlStore":
@@ -60,6 +61,10 @@ class SqlStore:
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         return self._database.notifier.watch(topic)
+
+    def share(self, elsewhere: WatchesElsewhere) -> None:
+        """See `store.SharesWatches`."""
+        self._database.notifier.share(elsewhere)
 
     async def check_writable(self) -> None:
         await self._database.check_writable()

@@ -44,7 +44,7 @@ Contract, checked by the suite in `tests/contracts/store.py` for every database:
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.core.permits import Permits
 from antiphon.core.shared_limits import Held, Question, Taken
@@ -80,6 +80,7 @@ from antiphon.store.records import (
     VectorStoreRecord,
     Verdict,
 )
+from antiphon.store.watch import WatchesElsewhere
 
 JOBS = "jobs"
 """The topic of jobs that can be claimed."""
@@ -240,6 +241,7 @@ class Jobs(Protocol):
     ) -> list[ResponseRecord]:
         """The same for foreground responses whose lease has expired: their server has crashed.
 
+        Those with `read_until` are to be continued, the others to be ended.
         A response that was created without a lease is never abandoned.
         """
         ...
@@ -247,7 +249,14 @@ class Jobs(Protocol):
     async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
-        """Renew leases. Lost, cancelled and steered ones are reported each time until the worker stops."""
+        """Renew leases. Lost, cancelled and steered ones are reported each time until the worker stops.
+
+        So are durable streams that nobody has read until `now`.
+        """
+        ...
+
+    async def keep(self, until: Mapping[str, float]) -> None:
+        """Somebody reads these responses: none that is a durable stream is unread before its time."""
         ...
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
@@ -274,7 +283,10 @@ class Jobs(Protocol):
         ...
 
     async def release(self, worker: str) -> None:
-        """Release the worker's leases on background responses, so that others can continue at once."""
+        """Release the worker's leases on background responses and durable streams.
+
+        Others can continue them at once.
+        """
         ...
 
 
@@ -738,4 +750,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Do the queued writes, then close all connections."""
+        ...
+
+
+@runtime_checkable
+class SharesWatches(Protocol):
+    """A store that several processes of a server use, and tell each other what they have changed."""
+
+    def share(self, elsewhere: WatchesElsewhere) -> None:
+        """Tell the other processes, and be told by them, besides what the database does."""
         ...
