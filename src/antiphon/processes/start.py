@@ -32,11 +32,14 @@ class Start(Struct, frozen=True):
     table: int
     bell: int
     bells: Sequence[int]
+    streams: int | None = None
+    """Its end of the socket by which streams are passed on, if they outlive a process."""
 
     @property
     def descriptors(self) -> Sequence[int]:
         """All of them."""
-        return (self.listener, self.channel, self.table, self.bell, *self.bells)
+        streams = () if self.streams is None else (self.streams,)
+        return (self.listener, self.channel, self.table, self.bell, *self.bells, *streams)
 
 
 def spawn(start: Start) -> subprocess.Popen[bytes]:

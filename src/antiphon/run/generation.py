@@ -225,6 +225,7 @@ class GenerationRun:
         self._observation, self._started = observed(), perf_counter()
         if self._replay is not None and self._replay.chunks:
             await self._decode_again([*self._replay.chunks])
+            self._replay.replayed()
         while not (self._finished or self._ends_steered()):
             if self._replay is None:
                 await self._generate_whole()
@@ -233,6 +234,8 @@ class GenerationRun:
             else:
                 await self._generate_rest(self._replay)
         if self._later:
+            if self._replay is not None:
+                self._replay.give_up()
             await self._emit_later()
         if parts.check is not None and (events := await parts.check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]

@@ -113,6 +113,12 @@ class ReplayLog:
         self.chunks = self._next_chunks()
         return None if entry is None else entry.ids
 
+    def replayed(self) -> None:
+        """The chunks that were recorded before are decoded again."""
+
+    def give_up(self) -> None:
+        """What follows is sent in pieces that chunks do not tell."""
+
     def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
         """Record an entry between two generations."""
         self._entries.append(entry)

@@ -1,0 +1,75 @@
+"""Records the chunks of a stream, and answers again without sending what was sent.
+
+A stream whose process has died is resumed by answering its request again (`http/resuming.py`): each choice
+replays its chunks (`StreamLog`), and goes on generating. The events of the replay were sent: `ResumedJournal`
+leaves them out.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from antiphon.core.chunks import Chunk
+from antiphon.core.plain_tokens import DeltaEncoder
+from antiphon.core.stream_record import StreamRecord
+from antiphon.engines.engine import Prompt
+from antiphon.run.drive import Journal
+from antiphon.run.endings import Ending
+from antiphon.run.replay import ReplayLog
+
+
+class StreamLog(ReplayLog):
+    """The chunks of one choice, for the record of its stream."""
+
+    def __init__(self, record: StreamRecord, choice: int) -> None:
+        super().__init__(record.chunks_of(choice))
+        self._record = record
+        self._choice = choice
+
+    def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
+        """Record chunks, which are pending until bytes are written."""
+        chunks = super().record(chunks, before)
+        if chunks:
+            self._record.pending.append((self._choice, chunks))
+        return chunks
+
+    def replayed(self) -> None:
+        self._record.replaying.discard(self._choice)
+
+    def give_up(self) -> None:
+        self._record.give_up()
+
+
+class ResumedJournal(Journal):
+    """Leaves out the wire events of recorded chunks, which were sent. `journal` stores the answer, if any."""
+
+    def __init__(self, journal: Journal | None, record: StreamRecord) -> None:
+        self._journal = journal
+        self._record = record
+        self.background = journal is not None and journal.background
+
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+        if self._journal is not None:
+            self._journal.set_prompts(prompts)
+
+    def open(self, stop: Callable[[Exception], None]) -> Awaitable[None] | None:
+        return None if self._journal is None else self._journal.open(stop)
+
+    def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
+        if self._journal is not None:
+            lines = self._journal.record(choice, events, lines)
+        return [] if choice in self._record.replaying else lines
+
+    def delta_encoder(self, encode: DeltaEncoder) -> DeltaEncoder | None:
+        """Events are made: chunks are recorded."""
+        return None
+
+    async def calls_begin(self, count: int) -> None:
+        if self._journal is not None:
+            await self._journal.calls_begin(count)
+
+    async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
+        return lines if self._journal is None else await self._journal.close(ending, reason, lines)
+
+    async def release(self) -> None:
+        if self._journal is not None:
+            await self._journal.release()
