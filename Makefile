@@ -25,7 +25,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-streams test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -126,6 +126,9 @@ test-deploy: $(VENV)/.test $(HELM_VENV)/.ready  ## Run the steps of the image, a
 
 test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model under way, in about 8 minutes
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
+
+test-streams: $(VENV)/.test  ## Kill processes with 200 streams under way
+	for seed in 1 2 3 4 5; do STREAMS=40 SEED=$$seed $(BIN)/python -m pytest -n 0 tests/test_streams.py $(ARGS) || exit 1; done
 
 test-package: $(VENV)/.test test-wheel  ## Check what the wheel and the source distribution have in them, and that the wheel serves
 	$(BIN)/python -m pytest -n 0 tests/test_package.py $(ARGS)

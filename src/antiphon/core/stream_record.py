@@ -1,8 +1,8 @@
 """What another process needs of a stream to write on where its process has died.
 
 Several processes of a server keep such a record for each stream (`http/resuming.py`). It has the chunks of
-each choice of the answer, and makes the random ids and the time that the answer is made with, so that the same
-request is answered with the same again. With one process, requests have none.
+each choice of the answer, and makes the random ids and the time that the answer is made with, so that the
+same request is answered with the same again. With one process, requests have none.
 
 A record takes chunks together with the bytes that they became: `pending` are those since bytes were written
 last. If bytes were written that a replay of chunks would not make at the same place, the stream cannot be

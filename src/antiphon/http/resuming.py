@@ -15,6 +15,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -225,10 +226,8 @@ class Resumer:
             self._close(stream, file, connection)
             return
         if kept.state == StreamState.COMPLETE:
-            try:
+            with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(connection, rest)
-            except OSError:
-                pass
             self._close(stream, file, connection)
             return
         recorded: dict[int, list[Chunk]] = {}

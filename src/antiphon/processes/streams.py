@@ -5,9 +5,9 @@ died, the supervisor sends them to another process. The connection tells how man
 the dead process, by `handed_over`; the file has what is not certain to be among them, and the record that
 goes on from there.
 
-The file (`StreamFile`) has a part that is written once, then the last bytes of the stream, and behind them the
-entries of the record, which grow. Entries and bytes are taken over together: two slots say how much there is
-of each, and one byte says which slot holds. So a process may be killed at any moment.
+The file (`StreamFile`) has a part that is written once, then the last bytes of the stream, and behind them
+the entries of the record, which grow. Entries and bytes are taken over together: two slots say how much there
+is of each, and one byte says which slot holds. So a process may be killed at any moment.
 """
 
 import array
@@ -170,7 +170,7 @@ Descriptors = tuple[int, int]
 
 
 class Passage:
-    """One end of the socket by which descriptors are passed on. `begin` gets streams, `end` those that ended."""
+    """One end of the socket by which descriptors are passed on."""
 
     def __init__(
         self,
