@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextvars import Context
 from functools import cache
+from random import Random
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -226,4 +227,5 @@ def engine_of(laws: EngineLaws, parallel: int, replicas: int) -> tuple[Engine, l
     engines = [SimulatedEngine(laws, parallel) for _ in range(replicas)]
     if replicas == 1:
         return engines[0], engines
-    return PoolEngine([(f"replica {number}", engine) for number, engine in enumerate(engines)]), engines
+    named = [(f"replica {number}", engine) for number, engine in enumerate(engines)]
+    return PoolEngine(named, draw=Random(0).random), engines

@@ -8,41 +8,10 @@ Every law is violated by at least one, and every action of clients finds at leas
 each a seed that is known to find it, so that tests need not try hundreds before; others would find it, too.
 """
 
-import argparse
-import gc
-import importlib
-import json
-import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
-from multiprocessing import get_context
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import NamedTuple
 
-from simulation.world import fits, silence, simulate
-
-KNOWN = Path(__file__).with_name("seeds.json")
-SEEDS = 2000
-"""A fault has to be found within this number of simulations."""
-TIMES = 3
-"""The number of searches for each, from different seeds, to measure the time."""
-
-
-class Fault(NamedTuple):
-    """In a function of `file`, `right` is replaced by `wrong`.
-
-    A law reports that in words that match `found`, a regular expression. It is searched in simulations
-    with the features `wanted`, see `world.fits`.
-    """
-
-    file: str
-    right: str
-    wrong: str
-    found: str
-    wanted: tuple[str, ...] = ()
-
+from simulation.planting import Fault, Suite
+from simulation.world import fits, simulate
 
 FAULTS = {
     "an event is dropped at a takeover": Fault(
@@ -429,112 +398,7 @@ FAULTS = {
     ),
 }
 
-
-def plant(fault: Fault) -> None:
-    """Put a fault into the running source.
-
-    Raises ValueError unless there is exactly one such place, within a function.
-    """
-    module = importlib.import_module("antiphon." + fault.file.removesuffix(".py").replace("/", "."))
-    path = str(module.__file__)
-    text = Path(path).read_text(encoding="utf-8")
-    if text.count(fault.right) != 1:
-        raise ValueError(f"The fault in {fault.file} has to be described anew.")
-    planted = text.replace(fault.right, fault.wrong)
-    changed = dict(_functions(compile(planted, path, "exec")))
-    if [*changed.values()] == [code for _, code in _functions(compile(text, path, "exec"))]:
-        raise ValueError(f"The fault in {fault.file} has to be in a function.")
-    gc.unfreeze()  # else what was made before a fork is not listed
-    for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename == path:
-            code = changed.get(each.__code__.co_qualname, each.__code__)
-            if code.co_freevars == each.__code__.co_freevars:
-                each.__code__ = code
-    gc.freeze()
-
-
-def _functions(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """The code of all functions in this code, by their qualified names."""
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield const.co_qualname, const
-            yield from _functions(const)
-
-
-def search(fault: Fault, first: int) -> tuple[int, str]:
-    """The seed from `first` on that finds a fault that is planted, and the violation; -1 if there is none."""
-    for seed in islice((seed for seed in count(first) if fits(fault.wanted, seed)), SEEDS):
-        try:
-            simulate(seed)
-        except Exception as error:
-            return seed, str(error)
-    return -1, "not found"
-
-
-def _look(name: str, firsts: Sequence[int]) -> list[tuple[float, int, str]]:
-    """For each of these seeds, the seconds and the result of a search from there on."""
-    silence()
-    plant(FAULTS[name])
-    results = []
-    for first in firsts:
-        before = time.process_time()
-        seed, said = search(FAULTS[name], first)
-        results.append((time.process_time() - before, seed, said))
-    return results
-
-
-def _look_apart(name: str, *firsts: int) -> list[tuple[float, int, str]]:
-    """The same, in another process: a fault cannot be taken out again."""
-    with get_context("fork").Pool(1) as pool:
-        return pool.apply(_look, (name, firsts))
-
-
-def measure(names: Iterable[str]) -> None:
-    """Print for each fault after how many simulations, and seconds of a processor, it is found."""
-    total, number = 0.0, 0
-    for name in names:
-        results = _look_apart(name, *range(0, TIMES * SEEDS, SEEDS))
-        seconds = sum(used for used, *_ in results) / TIMES
-        total, number = total + seconds, number + 1
-        tries = ", ".join("not" if seed < 0 else str(seed % SEEDS + 1) for _, seed, _ in results)
-        print(f"{seconds:6.1f} s  {name}: found in simulation {tries}: {results[0][2][:120]}", flush=True)
-        if wrong := [said for *_, said in results if not re.search(FAULTS[name].found, said)]:
-            print(f"          otherwise than expected: {wrong[0][:300]}")
-    print(f"{number / total * 60:.0f} faults a minute of one processor")
-
-
-def update(names: Iterable[str]) -> None:
-    """Look for other seeds, where the known ones do not find their faults any more."""
-    known = known_seeds()
-    for name in names:
-        before = known.get(name, 0)
-        [(_, seed, said)] = _look_apart(name, before)
-        if seed != before:
-            [(_, seed, said)] = _look_apart(name, 0)
-        mark = "" if re.search(FAULTS[name].found, said) else "OTHERWISE THAN EXPECTED: "
-        print(f"{seed:6}  {name}: {mark}{said[:150]}", flush=True)
-        known[name] = max(0, seed)
-        written = {name: known[name] for name in FAULTS if name in known}
-        KNOWN.write_text(f"{json.dumps(written, indent=4)}\n", encoding="utf-8")
-
-
-def known_seeds() -> dict[str, int]:
-    """For each fault a seed that is known to find it."""
-    seeds: dict[str, int] = json.loads(KNOWN.read_text(encoding="utf-8"))
-    return seeds
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("beginning", nargs="?", default="", help="only faults whose names begin so")
-    parser.add_argument("--update", action="store_true", help="write seeds.json anew")
-    arguments = parser.parse_args()
-    names = [name for name in FAULTS if name.startswith(arguments.beginning)]
-    (update if arguments.update else measure)(names)
-
+SUITE = Suite(FAULTS, Path(__file__).with_name("seeds.json"), simulate, fits)
 
 if __name__ == "__main__":
-    main()
+    SUITE.main(__doc__)

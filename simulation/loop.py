@@ -101,6 +101,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.pauses = 0.0
         """The share of rounds that take up to `PAUSE`."""
         self.rounds = 0
+        self.most_rounds = ROUNDS
         self.failures: list[dict[str, Any]] = []
         """Exceptions that were not caught."""
         self.hosts: dict[str, Callable[[Callable[[], Any]], Awaitable[tuple[Any, Any]]]] = {}
@@ -197,8 +198,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _round(self) -> None:
         self.rounds += 1
-        if self.rounds > ROUNDS:
-            raise StuckError(f"more than {ROUNDS} rounds")
+        if self.rounds > self.most_rounds:
+            raise StuckError(f"more than {self.most_rounds} rounds")
         if self._ready:
             longest = PAUSE if self.pauses and self._rng.random() < self.pauses else ROUND
             self._now += self._rng.random() * longest

@@ -4,13 +4,8 @@ import asyncio
 import hashlib
 import io
 import logging
-import os
-import secrets
-import sys
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -20,13 +15,14 @@ import structlog
 from antiphon.run import drive
 from antiphon.tools.tool import ServerTool
 from simulation.clients import ACTIONS, LATE, PATIENCE, Asked, Batch, Client, Reading
+from simulation.clocks import simulated_clocks
 from simulation.database import DatabaseFaults, Memory, SharedDatabase
 from simulation.engine import EngineLaws
 from simulation.files import IndexedFile, check_files, unfinished
 from simulation.laws import RUNNING, History, law
 from simulation.limits import Admitted, key_rules
 from simulation.lines import LineBatch, check_held, check_lines
-from simulation.loop import HOP, SimulatedLoop, Turns, simulated_monotonic, simulated_time
+from simulation.loop import HOP, SimulatedLoop, Turns
 from simulation.mcp_server import McpServer
 from simulation.model_server import HOST, ModelServer
 from simulation.processes import virtual_processes
@@ -649,43 +645,12 @@ def simulate(seed: int) -> Report:
     return world.report(seed)
 
 
-@lru_cache(1)
-def _holders(_: int) -> list[tuple[Any, str, Any]]:
-    """Modules that have imported clocks or random functions: the name, and the function.
-
-    The number of modules is the cache key.
-    """
-    known = {
-        "time": time.time,
-        "monotonic": time.monotonic,
-        "token_hex": secrets.token_hex,
-        "urandom": os.urandom,
-    }
-    return [
-        (module, name, value)
-        for title, module in sys.modules.items()
-        if title.startswith("antiphon.") or title in ("time", "secrets", "os")
-        for name, value in known.items()
-        if getattr(module, name, None) is value
-    ]
-
-
 @contextmanager
 def _simulated(rng: Random) -> Iterator[None]:
-    """Clocks show the time of the simulation, and random numbers come from its seed."""
-    instead = {
-        "time": simulated_time,
-        "monotonic": simulated_monotonic,
-        "token_hex": lambda size=32: rng.randbytes(size).hex(),
-        "urandom": rng.randbytes,
-    }
-    holders = _holders(len(sys.modules))
-    for module, name, _ in holders:
-        setattr(module, name, instead[name])
+    """Clocks show the time of the simulation, and each process has its own turns."""
     turns, drive._turns = drive._turns, Turns()  # type: ignore[assignment]
     try:
-        yield
+        with simulated_clocks(rng):
+            yield
     finally:
         drive._turns = turns
-        for module, name, value in holders:
-            setattr(module, name, value)

@@ -2,12 +2,13 @@
 
 import gc
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import structlog
 
-from tests import search  # noqa: F401 - loads the profile of hypothesis
+from tests.search import CASES_IN_CI, CI, spread
 
 pytest_plugins = ["tests.migrating", "tests.postgresql", "tests.rows", "tests.shallow_model"]
 
@@ -38,6 +39,17 @@ gc.disable()  # until everything is collected: nothing of that is garbage
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first: of two processes of pytest-xdist, one begins with them, the other in the middle."""
     items.sort(key=lambda item: item.path not in FIRST)
+    if CI:
+        items[:] = _share(items)
+
+
+def _share(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of each test, as many cases as CI tries."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    chosen = {item for of_test in cases.values() for item in spread(of_test, CASES_IN_CI)}
+    return [item for item in items if item in chosen]
 
 
 def pytest_collection_finish() -> None:

@@ -1,13 +1,15 @@
 """How widely tests search: as widely as they say, or with `CI=1` less, and the same each time."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from hypothesis import settings
 
 CI = bool(os.environ.get("CI"))
 EXAMPLES_IN_CI = 12
+CASES_IN_CI = 16
+"""Of each test; `make test` tries all of its parameters."""
 
 T = TypeVar("T")
 
@@ -24,3 +26,10 @@ def examples(wanted: int) -> int:
 def share(cases: Iterable[T], of: int = 2) -> list[T]:
     """Of many cases that take long, one in so many, in CI; `make test` tries all."""
     return [*cases][:: of if CI else 1]
+
+
+def spread(cases: Sequence[T], count: int) -> list[T]:
+    """So many of the cases, at equal distances."""
+    if len(cases) <= count:
+        return [*cases]
+    return [cases[number * len(cases) // count] for number in range(count)]

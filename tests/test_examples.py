@@ -284,7 +284,7 @@ def test_every_example_tells_errors_in_words() -> None:
 @pytest.mark.parametrize(
     ("command", "path", "said"),
     [
-        (["embed.py"], "", "The model 'scripted' does not make embeddings. Name one that does.\n"),
+        (["embed.py"], "", "The model 'scripted' does not compute embeddings. Name a model that does.\n"),
         (["embed.py"], "/other", "There is nothing here. Check the path and the id.\n"),
         (["cite.py", "nothing.txt"], "", "nothing.txt: No such file or directory\n"),
     ],

@@ -220,7 +220,7 @@ def process_of(server: Process, response: httpx.Response) -> str:
     ("options", "says"),
     [
         (("--store", "memory", "http://127.0.0.1:1"), "cannot share a store in memory"),
-        ((), "llama.cpp never writes enough tokens"),
+        ((), "llama.cpp in Antiphon cannot be shared by several processes"),
         (("--engine", "vllm", "org/model"), "Run `vllm serve`"),
         (("http://127.0.0.1:1", "--tls-certificate", "x", "--tls-key", "y"), "No such file"),
     ],

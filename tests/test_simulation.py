@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.faults import FAULTS, SEEDS, known_seeds
+from simulation.faults import FAULTS, SUITE
+from simulation.planting import SEEDS
 from tests.programs import Ended, Programs, programs_after
 from tests.search import CI
 
@@ -51,7 +52,7 @@ async def test_a_seed_is_the_same_simulation_every_time(python: Programs) -> Non
 @pytest.mark.parametrize("name", PLANTED)
 async def test_a_known_fault_is_found(python: Programs, name: str) -> None:
     wanted = ("--with", *FAULTS[name].wanted) if FAULTS[name].wanted else ()
-    begin = ("--from", str(known_seeds().get(name, 0)), "--seeds", str(SEEDS), "--processes", "1")
+    begin = ("--from", str(SUITE.known_seeds().get(name, 0)), "--seeds", str(SEEDS), "--processes", "1")
     code, out, err = await simulate(python, "--fault", name, *begin, *wanted)
     assert code == 1, out + err
     assert re.search(FAULTS[name].found, finding(out)[1])

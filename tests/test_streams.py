@@ -76,7 +76,7 @@ def normal(data: bytes) -> str:
 
 def read(url: str, path: str, body: Any, pause: float = 0) -> bytes:
     at = urlsplit(url)
-    connection = http.client.HTTPConnection(at.hostname, at.port, timeout=60)
+    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=60)
     connection.request(
         "POST",
         path,
@@ -95,7 +95,8 @@ def read(url: str, path: str, body: Any, pause: float = 0) -> bytes:
 
 def _difference(one: str, other: str) -> tuple[str, str]:
     """Both, from shortly before where they differ."""
-    start = max(0, len(os.path.commonprefix((one, other))) - 60)
+    same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, same - 60)
     return one[start : start + 200], other[start : start + 200]
 
 
@@ -123,7 +124,7 @@ def test_streams_go_on_where_their_process_was_killed(server: Process) -> None:
         ]
         time.sleep(rng.uniform(0.3, 0.8))
         os.kill(min(children(server)), signal.SIGKILL)
-        wrong = []
+        wrong: list[Any] = []
         for index, answer in zip(chosen, answers, strict=True):
             try:
                 data = answer.result()

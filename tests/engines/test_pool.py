@@ -105,7 +105,9 @@ class _Failing:
 
 
 async def pool_of(*engines: Engine) -> PoolEngine:
-    pool = PoolEngine([(f"replica {number}", engine) for number, engine in enumerate(engines)])
+    """A pool of these replicas. Among equals, the first of them comes first."""
+    named = [(f"replica {number}", engine) for number, engine in enumerate(engines)]
+    pool = PoolEngine(named, draw=lambda: 0.0)
     await pool.start()
     return pool
 
@@ -332,6 +334,32 @@ async def test_prompts_that_share_no_cache_share_no_replica() -> None:
         ["one"] * 2,
         ["two"] * 2,
     ]
+    await pool.stop()
+
+
+@pytest.mark.parametrize("places", [(0.1, 0.9), (0.9, 0.1)])
+async def test_equal_replicas_are_in_an_order_of_this_process(places: tuple[float, float]) -> None:
+    """Several servers with the same replicas, each with one request: they do not all choose the same."""
+    engines = [Handheld(), Handheld()]
+    pool = PoolEngine([("one", engines[0]), ("two", engines[1])], draw=iter(places).__next__)
+    await pool.start()
+    pool.generate(prompt(1), Collected())
+    first = engines[places.index(min(places))]
+    assert (len(first.asked), sum(len(engine.asked) for engine in engines)) == (1, 1)
+    await pool.stop()
+
+
+async def test_of_a_prompt_the_end_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.engines.pool.REMEMBERED_BLOCKS", 6)
+    engines = [Handheld(), Handheld()]
+    pool = await pool_of(*engines)
+    old, new = [1] * BLOCK * 4, [2] * BLOCK * 4
+    pool.generate(prompt(*old), Collected()).cancel()
+    pool.drain("replica 1", drained=True)
+    pool.generate(prompt(*new), Collected()).cancel()  # of the old one, half is remembered
+    pool.drain("replica 1", drained=False)
+    pool.generate(prompt(*old), Collected()).cancel()
+    assert len(engines[0].asked) == 3
     await pool.stop()
 
 

@@ -284,8 +284,8 @@ async def test_it_answers() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "what"),
     [
-        (501, {"error": {"message": "no", "code": 501}}, UnsupportedModelError, "does not decide"),
-        (404, {"detail": "Not Found"}, UnsupportedModelError, "does not decide"),
+        (501, {"error": {"message": "no", "code": 501}}, UnsupportedModelError, "does not support decisions"),
+        (404, {"detail": "Not Found"}, UnsupportedModelError, "does not support decisions"),
         (422, {"detail": [{"loc": ["body"], "msg": "At most 26"}]}, RequestError, "refuses this: At most 26"),
         (422, [], EngineError, "."),
         (400, {"error": {"message": "It is long"}}, RequestError, "refuses this: It is long"),

@@ -459,7 +459,7 @@ TOKEN_TEXT = b'"text": "The"'
         ),
         (422, {"detail": "bad"}, RequestError, "bad"),
         (401, {"error": "no"}, EngineError, "refuses the key"),
-        (404, {}, EngineError, "does not serve it"),
+        (404, {}, EngineError, "does not have this model"),
         (424, {"error": "Request failed during generation"}, EngineError, "failed to answer"),
         (429, {}, EngineBusyError, "Too many"),
         (500, {"error": {"message": "secret path"}}, EngineError, "failed to answer"),

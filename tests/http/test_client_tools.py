@@ -150,7 +150,7 @@ async def test_what_a_model_is_told_and_other_apis_refuse() -> None:
     assert '"$ref"' not in prompt
     assert chosen["param"] == "tool_choice.type"
     assert named["tool_choice"] == {"type": "shell"}
-    assert all("The Responses API has it." in message for message in told)
+    assert all("Use the Responses API" in message for message in told)
 
 
 async def test_a_call_that_a_limit_cuts_is_incomplete() -> None:

@@ -90,7 +90,7 @@ async def test_a_model_without_such_tokens_refuses() -> None:
     async with chatting(Coder(None)) as api:
         error = await api.not_completed(BEFORE, suffix=BEHIND)
         assert (error["param"], error["code"]) == ("suffix", "unsupported_model")
-        assert "'scripted' has no tokens to fill in" in error["message"]
+        assert "'scripted' has no special tokens for a 'suffix'" in error["message"]
         await api.complete(BEFORE, suffix="")
 
 

@@ -806,7 +806,7 @@ async def test_an_operators_server_that_dies_in_the_middle_of_a_call_is_begun_ag
     await tool.close()
 
     assert "Again 1." in json.dumps(answer)
-    assert "It could not be reached, or it broke off." in prompt
+    assert "It could not be reached, or it closed the connection." in prompt
     assert prompt.endswith("1\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 

@@ -619,4 +619,4 @@ async def test_no_program_goes_on_to_warm_a_prompt() -> None:
         message = await api.full([GO], tools=TOOLS)
         told = [GO, said_by(message), results(calls_in(message), "{}")]
         error = await api.post("/v1/messages", request(told, tools=TOOLS) | {"max_tokens": 0}, 400)
-    assert error["error"]["message"].startswith("max_tokens: A program goes on")
+    assert error["error"]["message"].startswith("With the results, a program continues")

@@ -124,7 +124,7 @@ async def test_a_server_without_the_route_is_refused_as_before() -> None:
     async with asking([answer(200, BODY)], [answer(404, {})]) as (behind, http):
         assert [model["decides"] for model in (await http.get("/v1/models")).json()["data"]] == [False]
         failure = await post(http, SYSTEM_ONE, SYSTEMONE | {"model": "claude"}, 501)
-        assert "tells no log probabilities" in failure["error"]["message"]
+        assert "reports no log probabilities" in failure["error"]["message"]
         assert sent_to(behind) == []
 
 
@@ -164,6 +164,6 @@ async def test_options_without_a_meaning_are_an_error(option: str, tmp_path: Any
     given = 2 if option == "decision_orders" else tmp_path / "decision.json"
     async with canned({"/v1/models": MODELS, PATH: INCOMPLETE}) as behind:
         engine = UpstreamEngine(Options(behind.url, upstream_kind="anthropic"))
-        with pytest.raises(EngineError, match="has no meaning for it"):
+        with pytest.raises(EngineError, match="has no effect on it"):
             await served_model(engine, **{option: given}).load()
         await engine.stop()

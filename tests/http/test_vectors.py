@@ -212,18 +212,18 @@ async def test_what_an_engine_cannot_do(api: ChatApi, fields: dict[str, Any], pa
 @pytest.mark.parametrize(
     ("path", "model", "body", "says"),
     [
-        (EMBEDDINGS, "talker", {"input": "a"}, "does not make embeddings"),
-        (EMBEDDINGS, "ranker", {"input": "a"}, "does not make embeddings"),
+        (EMBEDDINGS, "talker", {"input": "a"}, "does not compute embeddings"),
+        (EMBEDDINGS, "ranker", {"input": "a"}, "does not compute embeddings"),
         (RERANK, "talker", {"query": "a", "documents": ["b"]}, "does not rank"),
         (SCORE, "talker", {"text_1": "a", "text_2": "b"}, "does not rank"),
-        ("/v1/completions", "plain", {"prompt": "a"}, "gives no answers"),
+        ("/v1/completions", "plain", {"prompt": "a"}, "does not generate text"),
         (
             "/v1/chat/completions",
             "ranker",
             {"messages": [{"role": "user", "content": "a"}]},
-            "gives no answers",
+            "does not generate text",
         ),
-        ("/v1/responses", "plain", {"input": "a", "store": False}, "gives no answers"),
+        ("/v1/responses", "plain", {"input": "a", "store": False}, "does not generate text"),
     ],
 )
 async def test_a_model_that_cannot_is_refused_by_name(

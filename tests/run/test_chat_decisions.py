@@ -39,7 +39,7 @@ async def test_a_label_that_is_not_told_is_bounded():
 
 async def test_without_a_label_there_is_no_answer():
     async with chats([{"output": "You"}], upstream_model="scripted") as served:
-        with pytest.raises(EngineError, match="gave no label"):
+        with pytest.raises(EngineError, match="reported no probability"):
             await served.model.decide(DECISION)
 
 
@@ -64,7 +64,7 @@ async def test_what_it_cannot_do_is_refused():
     async with canned({"/v1/models": [answer(200, {"data": [{"id": "claude"}]})]}) as server:
         served_by_url = served_model(UpstreamEngine(Options(server.url, upstream_kind="anthropic")))
         model = await served_by_url.load()
-        with pytest.raises(UnsupportedModelError, match="tells no log probabilities"):
+        with pytest.raises(UnsupportedModelError, match="reports no log probabilities"):
             await model.decide(DECISION)
         await served_by_url.unload()
     async with chats([{"output": "A"}], upstream_model="scripted", context=10) as served:

@@ -231,7 +231,7 @@ async def test_labels_of_two_letters():
 
 async def test_without_a_label_there_is_no_answer():
     _, model = await made(lambda _: log({"You": 0.9}))
-    with pytest.raises(EngineError, match="gave no label"):
+    with pytest.raises(EngineError, match="reported no probability"):
         await model.decide(decision())
 
 
@@ -292,7 +292,7 @@ async def test_a_question_that_is_too_long_is_refused_before_any_work():
 async def test_a_model_that_tells_no_probabilities_cannot_decide():
     engine = DecidingEngine(lambda _: {}, capabilities=replace(CAPABILITIES, sampling=frozenset()))
     plain = EngineModel(engine)
-    with pytest.raises(UnsupportedModelError, match="gives no answers") as refused:
+    with pytest.raises(UnsupportedModelError, match="does not generate text") as refused:
         await plain.decide(decision())
     assert refused.value.status == 501
 

@@ -66,8 +66,8 @@ def test_what_is_kept_from_the_server_is_not_offered_to_models_that_were_trained
     assert hosts.functions == {"tools[0]": ()}
     [note] = hosts.notes
     assert note.param == "tools[0]"
-    assert "settings keep this tool from the server" in note.message
-    with pytest.raises(RequestError, match="settings keep this tool"):
+    assert "does not run the tool with these settings" in note.message
+    with pytest.raises(RequestError, match="with these settings"):
         hosts_for(trained, requested, trained)
 
 

@@ -297,7 +297,7 @@ def test_a_table_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = open_mcp(read_servers([table]), (), LIMITS, lambda key: f"owner of {key}")
 
     assert tool.defaults == ({"type": "mcp", "server_label": "a"},)
-    with pytest.raises(ValueError, match="two of the label"):
+    with pytest.raises(ValueError, match="two servers have the label"):
         read_servers([table, table])
 
 

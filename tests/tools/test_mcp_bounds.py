@@ -158,9 +158,9 @@ async def test_a_tool_whose_name_cannot_be_used_is_left_out_with_a_reason() -> N
     notes = [note.message for note in offer.notes]
     assert len(notes) == 7
     assert notes[0] == (
-        "The tool 'also_good_x' of 'x' is not offered: Another tool is called 'also_good_x', too. Rename one."
+        "The tool 'also_good_x' of 'x' is left out: Another tool is also called 'also_good_x'. Rename one."
     )
-    assert all("Names have 1 to 128 letters" in note for note in notes[1:])
+    assert all("Its name may have 1 to 128 letters" in note for note in notes[1:])
     assert all(len(note) < 200 and note.isprintable() for note in notes)
 
 

@@ -68,7 +68,9 @@ _SECOND = 1_000_000_000
 _TASKS = {Task.GENERATE: "completion", Task.EMBED: "embedding"}
 NO_VECTOR: Sequence[float] = ()
 NO_VECTORS = Embeddings((), 0)
-_ONLY_ADMIN = "Only a key with the scope 'admin' may unload a model of this server."
+_ONLY_ADMIN = (
+    "Only a key with the scope 'admin' may unload a model. Leave 'keep_alive' out, or use such a key."
+)
 
 
 async def chat(app: App, request: ChatRequest, owner: str, header_id: str | None) -> Driver:

@@ -93,7 +93,8 @@ class Options:
     """The options of llama.cpp."""
 
     one_process = (
-        "llama.cpp never writes enough tokens for a second process, and several would share its one engine."
+        "llama.cpp in Antiphon cannot be shared by several processes, and one process is "
+        "always fast enough for it."
     )
 
     model: Annotated[str | None, Located(file_or_name), COMMON_MODEL] = None

@@ -2,7 +2,8 @@
 
 A request goes to the replica with the lowest cost: the blocks of its prompt that the replica has not
 computed before, and its current work. The blocks that a replica has computed are remembered here, by chained
-hashes, which needs no support from the server.
+hashes, which needs no support from the server. Equal replicas are in another order in each process: several
+servers that share them, and do not know of each other, would else all begin with the same ones.
 
 A replica that is drained gets no new requests, and continues its running ones. A replica that fails gets no
 requests until it answers a probe again. All are probed every few seconds, so most failures are noticed
@@ -16,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, suppress
 from enum import StrEnum
 from functools import partial
+from random import SystemRandom
 from typing import TypeVar
 
 import structlog
@@ -77,6 +79,8 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
+_draw = SystemRandom().random
+
 
 class ReplicaStatus(StrEnum):
     """Whether a replica gets requests."""
@@ -100,9 +104,11 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, name: str, place: float = 0.0) -> None:
         self.engine = engine
         self.name = name
+        self.place = place
+        """Its place among equals, in this process."""
         self.started = False
         self.up = False
         self.drained = False
@@ -145,19 +151,19 @@ class Replica:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
-    def cost(self, blocks: Sequence[int]) -> tuple[int, int]:
+    def cost(self, blocks: Sequence[int]) -> tuple[int, int, float]:
         """The cost of a prompt of these blocks; equal costs are ordered by the blocks computed so far."""
         load, elsewhere = self.engine.load, self.elsewhere
         new = len(blocks) - self._cached_count(blocks)
         busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        return new + BUSY_BLOCKS * busy, len(self._read)
+        return new + BUSY_BLOCKS * busy, len(self._read), self.place
 
     def _cached_count(self, blocks: Sequence[int]) -> int:
         return next((index for index, block in enumerate(blocks) if block not in self._read), len(blocks))
 
     def read(self, blocks: Sequence[int]) -> None:
-        """It reads a prompt of these blocks."""
-        for block in blocks:
+        """It reads a prompt of these blocks. The last of them are forgotten first: they need the others."""
+        for block in reversed(blocks):
             self._read.pop(block, None)
             self._read[block] = None
         while len(self._read) > REMEMBERED_BLOCKS:
@@ -178,11 +184,19 @@ def cheapest(replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
 
 
 class PoolEngine:
-    """Replicas of one model, by their names for people; `choose` selects the one for a request."""
+    """Replicas of one model, by their names for people; `choose` selects the one for a request.
 
-    def __init__(self, engines: Sequence[tuple[str, Engine]], choose: Choose = cheapest) -> None:
+    `draw` gives each its place among equals.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[tuple[str, Engine]],
+        choose: Choose = cheapest,
+        draw: Callable[[], float] = _draw,
+    ) -> None:
         self._choose = choose
-        self._replicas = [Replica(engine, name) for name, engine in engines]
+        self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False

@@ -407,7 +407,7 @@ class UpstreamEngine:
 
     @staticmethod
     def _unsupported_task() -> RequestError:
-        message = "The server of this model does not support this for it. Name another model."
+        message = "The server of this model cannot do this with it. Name another model."
         return RequestError(message, param="model")
 
     async def score_prompt(self, request: GenerationRequest) -> tuple[PromptToken, ...]:
@@ -439,7 +439,7 @@ class UpstreamEngine:
             if not _is_missing(error):
                 raise
             message = (
-                f"The server of the model '{self.card.name}' does not decide with it. Name another model."
+                f"The server of the model '{self.card.name}' does not support decisions. Name another model."
             )
             raise UnsupportedModelError(message, param="model") from error.__cause__
 

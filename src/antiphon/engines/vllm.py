@@ -75,7 +75,7 @@ class Options:
     """The options of vLLM."""
 
     one_process = (
-        "vLLM that runs in Antiphon has one client, and this server would have several. Run `vllm serve`, "
+        "vLLM in the process of Antiphon cannot be shared by several processes. Run `vllm serve`, "
         "and give its URL as the model."
     )
 

@@ -15,7 +15,7 @@ from antiphon.engines.vllm_imports import imported
 NOT_TAKEN: Mapping[str, str] = {
     "model": "the model is the argument of `antiphon serve`",
     "enable_log_requests": "Antiphon logs requests",
-    "disable_log_stats": "the figures that it logs are made in a part of vLLM that is not used",
+    "disable_log_stats": "vLLM logs these figures in a part that Antiphon does not use",
     "stream_interval": "a stream sends text as soon as it is generated",
     "skip_tokenizer_init": "the tokenizer is needed",
 }
@@ -55,8 +55,8 @@ def _check_backend(config: Any) -> None:
     backend = getattr(config, "backend", "auto")
     if backend not in READ_TAGS:
         raise EngineError(
-            f"--vllm structured_outputs_config with the backend {backend} is not supported: it reads no "
-            f"structural tags, which constrain answers. Use {' or '.join(READ_TAGS)}, or leave it out."
+            f"--vllm structured_outputs_config with the backend {backend} is not supported: it does not "
+            f"support structural tags, which Antiphon needs. Use {' or '.join(READ_TAGS)}, or leave it out."
         )
 
 

@@ -120,7 +120,9 @@ def _refused(error: Exception, param: str | None) -> RequestError:
 def _check_text(request: GenerationRequest, param: str) -> None:
     """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
-        raise RequestError("vLLM does not support this with images in the prompt. Leave it out.", param=param)
+        raise RequestError(
+            "vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
+        )
 
 
 class _Statistics:
@@ -390,7 +392,7 @@ class VllmCore:
         width = request.sampling.beam_width or 1
         if 2 * width > self._config.max_logprobs >= 0:
             message = (
-                f"vLLM searches with at most {self._config.max_logprobs // 2} beams here. Ask for fewer, or "
+                f"vLLM searches with at most {self._config.max_logprobs // 2} beams. Ask for fewer, or "
                 "start it with a greater --vllm max_logprobs=…, which is two for each beam."
             )
             raise RequestError(message, param="n")

@@ -52,8 +52,13 @@ rendered.
 """
 GC_THRESHOLD = 50_000
 """Allocated objects minus freed ones before the collector looks for cycles. Python's default is 700."""
-LARGE_BUFFER = 256 * 1024
-"""Buffers of at least this number of bytes are returned to the system when they are freed."""
+LARGE_BUFFER = 4 * 1024 * 1024
+"""Buffers of at least this number of bytes are returned to the system when they are freed. Those of a long
+conversation, its text and its tokens, are a megabyte each, and many in each turn."""
+FREE_AT_END = 16 * 1024 * 1024
+"""Free bytes at the end of the heap that are kept for the next request, until the next trim."""
+KEPT = 256 * 1024
+"""Bytes there that a trim leaves."""
 TRIM_SECONDS = 2.0
 """Interval in which the C library may return free memory in the middle of its heap, too. Without it, an idle
 server has 5 % more (`bench/memory.py`)."""
@@ -280,7 +285,7 @@ async def _trim() -> None:
             now = time.process_time()
             idle = now - before < IDLE_CPU_SECONDS
             if now - trimmed > (IDLE_TRIM_CPU_SECONDS if idle else TRIM_CPU_SECONDS):
-                await asyncio.to_thread(trim, LARGE_BUFFER)
+                await asyncio.to_thread(trim, KEPT)
                 now = trimmed = time.process_time()
             before = now
 
@@ -292,14 +297,15 @@ def tune() -> None:
 
 
 def _tune_malloc() -> None:
-    """Make glibc return the memory of large buffers at once, instead of keeping it.
+    """Make glibc keep the memory of the last request for the next one; `_trim` returns what is not needed.
 
-    Without this, a server that was busy has 17 % more (`bench/memory.py`).
+    If it returned buffers of 256 kB at once, the last turns of a long session would take a fifth more
+    CPU (`bench/agent.py`): the system has to clear each page that it gives again.
     """
     with suppress(AttributeError, OSError):  # another libc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGE_BUFFER)
-        mallopt(_TRIM_THRESHOLD, LARGE_BUFFER)
+        mallopt(_TRIM_THRESHOLD, FREE_AT_END)
         mallopt(_ARENA_MAX, ARENAS)
 
 

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from msgspec import Struct
@@ -51,7 +52,7 @@ def spawn(start: Start) -> subprocess.Popen[bytes]:
         start_new_session=True,
     )
     assert process.stdin is not None
-    with process.stdin as pipe:
+    with suppress(BrokenPipeError), process.stdin as pipe:  # it may be dead already: that its channel tells
         pipe.write(pickle.dumps(sys.path) + pickle.dumps(start))
     return process
 

@@ -214,7 +214,7 @@ def _check_searched(prepared: Prepared) -> None:
     turn = prepared.turn
     for feature, requested in (
         ("tools or structured output", prepared.request.constraint is not None),
-        ("tools of the server", hosts_tools(turn)),
+        ("tools that the server runs", hosts_tools(turn)),
         ("a limit of reasoning", turn.reasoning_limit is not None),
         ("another number of answers than beams", turn.choices != turn.sampling.beam_width),
     ):

@@ -129,11 +129,14 @@ class ChatModel(EngineModel):
             raise no_tokens("prompt")
         for param, is_given, why in _REFUSED:
             if is_given(turn):
-                message = f"The server of this model takes whole conversations, and {why}. Leave it out."
+                message = (
+                    f"The server of this model accepts only whole conversations, and {why}. Leave it out."
+                )
                 raise RequestError(message, param=_WIRE_NAMES.get(param, param))
         if turn.shorten and not self.card.context:
             message = (
-                "The context of this model is not known. Leave it out, or start the server with --context."
+                "The length of this model's context is not known. Leave it out, or start "
+                "the server with --context."
             )
             raise RequestError(message, param="truncation")
         check_turn(turn, self.limits, self.card.context)

@@ -170,10 +170,12 @@ def supported(turn: Turn, capabilities: Capabilities) -> Sampling:
     """The sampling without values that have no effect. Raises RequestError for what is not supported."""
     sampling = turn.sampling
     if turn.token_ids and not capabilities.token_ids:
-        message = "The server of this model does not tell the ids of its tokens. Leave it out."
+        message = "The server of this model does not report the ids of tokens. Leave it out."
         raise RequestError(message, param=turn.token_ids)
     if (sampling.logprobs or 0) > capabilities.alternatives:
-        message = f"This model gives at most {capabilities.alternatives} alternatives to a token."
+        message = (
+            f"This model returns at most {capabilities.alternatives} alternatives to a token. Ask for fewer."
+        )
         raise RequestError(message, param="alternatives")
     if sampling == _NO_SAMPLING:
         return sampling
@@ -209,14 +211,14 @@ def _check_ranges(sampling: Sampling, capabilities: Capabilities) -> None:
     for name, within in capabilities.ranges.items():
         value = getattr(sampling, name)
         if value is not None and not within.admits(value):
-            message = f"'{name}' is {value}, and the engine of this model takes {within}."
+            message = f"'{name}' is {value}, and the engine of this model allows {within}. Use such a number."
             raise RequestError(message, param=name)
 
 
 def _check_single(lora: Sequence[Adapter]) -> None:
     """Refuse what an engine cannot do that applies one adapter to a generation, as it is."""
     if len(lora) > 1 or lora[0].scale != 1:
-        message = "The engine of this model takes one adapter for a request, with the scale 1. Name one."
+        message = "The engine of this model uses one adapter for a request, with the scale 1. Name only one."
         raise RequestError(message, param="lora")
 
 

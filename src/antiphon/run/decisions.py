@@ -337,7 +337,7 @@ class Decider:
 
 
 class NoLabelError(EngineError):
-    """The model gave no label of the question any probability that its server tells. Ask in another way."""
+    """The server of the model reported no probability for any answer to the question. Ask in another way."""
 
 
 def check_reads(limits: Limits, reads: int, tokens: int) -> None:
@@ -352,7 +352,7 @@ def check_tells(engine: Engine) -> None:
     """Raise UnsupportedModelError for an engine that tells no log probabilities."""
     card = engine.card
     if "logprobs" not in card.capabilities.sampling:
-        message = f"The server of the model '{card.name}' tells no log probabilities, so it cannot decide. "
+        message = f"The server of the model '{card.name}' reports no log probabilities, so it cannot decide. "
         raise UnsupportedModelError(message + "Name another model.", param="model")
 
 

@@ -125,7 +125,7 @@ class EngineModel:
         """The vectors of texts. Raises RequestError for unsupported parameters, EngineError."""
         engine, able = self.engine, self.card.capabilities
         if Task.EMBED not in able.tasks or not isinstance(engine, Embedder):
-            raise self._unsupported("does not make embeddings", "Name one that does")
+            raise self._unsupported("does not compute embeddings", "Name a model that does")
         demands = {
             "ids": ("input", not all(isinstance(text, str) for text in request.inputs)),
             "dimensions": ("dimensions", request.dimensions is not None),
@@ -146,7 +146,7 @@ class EngineModel:
         if Task.RANK in tasks and isinstance(engine, Reranker):
             return await engine.score(pairs)
         if Task.EMBED not in tasks:
-            raise self._unsupported("does not rank", "Name one that ranks, or embeds")
+            raise self._unsupported("does not rank", "Name a model that ranks or computes embeddings")
         texts = dict.fromkeys(text for pair in pairs for text in pair)
         places = {text: place for place, text in enumerate(texts)}
         embeddings = await self.embed(EmbeddingRequest((*texts,)))
@@ -164,7 +164,9 @@ class EngineModel:
             with naming(decision.parameters):
                 request = request_to_server(decision, self.limits, self.card.context)
                 return await engine.decide(request)
-        message = f"The model '{self.card.name}' gives no answers, so it cannot decide. Name another model."
+        message = (
+            f"The model '{self.card.name}' does not generate text, so it cannot decide. Name another model."
+        )
         raise UnsupportedModelError(message, param="model")
 
     async def next_tokens(self, turn: Turn, after: Sequence[str]) -> NextTokens:
@@ -180,13 +182,13 @@ class EngineModel:
         engine = self.engine
         if Task.TRANSCRIBE not in self.card.capabilities.tasks or not isinstance(engine, Transcriber):
             raise self._unsupported(
-                "does not transcribe", "Name one that does, or send the file in a conversation"
+                "does not transcribe", "Name a model that does, or send the file in a conversation"
             )
         return engine.transcribe(audio)
 
     def _no_answers(self) -> RequestError:
-        remedy = "Use /v1/embeddings, /v1/rerank or /v1/audio/transcriptions, or name another"
-        return self._unsupported("gives no answers", remedy)
+        remedy = "Use /v1/embeddings, /v1/rerank or /v1/audio/transcriptions, or name another model"
+        return self._unsupported("does not generate text", remedy)
 
     def _unsupported(self, what: str, remedy: str) -> RequestError:
         message = f"The model '{self.card.name}' {what}. {remedy}."

@@ -110,7 +110,7 @@ def inspect(target: str | None, *, template: bool = False, decisions: bool = Fal
     if path.suffix in TEMPLATES:
         evidence, task, encoder = _of_template(path), None, None
         if decisions:
-            raise EngineError(f"{path} is a chat template, and only a model decides. Name a model.")
+            raise EngineError(f"{path} is a chat template, but decisions need a model. Name a model.")
     else:
         facts, beside = read_metadata(path), find_encoder(path)
         evidence, task = _of_model(path, facts), task_of(facts)[0].value
@@ -126,7 +126,9 @@ async def _decisions(path: Path) -> DecisionReport:
     try:
         model = await served.load()
         if not isinstance(model, TokenModel):
-            raise EngineError(f"The model {path.name} gives no answers, so it cannot decide.")
+            raise EngineError(
+                f"The model {path.name} does not generate text, so it cannot decide. Name another model."
+            )
         masses = await model.decider.masses()
         return DecisionReport(
             prompt_version=await model.decider.version(),

@@ -251,7 +251,7 @@ class ServedModel:
     def _require_adapters(self, param: str) -> Adapters:
         if self._adapters is not None:
             return self._adapters
-        raise RequestError("The engine of this model takes no adapters.", param=param)
+        raise RequestError("The engine of this model does not support adapters. Leave them out.", param=param)
 
     def _sampling(self, card: ModelCard) -> Mapping[str, Any]:
         """The defaults of requests. Raises EngineError for fields that the engine does not support."""
@@ -275,7 +275,7 @@ class ServedModel:
         ):
             if value is not None:
                 message = (
-                    f"The server of this model takes conversations only: {option} has no meaning for it."
+                    f"The server of this model accepts only conversations: {option} has no effect on it."
                 )
                 raise EngineError(message + " Leave it out.")
         return ChatModel(
@@ -297,7 +297,7 @@ class ServedModel:
             ):
                 if value is not None:
                     message = (
-                        f"The server of this model answers questions itself: {option} has no meaning for it."
+                        f"The server of this model answers questions itself: {option} has no effect on it."
                     )
                     raise EngineError(message + " Leave it out.")
         calibration = None if settings.calibration is None else read_calibration(settings.calibration)

@@ -587,7 +587,7 @@ class NamedModel:
             return turn  # it is refused by this name
         account = observed().account
         if own is not None and not any(map(account.may_use, served.names)):
-            message = f"The key is for '{own}' only as it is, without other adapters. Leave it out."
+            message = f"This key may use '{own}' only without other adapters. Leave 'lora' out."
             raise RequestError(message, param="lora")
         children = served.adapters
 

@@ -28,7 +28,8 @@ def request_to_server(decision: Decision, limits: Limits, context: int) -> Decis
     for param, is_given in refused.items():
         if is_given:
             message = (
-                f"The server of this model answers questions itself, and takes no '{param}'. Leave it out."
+                "The server of this model answers questions itself, and does not support "
+                f"'{param}'. Leave it out."
             )
             raise RequestError(message, param=param)
     turn = repaired(Turn(decision.model, decision.items))

@@ -185,13 +185,13 @@ class TokenModel(EngineModel):
             return
         if max_tokens < room:
             message = (
-                f"An answer in the demanded form has at least {least} tokens, and may have {max_tokens}. "
-                "Raise the limit, or demand less."
+                f"An answer in the required format has at least {least} tokens, and may have {max_tokens}. "
+                "Raise the limit, or require less."
             )
             raise RequestError(message, param="max_tokens")
         message = (
-            f"An answer in the demanded form has at least {least} tokens, and the prompt leaves {room}. "
-            "Shorten the conversation, or demand less."
+            f"An answer in the required format has at least {least} tokens, and the prompt leaves {room}. "
+            "Shorten the conversation, or require less."
         )
         raise RequestError(message, param="conversation", code="context_length_exceeded")
 
@@ -224,7 +224,10 @@ class TokenModel(EngineModel):
         prompt = await self._whole(turn, check_turn(turn, self.limits, context), context)
         if prompt.media:
             if turn.prompt_limit is not None and len(prompt.ids) > self._limit(turn):
-                message = "A prompt with media cannot be cut. Leave it out, or shorten the conversation."
+                message = (
+                    "A prompt with media cannot be cut. Leave 'truncate_prompt_tokens' "
+                    "out, or shorten the conversation."
+                )
                 raise RequestError(message, param="truncate_prompt_tokens")
             return prompt
         if ids is not None and ids != prompt.ids:  # templates may contain the time
@@ -269,7 +272,9 @@ class TokenModel(EngineModel):
                 ids = [await self.engine.tokenize([token]) for token in family.tokens]
                 if all(len(token_ids) == 1 for token_ids in ids) and len({*map(tuple, ids)}) == len(ids):
                     return family
-        message = f"The model '{self.card.name}' has no tokens to fill in the middle with. Name one that has."
+        message = (
+            f"The model '{self.card.name}' has no special tokens for a 'suffix'. Name a model that has them."
+        )
         raise RequestError(message, param="suffix", code="unsupported_model")
 
     async def _rendered(self, turn: Turn, size: int, context: int) -> Prompt:

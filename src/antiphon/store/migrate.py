@@ -28,7 +28,7 @@ def migrate(connection: Connection) -> None:
     revisions = _revisions()
     if revision is not None and revision not in revisions:
         raise StoreUnusableError(
-            f"it has version {revision}, of a newer Antiphon, and this one knows versions up to "
+            f"its tables have version {revision}, from a newer Antiphon; this one knows versions up to "
             f"{revisions[0]}. Update Antiphon, or restore a backup from before the update"
         )
     try:

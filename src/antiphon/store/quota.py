@@ -26,8 +26,8 @@ _SUMS = select(func.coalesce(_OWN, 0), func.coalesce(func.sum(usage.c.bytes), 0)
 _REFUSALS = {
     "response_bytes": ("This response", "Send less, or send it with 'store: false'."),
     "conversation_bytes": ("This conversation", "Delete some of its items, or begin another."),
-    "stored_bytes": ("What you have stored", "Delete what you no longer need."),
-    "all_stored_bytes": ("What all clients have stored", "Inform the operator of the server."),
+    "stored_bytes": ("The data that you have stored", "Delete what you no longer need."),
+    "all_stored_bytes": ("The data that all clients have stored", "Inform the operator of the server."),
 }
 
 

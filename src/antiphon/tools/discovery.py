@@ -35,21 +35,21 @@ MAX_NAMED = 64
 MAX_NAME = 64
 """Characters of a function's name with the label of its tool."""
 
-_ITEMS = "The Responses API has it. Here give the model a function of your own."
-_FLAT = "Here a function has no type: give its 'name', 'description' and 'input_schema' themselves."
-_PROGRAMS = "The Responses API has it. Here the model calls tools itself: leave it out."
+_ITEMS = "Use the Responses API, which has this tool, or give the model a function of your own."
+_FLAT = "In this API a function has no type: give only its 'name', 'description' and 'input_schema'."
+_PROGRAMS = "Use the Responses API, or leave this tool out: in this API the model calls tools itself."
 REMEDIES: Mapping[str, str] = {
     "local_shell": _ITEMS,
     "apply_patch": _ITEMS,
-    "image_generation": "Name an MCP server that makes images, or give the model a function of your own.",
+    "image_generation": "Name an MCP server that generates images, or give the model a function of your own.",
     "computer": _ITEMS,
     "computer_use_preview": _ITEMS,
-    "tool_search": "Here the model always gets all tools: leave it out.",
-    "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its file of options.",
+    "tool_search": "Leave it out: in this API the model always gets all tools.",
+    "mcp": "Start it with --mcp-host HOST, or with [[mcp_servers]] in its TOML file.",
     "container": "Use 'code_interpreter' or 'shell'.",
     "function": _FLAT,
-    "namespace": "The Responses API has them. Here give each function of it as a tool of its own.",
-    "allowed_tools": "Give it as 'tool_choice'.",
+    "namespace": "Use the Responses API, or give each function of the namespace as a tool.",
+    "allowed_tools": "Write it as 'tool_choice'.",
 }
 """Type without a toolkit → how a server gets such tools, or what replaces them."""
 
@@ -161,7 +161,7 @@ async def discover(
             functions = tuple(_with_descriptions(trained[kind], functions))
         if offer.listing is not None:
             if offer.listing.label in {listing.label for listing in listings}:
-                message = f"There are two servers of the label '{offer.listing.label}'. Rename one."
+                message = f"There are two servers with the label '{offer.listing.label}'. Rename one."
                 raise RequestError(message, param=f"{where}.server_label")
             listings.append(offer.listing)
             if offer.listing.error is not None and not asking.items:
@@ -204,7 +204,7 @@ def _of_operator(
     elif type_ in types:
         return settings, ()
     elif settings.get("filters"):
-        message = f"The MCP server '{label}', which runs this tool, has no filters. Leave them out."
+        message = f"The MCP server '{label}', which runs this tool, does not support filters. Leave them out."
         raise RequestError(message, param=f"{where}.filters")
     else:
         kept = {"type": "mcp", "server_label": label}
@@ -262,7 +262,7 @@ async def _as_server(tool: ServerTool, requested: RequestedTool) -> ToolOffer:
     """The offer of a tool that is requested as an MCP server. Raises RequestError."""
     label, where = str(requested.settings["server_label"]), requested.where
     if requested.settings.get("require_approval") not in (None, "never"):
-        message = "Calls of the server's own tools are not approved. Use 'never'."
+        message = "Calls of this server's own tools need no approval. Use 'never'."
         raise RequestError(message, param=f"{where}.require_approval")
     settings = {"type": tool.type}
     offer = await tool.offer(replace(requested, settings=settings))
@@ -285,8 +285,8 @@ def _unapproved(where: str, settings: Mapping[str, Any], functions: Iterable[Fun
     if not any(_hosted(function).approval for function in functions):
         return None
     message = (
-        "Calls that have to be approved can be made in the Responses API only. "
-        "Use 'require_approval': 'never', if the operator's own policy allows it."
+        "Calls that need an approval can be made only in the Responses API. "
+        "Use 'require_approval': 'never', if the operator of the server allows it."
     )
     if not where.startswith(DEFAULTS):
         raise RequestError(message, param=f"{where}.require_approval")
@@ -296,8 +296,8 @@ def _unapproved(where: str, settings: Mapping[str, Any], functions: Iterable[Fun
 def _not_offered(name: str, where: str, types: Mapping[str, str], asking: ToolRequester) -> Note:
     """The note on a tool without offered functions. Raises RequestError, unless it is optional."""
     if name in types:
-        param, why = where, "Its settings keep this tool from the server."
-        remedy = f"Leave it out of '{where}', or them."
+        param, why = where, "This server does not run the tool with these settings."
+        remedy = f"Leave out '{where}', or its settings."
     else:
         shown = name[:MAX_NAMED]
         # A tool that is requested by an option has no type.
@@ -307,7 +307,7 @@ def _not_offered(name: str, where: str, types: Mapping[str, str], asking: ToolRe
         remedy = asking.remedies.get(name) or REMEDIES.get(name, run)
     if name not in asking.optional:
         raise RequestError(f"{why} {remedy}", param=param)
-    return Note(param, f"{why} The model is not offered it. {remedy}")
+    return Note(param, f"{why} The model does not get it. {remedy}")
 
 
 def _with_descriptions(trained: Iterable[Function], functions: Iterable[Function]) -> Iterator[Function]:

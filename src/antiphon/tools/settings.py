@@ -47,7 +47,7 @@ def check_container(container: Mapping[str, Any], where: str, *, files: bool = F
     given = parse_settings(container, _Container, where)
     if given.file_ids and not files:
         raise invalid_setting(
-            f"{where}.file_ids", "There are no files here. Leave it out, and put texts into the input."
+            f"{where}.file_ids", "This tool has no files. Leave it out, and put texts into the input."
         )
     if given.memory_limit not in (None, *MEMORY_LIMITS):
         raise invalid_setting(f"{where}.memory_limit", f"Use one of {', '.join(MEMORY_LIMITS)}.")
@@ -56,7 +56,7 @@ def check_container(container: Mapping[str, Any], where: str, *, files: bool = F
             f"{where}.network_policy", f"There is no network. Use {{'type': '{NO_NETWORK}'}}."
         )
     if given.skills:
-        raise invalid_setting(f"{where}.skills", "There are no skills here. Leave it out.")
+        raise invalid_setting(f"{where}.skills", "This server has no skills. Leave it out.")
     return unread(container, where, ("type", "file_ids", "network_policy", "skills"))
 
 
@@ -65,7 +65,9 @@ def unread_settings(requested: RequestedTool, read: Iterable[str]) -> tuple[Note
     notes = unread(requested.settings, requested.where, read)
     for note in notes:
         if note.param.removeprefix(f"{requested.where}.") in NARROWING:
-            raise invalid_setting(note.param, "The tool has no such setting, and would find more without it.")
+            raise invalid_setting(
+                note.param, "This server cannot restrict the tool in this way. Leave it out."
+            )
     return notes
 
 

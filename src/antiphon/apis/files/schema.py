@@ -11,8 +11,8 @@ PURPOSES = ("assistants", "batch", "batch_output", "fine-tune", "vision", "user_
 """The purposes of files, used as a filter of lists. Only files with the purpose `batch` can be batches; the
 results of these have `batch_output`. The others have no other effect."""
 REFUSED: Mapping[str, str] = {
-    "fine-tune": "Models are not trained here.",
-    "evals": "Answers are not evaluated here.",
+    "fine-tune": "This server does not train models. Use another purpose.",
+    "evals": "This server does not evaluate answers. Use another purpose.",
 }
 """Purposes that cannot be uploaded, and the remedy."""
 

@@ -30,7 +30,7 @@ from antiphon.core.items import FunctionCall, Item, Message, Role
 from antiphon.core.turn import PromptEnding, Turn
 
 REFUSED: Mapping[str, str] = {
-    "thread": "Conversations are not stored. Send all messages.",
+    "thread": "This API does not store conversations. Send all messages.",
 }
 """Parameter → the remedy."""
 _CODES = {"thread": "thread_unsupported_request"}
@@ -99,7 +99,8 @@ def accept(request: CreateMessage, context: MessageContext) -> AcceptedMessage:
     )
     if unfinished and turn.warms:
         message = (
-            "A program goes on with the results, and an answer follows. Leave them out, or ask for more."
+            "With the results, a program continues and the model answers. Leave the "
+            "results out, or raise 'max_tokens'."
         )
         raise RequestError(message, param="max_tokens")
     if shown.context.summarises is not None:

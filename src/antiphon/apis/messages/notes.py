@@ -9,8 +9,8 @@ from antiphon.apis.messages.schema import CountTokens
 from antiphon.core.hosts import Note
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "fallback_credit_token": "Nothing is charged for.",
-    "fallbacks": "No other model answers in the place of one that declines.",
+    "fallback_credit_token": "Nothing is charged.",
+    "fallbacks": "If a model declines, no other model answers in its place.",
     "inference_geo": "Answers are computed where this server and its engines run.",
 }
 """Parameter → what happens instead."""

@@ -183,7 +183,7 @@ class ProgramHistory:
     ) -> UnfinishedProgram:
         runner = next(filter(is_runner, tools.functions), None)
         if runner is None:
-            message = f"A program goes on with these results. Send its tools, too, with '{CALLER}'."
+            message = f"A program continues with these results. Send its tools, too, with '{CALLER}'."
             raise RequestError(message, param="tools")
         input_ = block.object_or_none("input")
         code = input_.text_or_none("code") if input_ else None

@@ -34,9 +34,9 @@ NOTED: Mapping[str, str] = {
 }
 """Parameter without effect → why."""
 REFUSED: Mapping[str, str] = {
-    "template": "Ollama's templates are not those of other servers: the model's own is used. Leave it out.",
+    "template": "Templates of Ollama cannot be used here; the model's own is used. Leave it out.",
     "context": "Send the earlier messages to /api/chat.",
-    **dict.fromkeys(("width", "height", "steps"), "Images are not made here; models may see them."),
+    **dict.fromkeys(("width", "height", "steps"), "This server does not generate images. Leave it out."),
 }
 """Parameter → the remedy."""
 _IN_TEMPLATES = ("system", "images", "think")
@@ -87,7 +87,9 @@ def unloads(keep_alive: KeepAlive | None) -> bool:
     if not isinstance(keep_alive, str):
         return keep_alive == 0
     if not _DURATION.fullmatch(keep_alive):
-        message = f"'{keep_alive[:64]}' is no duration. Use one such as '5m', a number of seconds, 0 or -1."
+        message = (
+            f"'{keep_alive[:64]}' is not a duration. Use for example '5m', a number of seconds, 0 or -1."
+        )
         raise RequestError(message, param="keep_alive")
     return not re.search("[1-9]", keep_alive)
 

@@ -218,7 +218,7 @@ def _notes_on_steers(request: CreateResponse, context: ResponseContext) -> Seque
     named, continued = request.previous_response_id, context.continued
     if continued is None or continued == named:
         return ()
-    about = f"'{named}' was steered. This response goes on with '{continued}', which has the input."
+    about = f"'{named}' was steered. This response continues '{continued}', which has the input."
     return (Note("previous_response_id", about),)
 
 

@@ -14,11 +14,11 @@ from antiphon.apis.sealing import is_sealed
 from antiphon.core.hosts import Note
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "access_programs": "Every model answers in one way, whoever asks.",
+    "access_programs": "A model answers all clients in the same way.",
     "image": "The model gets images as they are, within the limits of the server.",
 }
 """Parameter → what happens instead."""
-_MODE = "There is one mode, in which the model answers as it does."
+_MODE = "There is only one mode."
 _CONTINUATION = "Responses continue others by 'previous_response_id'."
 _OF_PROGRAM = "Its program is not in the conversation: the model sees this call as one of its own."
 _NO_RESULTS = "It has no results: the model does not see it."
@@ -72,7 +72,7 @@ def _reasoning(item: RequestObject) -> Iterator[Note]:
     if sealed is None or item.value.get("content") or is_sealed(sealed):
         return
     if sealed:
-        message = "Another server has sealed it: the model does not see it."
+        message = "Another server has encrypted it: the model does not see it."
         yield Note(item.place("encrypted_content"), message)
     elif not item.value.get("summary"):
         yield Note(item.place("encrypted_content"), "It is empty: there is nothing for the model to see.")

@@ -167,7 +167,7 @@ def _unfinished(
 ) -> UnfinishedProgram:
     function = next(iter(tools.hosted(PROGRAMS)), None)
     if function is None:
-        message = f"A program goes on with these outputs. Send its tools, too, with '{PROGRAMS}'."
+        message = f"A program continues with these outputs. Send its tools, too, with '{PROGRAMS}'."
         raise RequestError(message, param="tools")
     call_id, code = program.text("call_id"), program.text("code")
     clock = clock_of(code, program.text_or_none("fingerprint") or "")

@@ -226,7 +226,10 @@ def _output(turn: Turn) -> dict[str, Any]:
         case JsonSchema(schema):
             config["format"] = {"type": "json_schema", "schema": schema}
         case _:
-            message = "The server of this model can hold answers to JSON Schemas only. Leave it out."
+            message = (
+                "As the format of an answer, the server of this model supports only JSON "
+                "Schemas. Use one, or leave it out."
+            )
             raise RequestError(message, param="format")
     if (effort := turn.variables.get("reasoning_effort")) not in (None, "none"):
         config["effort"] = effort
@@ -240,7 +243,8 @@ def _thinking(turn: Turn) -> dict[str, Any]:
     reasons = [variables.pop("enable_thinking", None), variables.pop("thinking", None)]
     if variables:
         message = (
-            f"The server of this model has no chat template that takes {', '.join(variables)}. Leave it out."
+            "The server of this model does not support variables of the chat template: "
+            f"{', '.join(variables)}. Leave them out."
         )
         raise RequestError(message, param="chat_template_kwargs")
     if turn.reasoning_limit is not None:

@@ -296,7 +296,10 @@ class ProviderServer(ChatServer):
                 json_schema = {"name": name, "schema": schema, "strict": strict, **described}
                 return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
         forms = "JSON Schemas and JSON objects" if self._provider.schemas else "JSON objects"
-        message = f"The server of this model can hold answers to {forms} only. Leave it out."
+        message = (
+            f"As the format of an answer, the server of this model supports only {forms}. "
+            "Use these, or leave it out."
+        )
         raise RequestError(message, param="format")
 
     def _variables(self, turn: Turn) -> dict[str, Any]:
@@ -306,7 +309,10 @@ class ProviderServer(ChatServer):
         reasons = {variables.pop(name, None) for name in ("enable_thinking", "thinking")} - {None}
         if variables:
             names = ", ".join(variables)
-            message = f"The server of this model has no chat template that takes {names}. Leave it out."
+            message = (
+                "The server of this model does not support variables of the chat "
+                f"template: {names}. Leave them out."
+            )
             raise RequestError(message, param="chat_template_kwargs")
         sent: dict[str, Any] = {}
         if turn.reasoning_limit is not None:
@@ -316,7 +322,7 @@ class ProviderServer(ChatServer):
             sent |= provider.budget(turn.reasoning_limit)
         elif effort is not None:
             if provider.effort is None:
-                message = "The server of this model has no reasoning effort. Leave it out."
+                message = "The server of this model does not support a reasoning effort. Leave it out."
                 raise RequestError(message, param="reasoning_effort")
             sent |= provider.effort(effort)
         elif reasons and provider.thinking is not None:
@@ -324,7 +330,7 @@ class ProviderServer(ChatServer):
         if verbosity is not None:
             if not provider.verbosity:
                 raise RequestError(
-                    "The server of this model has no verbosity. Leave it out.", param="verbosity"
+                    "The server of this model does not support a verbosity. Leave it out.", param="verbosity"
                 )
             sent["verbosity"] = verbosity
         return sent

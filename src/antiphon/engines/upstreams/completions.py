@@ -276,7 +276,7 @@ class CompletionsServer:
         """
         sampling = request.sampling
         if sampling.stop_token_ids:
-            message = "A vLLM server ends beams only at the model's own end token. Leave this out."
+            message = "In a beam search, a vLLM server supports no 'stop_token_ids'. Leave them out."
             raise RequestError(message, param="stop_token_ids")
         body: dict[str, Any] = {
             **self._fixed,

@@ -406,7 +406,9 @@ def _refusal(status: int, body: bytes) -> AntiphonError:
     if status in (401, 403):
         return EngineError("The server of the model refuses the key of this server.")
     if status in (402, 404):  # no money, no such model or path: the operator has to act
-        return EngineError("The server of the model does not serve it. See the log of this server.")
+        return EngineError(
+            "The server of the model does not have this model, or not this path. See the log of this server."
+        )
     if status == 429:
         return EngineBusyError()
     if status in (408, 502, 503, 504, 529):

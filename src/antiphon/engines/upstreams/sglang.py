@@ -189,7 +189,7 @@ class SglangServer:
     async def score_prompt(self, post: Post, request: GenerationRequest) -> tuple[PromptToken, ...]:
         ids, sampling = request.prompt.ids, request.sampling
         if request.prompt.media:
-            message = "With SGLang this cannot be combined with images in the prompt. Leave it out."
+            message = "SGLang does not support 'prompt_logprobs' with images in the prompt. Leave it out."
             raise RequestError(message, param="prompt_logprobs")
         check_ids(ids, self._vocabulary, "prompt")
         body: dict[str, Any] = {

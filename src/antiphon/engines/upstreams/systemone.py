@@ -97,7 +97,7 @@ def _state(request: DecisionRequest) -> str | Sequence[Mapping[str, Any]]:
             raise RequestError(message, param=part.param or "conversation")
     if len(request.media) > MAX_IMAGES:
         message = (
-            f"The server of this model takes {MAX_IMAGES} images in a decision, and there are "
+            f"The server of this model accepts {MAX_IMAGES} images in a decision, and there are "
             f"{len(request.media)}. Send fewer."
         )
         raise RequestError(message, param="conversation")
@@ -123,7 +123,8 @@ def _encoded(question: Question) -> Mapping[str, Any]:
     for part in question.instructions:
         if isinstance(part, MediaPart):
             message = (
-                "The server of this model takes images in the text only, not in questions. Put it there."
+                "The server of this model accepts images only in the text, not in "
+                "questions. Move the image to the text."
             )
             raise RequestError(message, param=part.param or question.source)
     instructions = _text(question.instructions)

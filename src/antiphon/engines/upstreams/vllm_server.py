@@ -179,7 +179,9 @@ def _content_parts(prompt: Prompt) -> list[Mapping[str, Any]]:
 def _check_text(request: GenerationRequest, param: str) -> None:
     """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
-        raise RequestError("vLLM does not support this with images in the prompt. Leave it out.", param=param)
+        raise RequestError(
+            "vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
+        )
 
 
 class _VllmChoice(Struct, frozen=True):

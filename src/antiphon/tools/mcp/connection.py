@@ -42,7 +42,7 @@ MAX_MESSAGE = 300
 MAX_STDERR = 1000
 """Characters of a line that a server writes to its standard error."""
 _INTERNAL, _CLOSED, _TIMEOUT = -32603, -32000, -32001
-_BROKEN = "It could not be reached, or it broke off."
+_BROKEN = "It could not be reached, or it closed the connection."
 
 log = structlog.get_logger(__name__)
 logging.getLogger("mcp").addHandler(logging.NullHandler())

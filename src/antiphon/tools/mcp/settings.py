@@ -119,12 +119,13 @@ def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Requ
     if not _LABEL.match(given.server_label):
         raise invalid_setting(f"{where}.server_label", "Use 1 to 64 of: letters, digits, '_', '-'.")
     if given.tunnel_id is not None:
-        raise invalid_setting(f"{where}.tunnel_id", "There are no tunnels here. Use 'server_url'.")
+        raise invalid_setting(f"{where}.tunnel_id", "This server has no tunnels. Use 'server_url'.")
     if given.server_url is not None and given.connector_id is not None:
-        raise invalid_setting(f"{where}.connector_id", "Send either it or 'server_url'.")
+        raise invalid_setting(f"{where}.connector_id", "Send either 'connector_id' or 'server_url'.")
     if given.allowed_callers and "direct" not in given.allowed_callers:
         raise invalid_setting(
-            f"{where}.allowed_callers", "Tools are called by the model itself. Add 'direct'."
+            f"{where}.allowed_callers",
+            "The tools of MCP servers can be called only by the model itself. Add 'direct'.",
         )
     headers = _headers(given, where)
     target = None
@@ -133,7 +134,7 @@ def parse(settings: Mapping[str, Any], where: str, hosts: Sequence[str]) -> Requ
         target = Target(given.server_label, given.server_url, headers, trusted=trusted)
     elif headers:
         name = "authorization" if given.authorization else "headers"
-        raise invalid_setting(f"{where}.{name}", "The operator's servers have their own. Leave it out.")
+        raise invalid_setting(f"{where}.{name}", "The operator sets it for this MCP server. Leave it out.")
     allowed = given.allowed_tools
     return RequestedServer(
         given.server_label,
@@ -150,15 +151,17 @@ def _headers(given: _McpSettings, where: str) -> dict[str, str]:
     for name, value in (given.headers or {}).items():
         place = f"{where}.headers.{name[:128]}"
         if not _HEADER_NAME.match(name) or name.lower() in _OWN_HEADERS or name.lower().startswith("mcp-"):
-            raise invalid_setting(place, "No such header can be sent. Leave it out.")
+            raise invalid_setting(place, "This header cannot be sent. Leave it out.")
         if not _HEADER_VALUE.match(value) or len(value) > MAX_HEADER:
             raise invalid_setting(place, f"Use at most {MAX_HEADER} printable ASCII characters.")
         headers[name] = value
     if len(headers) > MAX_HEADERS:
-        raise invalid_setting(f"{where}.headers", f"Send at most {MAX_HEADERS}.")
+        raise invalid_setting(f"{where}.headers", f"Send at most {MAX_HEADERS} headers.")
     if given.authorization is not None:
         if any(name.lower() == "authorization" for name in headers):
-            raise invalid_setting(f"{where}.authorization", "'headers' contains it, too. Send one of them.")
+            raise invalid_setting(
+                f"{where}.authorization", "'headers' has an authorization, too. Send one of them."
+            )
         if not _HEADER_VALUE.match(given.authorization) or len(given.authorization) > MAX_HEADER:
             raise invalid_setting(f"{where}.authorization", "Expected a token.")
         headers["Authorization"] = f"Bearer {given.authorization.removeprefix('Bearer ')}"
@@ -174,17 +177,17 @@ def _check_url(text: str, where: str, hosts: Sequence[str]) -> bool:
     if url.scheme not in ("http", "https") or not url.host or len(text) > MAX_URL:
         raise invalid_setting(where, "Expected the URL of an MCP server.")
     if url.userinfo:
-        raise invalid_setting(where, "It may have no user name or password. Use 'authorization'.")
+        raise invalid_setting(where, "The URL may not have a user name or a password. Use 'authorization'.")
     names = (url.host, f"{url.host}:{url.port or {'http': 80, 'https': 443}[url.scheme]}")
     if any(fnmatchcase(name, host) for host in hosts if host != ANY_PUBLIC for name in names):
         return True
     if ANY_PUBLIC not in hosts:
         known = (
-            f"Those that it does: {', '.join(hosts)}."
+            f"Use one of these hosts: {', '.join(hosts)}."
             if hosts
-            else "Name one of the operator's by its label."
+            else "Name an MCP server of the operator by its label."
         )
-        raise invalid_setting(where, f"This server does not connect to MCP servers there. {known}")
+        raise invalid_setting(where, f"This server does not connect to MCP servers on this host. {known}")
     if url.scheme != "https":
         raise invalid_setting(where, "Use https.")
     return False
@@ -192,8 +195,9 @@ def _check_url(text: str, where: str, hosts: Sequence[str]) -> bool:
 
 def missing(asked: RequestedServer, where: str, known: Sequence[str]) -> RequestError:
     """The error of a server that the operator has not named, or not for this key."""
-    names = f"There are: {', '.join(known)}." if known else "Give it a 'server_url'."
+    names = f"Use one of: {', '.join(known)}." if known else "Give it a 'server_url'."
     message = (
-        f"Invalid value for '{where}': The operator has no MCP server '{asked.name[:64]}' for you. {names}"
+        f"Invalid value for '{where}': There is no MCP server '{asked.name[:64]}' that "
+        f"your key may use. {names}"
     )
     return RequestError(message, param=where)

@@ -60,7 +60,7 @@ def read_servers(tables: Any) -> tuple[McpServer, ...]:
                 f"mcp_servers: '{server.label}' is not a label. Use letters, digits, '_' and '-'."
             )
         if labels.count(server.label) > 1:
-            raise ValueError(f"mcp_servers: there are two of the label '{server.label}'. Rename one.")
+            raise ValueError(f"mcp_servers: two servers have the label '{server.label}'. Rename one.")
         if bool(server.url) == bool(server.words):
             raise ValueError(f"mcp_servers: '{server.label}' needs either a url or a command.")
         _expand_variables(server.headers, server.label)

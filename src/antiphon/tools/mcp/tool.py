@@ -92,7 +92,7 @@ class Mcp:
             if why is None:
                 functions[function.name] = function
             else:
-                message = f"The tool {tool.name[:SHOWN]!a} of '{asked.label}' is not offered: {why}"
+                message = f"The tool {tool.name[:SHOWN]!a} of '{asked.label}' is left out: {why}"
                 notes.append(Note(requested.where, message))
         offered = replace(listing, label=asked.label, tools=tuple(named))
         return ToolOffer(tuple(functions.values()), tuple(notes), offered)
@@ -155,9 +155,9 @@ class McpSession:
 def _fault_of_name(tool: ListedTool, function: Function, others: Container[str]) -> str | None:
     """Why the name of a tool cannot be used, if it cannot."""
     if not _NAME.fullmatch(tool.name):
-        return "Names have 1 to 128 letters, digits, '_', '-', '.' and '/'."
+        return "Its name may have 1 to 128 letters, digits, '_', '-', '.' and '/'."
     if function.name in others:
-        return f"Another tool is called '{function.name}', too. Rename one."
+        return f"Another tool is also called '{function.name}'. Rename one."
     return None
 
 

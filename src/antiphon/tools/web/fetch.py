@@ -177,7 +177,7 @@ class _Counter:
         """The piece. Raises ToolError if there is too much."""
         self._left -= len(piece)
         if self._left < 0:
-            raise ToolError("The answer cannot be decoded: it is packed too often.")
+            raise ToolError("The answer cannot be decoded: it is compressed too many times.")
         return piece
 
 

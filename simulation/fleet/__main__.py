@@ -1,0 +1,51 @@
+"""Runs simulations of fleets, and reports violated laws.
+
+    python -m simulation.fleet                     # a thousand seeds from 0 on, on all processors
+    python -m simulation.fleet --new --seconds 60  # new seeds
+    python -m simulation.fleet --seed 582          # one, exactly as before
+    python -m simulation.fleet --measure           # cached shares and times to first tokens, and their bounds
+
+The same seed makes the same simulation, on any machine. Exits with 1 if a law was violated.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from simulation.command import Kind, add_options, end, run
+from simulation.fleet.faults import FAULTS
+from simulation.fleet.measure import LOADS, table
+from simulation.fleet.world import fits, simulate, summary
+from simulation.planting import plant
+from simulation.world import silence
+
+
+def _measure(workloads: Sequence[str]) -> int:
+    """Print the table; 1 if figures are not within their bounds."""
+    all_kept = True
+    for line, kept in table(workloads):
+        print(line, flush=True)
+        all_kept = all_kept and kept
+    return 0 if all_kept else 1
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.add_argument("--fault", choices=FAULTS, help="with this fault in the source, see faults.py")
+    parser.add_argument(
+        "--measure", nargs="*", choices=LOADS, help="print figures of these workloads, or all"
+    )
+    arguments = parser.parse_args()
+    silence()
+    if arguments.fault is not None:
+        plant(FAULTS[arguments.fault])
+    if arguments.measure is not None:
+        return _measure(arguments.measure or [*LOADS])
+    return run(Kind("python -m simulation.fleet", simulate, fits, summary), arguments)
+
+
+if __name__ == "__main__":
+    end(main)
