@@ -180,6 +180,7 @@ class Recording:
         try:
             await self._asgi(scope, receiving, send)
         finally:
+            del protocol.keep  # the next request may be of another kind
             request.end()
             STREAM_RECORD.reset(token)
 

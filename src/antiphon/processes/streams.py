@@ -15,6 +15,7 @@ import asyncio
 import fcntl
 import mmap
 import os
+import resource
 import secrets
 import socket
 import struct
@@ -237,6 +238,8 @@ class StreamKeeper:
     """The streams of all processes, by the row of the process that writes them. The supervisor has it."""
 
     def __init__(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two files for each stream
         self._passages: dict[int, Passage] = {}
         self._streams: dict[int, dict[bytes, Descriptors]] = {}
         self._orphans: dict[bytes, Descriptors] = {}
