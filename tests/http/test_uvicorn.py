@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from antiphon.http.protocol import SocketProtocol, StreamProtocol, Cycle
+from antiphon.http.protocol import Cycle, SocketProtocol, StreamProtocol
 from antiphon.http.server import HttpServer
 
 SOURCE = Path(__file__).parents[2] / "src" / "antiphon"
