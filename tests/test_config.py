@@ -223,6 +223,7 @@ ENGINE_SAMPLES = {
     "upstream_key": ("upstream", "key", "key"),
     "tokenizer": ("upstream", "folder", "folder"),
     "replica": ("upstream", "http://a:1 http://b:2", ("http://a:1", "http://b:2")),
+    "kv_events": ("upstream", "tcp://*:1,tcp://*:2", "tcp://*:1,tcp://*:2"),
     "connect_seconds": ("upstream", "2.5", 2.5),
     "idle_seconds": ("upstream", "30", 30.0),
     "task": ("upstream", "embed", "embed"),

@@ -32,7 +32,7 @@ from dockerfile_parse import DockerfileParser
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.config import Settings
-from antiphon.engines.figures import AdapterFigures, CacheFigures
+from antiphon.engines.figures import AdapterFigures, CacheFigures, PoolFigures
 from antiphon.engines.models import resolve
 from antiphon.engines.registry import names, options_of
 from antiphon.engines.scripted import ScriptedEngine
@@ -119,7 +119,7 @@ async def test_the_dashboard_reads_metrics_and_labels_that_the_server_has() -> N
         {"output": "one two three", "fail_after": 1},
     ]
     labels: dict[str, set[str]] = {"up": set()}
-    figures = CacheFigures(0.5, 16, 100, 10, 5, adapters=AdapterFigures())
+    figures = CacheFigures(0.5, 16, 100, 10, 5, adapters=AdapterFigures(), pool=PoolFigures())
     async with (
         running(ScriptedEngine(script, figures=figures), tools=[Dice()], moderation="scripted") as server,
         httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as http,

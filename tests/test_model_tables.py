@@ -261,7 +261,10 @@ SCRIPTED = '[[models]]\nname = "a"\nengine = "scripted"\nscript = SCRIPT\n'
     [
         ('[[models]]\nname = "a"\nmodel = "/none.gguf"', "The model a: There is no model file /none.gguf"),
         (SCRIPTED + 'chat_template = "none"', "The model a: Cannot read the chat template none"),
-        (SCRIPTED + 'adapters = { sql = "x" }', "The model a: The engine of this model takes no adapters"),
+        (
+            SCRIPTED + 'adapters = { sql = "x" }',
+            "The model a: The engine of this model does not support adapters",
+        ),
         ('default_model = "b"\n' + SCRIPTED, "There is no model 'b' to answer by default. Use one of: a."),
         ('search_embeddings = "b"\n' + SCRIPTED, "There is no model 'b' to find texts by their meaning"),
         ('keep_loaded = "1MiB"\n[[models]]\nname = "a"', "The model a takes about "),

@@ -220,6 +220,7 @@ READERS: dict[str, tuple[Callable[[str], Awaitable[None]], str]] = {
 WITHOUT_READING = {
     "chat.py": "the terminal client of a server: its library decodes nothing",
     "launch.py": "it asks the server that it has started whether it is well",
+    "engines/upstreams/kv_reader.py": "messages of a bounded size: see tests/engines/test_cache_views.py",
     "engines/models.py": "it asks the library of the hub, whose client `engines/hub_client.py` bounds",
     "http/protocol.py": "it reads requests: see tests/http/test_encodings.py",
     "tools/mcp/bounds.py": "the bounds of `tools/mcp/connection.py`",
@@ -239,6 +240,7 @@ LIBRARIES = (
     "aiohttp",
     "requests",
     "huggingface_hub",
+    "zmq",
 )
 
 

@@ -112,7 +112,7 @@ def test_it_is_announced_once_and_every_process_answers(server: Process) -> None
         assert chat(server) == "Hello there, friend!"
     server.until(lambda: log(server).count("client_left") >= 12)
     shares = Counter(re.findall(r"client_left.* process=(\d)", log(server)))
-    assert [*sorted(shares.values())] == [6, 6]
+    assert min(shares.values()) >= 5  # on a busy machine, one may wait longer than the others let it
 
 
 def test_health_status_and_models_are_those_of_the_server(server: Process) -> None:
@@ -125,6 +125,8 @@ def test_health_status_and_models_are_those_of_the_server(server: Process) -> No
         for _ in range(4):
             [model] = get(f"{server.url}/v1/status").json()["models"]
             assert model["running"] == 2
+            slots = get(f"{server.url}/slots").json()
+            assert sum(slot["is_processing"] for slot in slots) == 2
 
 
 def test_what_is_stored_is_there_for_every_process(server: Process) -> None:
@@ -221,7 +223,7 @@ def process_of(server: Process, response: httpx.Response) -> str:
     [
         (("--store", "memory", "http://127.0.0.1:1"), "cannot share a store in memory"),
         ((), "llama.cpp in Antiphon cannot be shared by several processes"),
-        (("--engine", "vllm", "org/model"), "Run `vllm serve`"),
+        (("--engine", "vllm", "org/model"), "The engine vllm cannot be used without an extra"),
         (("http://127.0.0.1:1", "--tls-certificate", "x", "--tls-key", "y"), "No such file"),
     ],
 )

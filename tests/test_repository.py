@@ -71,7 +71,7 @@ def test_the_image_copies_what_exists_and_has_extras_that_exist() -> None:
     assert copied
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
     [extras] = [value.partition("=")[2] for _, value in steps() if value.startswith("EXTRAS=")]
-    others = {"vllm", "mistral", "local", "examples", "test", "check"}
+    others = {"vllm", "ray", "mistral", "local", "examples", "test", "check"}
     assert set(extras.split(",")) | others == set(PROJECT["optional-dependencies"])
 
 

@@ -18,6 +18,7 @@ from antiphon.engines.scripted import ScriptedEngine
 from antiphon.run.models import Models
 from tests.deciding import deciding
 from tests.files import pdf_of
+from tests.http.test_moderation import guard_engine
 from tests.server import NO_TLS, running, served_model
 from tests.tools.sandboxes import needs_bubblewrap, python_in_bubblewrap
 
@@ -94,8 +95,9 @@ async def test_every_command_of_curl_is_answered() -> None:
     )
     pool = PoolEngine([(f"http://gpu{number}:8000", ScriptedEngine([])) for number in (1, 2)])
     several = served_model(pool, model_name=("large",), dialect="hermes")
+    guard = served_model(guard_engine("llama-guard", told=True), model_name=("guard",), dialect="plain")
     async with (
-        running([], models=Models([one, several]), admin_key=("admin",)) as server,
+        running([], models=Models([one, several, guard]), admin_key=("admin",), moderation="guard") as server,
         httpx.AsyncClient(verify=NO_TLS) as client,
     ):
         for command in commands():

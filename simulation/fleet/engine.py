@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from antiphon.core.chunks import Chunk
-from antiphon.core.errors import AntiphonError, EngineNotReadyError
+from antiphon.core.errors import AntiphonError, EngineBusyError, EngineNotReadyError
 from antiphon.core.limits import Limits
 from antiphon.core.permits import Elsewhere
 from antiphon.engines.admission import Admission, Slot
@@ -21,6 +21,8 @@ from antiphon.engines.engine import (
     Receiver,
     Work,
 )
+from antiphon.engines.figures import CacheFigures
+from antiphon.engines.kv_sources import Source
 from simulation.fleet.machine import Machine, Stream, written_tokens
 from simulation.loop import PROCESS, Process
 
@@ -41,8 +43,10 @@ class RemoteEngine:
     def __init__(self, machine: Machine, limits: Limits) -> None:
         self.machine = machine
         self.card = ModelCard("model", CONTEXT, capabilities=Capabilities(token_ids=True))
+        self.expected = 0
+        """Tokens of the next prompt that the server expects in the cache."""
         self._limits = limits
-        self._elsewhere: Elsewhere | None = None
+        self._sent: set[int] = set()  # blocks of prompts since it was last known to fail
         self._admission = Admission(machine.speed.slots, limits)
         process = PROCESS.get()
         assert process is not None
@@ -62,7 +66,20 @@ class RemoteEngine:
     async def probe(self) -> None:
         """See `Probed`."""
         if not self.machine.up:
+            self.note_failure()
             raise EngineNotReadyError
+
+    async def event_sources(self) -> Sequence[Source]:
+        """See `TellsEvents`."""
+        return (Source(self.machine.name),)
+
+    async def cache_figures(self) -> CacheFigures:
+        """See `Measured`."""
+        return CacheFigures(block_size=self.machine.speed.block, blocks=self.machine.speed.blocks)
+
+    def note_failure(self) -> None:
+        """The server learns that the replica is gone, and its cache with it."""
+        self._sent.clear()
 
     def share(self, permits: Callable[[], Elsewhere]) -> None:
         """See `SharesSlots`."""
@@ -77,6 +94,8 @@ class RemoteEngine:
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """See `Engine`."""
         work = _Connection(self, request, receiver)
+        self.machine.laws.expects(self.machine.name, work.stream, self._sent)
+        self._sent.update(work.stream.hashes)
         try:
             work.slot = self._admission.enter(work.begin, tokens=request.tokens)
         except AntiphonError as error:
@@ -94,13 +113,17 @@ class _Connection:
         assert named is not None
         number, length = int(named[1]), int(named[2])
         begin = written_tokens(request.prompt.text)
-        self._machine = engine.machine
+        self._engine, self._machine = engine, engine.machine
         self._receiver = receiver
         self._over = False
         chosen = asyncio.get_running_loop().time()
-        self._stream = Stream(
+        self.stream = Stream(
             number, chosen, request.prompt.ids, begin, length, self._push, self._fail, engine.process
         )
+        self.stream.block = engine.machine.speed.block
+        self.stream.hashes = engine.machine.cache.hashes(request.prompt.ids)
+        self.stream.expected = engine.expected
+        self.stream.foreseen = not engine.load.waiting
 
     def begin(self) -> None:
         """It has a slot."""
@@ -108,7 +131,7 @@ class _Connection:
 
     def _begin(self) -> None:
         if not self._over:
-            self._machine.begin(self._stream)
+            self._machine.begin(self.stream)
 
     def _push(self, chunks: list[Chunk]) -> None:
         if self._over:
@@ -122,6 +145,8 @@ class _Connection:
     def _fail(self, error: AntiphonError) -> None:
         if not self._over:
             self._close()
+            if not isinstance(error, EngineBusyError):
+                self._engine.note_failure()
             self._receiver.fail(error)
 
     def cancel(self) -> None:
@@ -131,6 +156,6 @@ class _Connection:
 
     def _close(self) -> None:
         self._over = True
-        self._machine.cancel(self._stream)
+        self._machine.cancel(self.stream)
         if self.slot is not None:
             self.slot.leave()

@@ -1,7 +1,8 @@
 """A server in front of the replicas, without HTTP: its pool, its accounts, and the answers that it gives."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
+from antiphon.engines.block_index import PromptBlocks
 from antiphon.engines.engine import GenerationRequest, Prompt
 from antiphon.engines.pool import PoolEngine, Replica
 from antiphon.run.generation import GenerationRun, Interceptors
 from simulation.database import DatabaseFaults
+from simulation.fleet.bus import Follower
 from simulation.fleet.engine import RemoteEngine, name_of
 from simulation.fleet.laws import Answer
 from simulation.fleet.machine import written_tokens
@@ -57,11 +60,14 @@ class Front:
         self.ledger = StoreLedger(self, _Questions())  # type: ignore[arg-type]
         self.accounts: dict[str, Account] = {}
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
-        self.pool = PoolEngine(engines, self._choose, Random(self.name).random)
-        self._choosing: Answer | None = None
+        follow = None if world.plan.delay is None else partial(Follower, world.bus, self.process)
+        self.pool = PoolEngine(engines, self._choose, follow, draw=Random(self.name).random)
 
-    def _choose(self, replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
-        return self._world.choose(replicas, blocks)
+    def _choose(self, replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
+        replica = self._world.plan.choose(replicas, prompt)
+        assert isinstance(replica.engine, RemoteEngine)
+        replica.engine.expected = int(replica.cache.cached_tokens(prompt))
+        return replica
 
     def run(self, work: Any) -> "asyncio.Task[Any]":
         """Run a coroutine in the process of this server."""
@@ -88,6 +94,12 @@ class Front:
             await account.close()
         await self.pool.stop()
         await self.store.close()
+
+    def claims(self, ids: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+        """How many tokens of a prompt this server expects in the cache of each replica, by its name."""
+        prompt = PromptBlocks(ids)
+        for replica in self.pool._replicas:
+            yield replica.name, int(replica.cache.cached_tokens(prompt))
 
     def kill(self) -> None:
         """End it as `kill -9` does."""

@@ -4,11 +4,15 @@
 * The tokens of a key that are admitted in any time are at most its limit, what is refilled in that time, and
   what answers overdraw.
 * A replica that is drained gets nothing new.
-* No server waits in vain while slots are free.
+* An index claims no blocks of a cache from before a clear or a restart that it was told of (`bus.py`).
+* After the last fault, what servers expect in caches is what is there (`World._check_claims`).
+* Without events, a server expects of a replica that it knows to have failed only blocks sent since. What it
+  expects is there, where nothing is dropped, and it is alone.
+* No server waits in vain for a replica that has slots.
 * Where no cache matters, no replica has much more work than the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -39,12 +43,12 @@ class Answer(Struct):
     question: "Question"
     asked: float
     front: str
-    predicted: int = 0
-    """Tokens of the prompt that the server expected in the cache of the replica it chose."""
     cached: int = 0
-    """Those that were."""
+    """Tokens of the prompt that were in the cache of its first replica."""
+    machine: str = ""
+    """The replica that was chosen."""
     began: float | None = None
-    """A replica began to work on it."""
+    """It began to work on it."""
     first: float | None = None
     text: str = ""
     ended: float | None = None
@@ -84,14 +88,16 @@ class Allowance:
 class FleetLaws:
     """The laws of one simulation. A violation ends it, wherever it was noticed."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, *, foresees: bool, told: bool) -> None:
         self._loop = loop
+        self._told = told  # servers know of what others have sent
+        self._foresees = foresees
         self.answers: dict[int, Answer] = {}
         self.drained: dict[str, float] = {}
         """Replicas that get nothing new, and since when all servers know."""
         self.allowances: dict[str, Allowance] = {}
         self._streams: dict[int, Stream] = {}
-        self._begun: dict[str, float] = {}  # when a replica last began with a request of a server
+        self._free: dict[str, float] = {}  # since when a replica has slots
         self._loads: dict[str, list[int]] = {}
 
     def law(self, holds: bool, what: str) -> None:
@@ -118,15 +124,24 @@ class FleetLaws:
             self.drained.get(machine.name, now) >= stream.chosen,
             f"{machine.name} is drained, and gets answer {stream.number}",
         )
-        self._begun[answer.front] = now
         if answer.began is None:
             answer.began = now
+
+    def expects(self, name: str, stream: "Stream", sent: Collection[int]) -> None:
+        """A server has chosen the replica of this name, to which it has sent these blocks."""
+        self.answers[stream.number].machine = name
+        known = stream.expected // stream.block
+        gone = known > 0 and not self._told and stream.hashes[known - 1] not in sent
+        self.law(not gone, f"answer {stream.number} expects {stream.expected} tokens of a cache that is gone")
 
     def computes(self, stream: "Stream") -> None:
         """A replica begins with a prompt."""
         answer = self.answers[stream.number]
         if answer.first is None:
             answer.cached = stream.cached
+        less = stream.expected // stream.block * stream.block - stream.cached
+        kept = less <= 0 or not (self._foresees and stream.foreseen)
+        self.law(kept, f"answer {stream.number} has {less} cached tokens less than expected")
 
     def writes(self, stream: "Stream", begin: int) -> None:
         """A replica sends the next tokens."""
@@ -168,25 +183,20 @@ class FleetLaws:
 
     # From time to time
 
-    def look(self, machines: "list[Machine]", fronts: Callable[[str], bool]) -> None:
-        """How the fleet is now. `fronts` says whether a server of this name is to be judged."""
+    def look(self, machines: "list[Machine]", judged: Callable[[str], bool]) -> None:
+        """How the fleet is now. `judged` says whether a server of this name lives."""
         now = self._loop.time()
         for machine in machines:
             self._loads.setdefault(machine.name, []).append(machine.load)
-        free = sum(machine.has_free_slots for machine in machines)
-        if free * 2 <= len(machines):
-            self._begun = dict.fromkeys(self._begun, now)
-            return
-        waiting: dict[str, float] = {}
+            if machine.has_free_slots:
+                self._free.setdefault(machine.name, now)
+            else:
+                self._free.pop(machine.name, None)
         for answer in self.answers.values():
-            if answer.began is None and answer.ended is None:
-                waiting.setdefault(answer.front, answer.asked)
-        for front, since in waiting.items():
-            late = now - max(since, self._begun.get(front, 0.0))
-            self.law(
-                late < WAITING or not fronts(front),
-                f"{front} waits {late:.0f} s, and {free} replicas have slots",
-            )
+            if answer.began is None and answer.ended is None and answer.machine in self._free:
+                late = now - max(answer.asked, self._free[answer.machine])
+                starves = late >= WAITING and judged(answer.front)
+                self.law(not starves, f"{answer.front} waits {late:.0f} s, and {answer.machine} has slots")
 
     @property
     def spread(self) -> float:

@@ -9,12 +9,14 @@ can tell which one comes next, and whose it is.
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from antiphon.core.chunks import Chunk, Finish, FinishReason, Token
 from antiphon.core.errors import AntiphonError, EngineBusyError, EngineDiedError
+from simulation.fleet.bus import Bus, Publisher
 from simulation.loop import Process, SimulatedLoop
 
 if TYPE_CHECKING:
@@ -51,39 +53,17 @@ def answer_token(number: int, place: int) -> int:
     return ANSWER_IDS + number * ANSWER_ROOM + place
 
 
-class Listener(Protocol):
-    """Hears what happens in the caches of replicas."""
-
-    def stored(
-        self, machine: "Machine", blocks: Sequence[int], parent: int | None, ids: Sequence[int]
-    ) -> None:
-        """Blocks were stored, of these tokens, after a parent."""
-        ...
-
-    def removed(self, machine: "Machine", blocks: Sequence[int]) -> None:
-        """Blocks were dropped."""
-        ...
-
-    def cleared(self, machine: "Machine") -> None:
-        """All blocks were dropped."""
-        ...
-
-    def restarted(self, machine: "Machine") -> None:
-        """The replica is another process now, with an empty cache."""
-        ...
-
-
 class Cache:
     """The blocks of a replica, by chained hashes; those used the longest ago come first."""
 
-    def __init__(self, machine: "Machine", listener: Listener) -> None:
-        self._machine = machine
-        self._listener = listener
+    def __init__(self, speed: Speed, publisher: Publisher) -> None:
+        self._size, self._room = speed.block, speed.blocks
+        self._publisher = publisher
         self.blocks: dict[int, None] = {}
 
     def hashes(self, ids: Sequence[int], first: Sequence[int] = ()) -> list[int]:
         """Those of the whole blocks of these tokens, of which the `first` are known."""
-        size, hashes = self._machine.speed.block, [*first]
+        size, hashes = self._size, [*first]
         before = hashes[-1] if hashes else 0
         for start in range(len(hashes) * size, len(ids) - size + 1, size):
             before = hash((before, ids[start : start + size]))
@@ -104,27 +84,25 @@ class Cache:
                 blocks[block] = None
 
     def store(self, hashes: Sequence[int], ids: Sequence[int]) -> None:
-        """Store those that are missing, and drop what there is no room for."""
-        known, size = self.known(hashes), self._machine.speed.block
+        """Store the blocks of these tokens that are missing, and drop what there is no room for."""
+        known = self.known(hashes)
         new = hashes[known:]
-        for block in new:
-            self.blocks[block] = None
+        self.blocks |= dict.fromkeys(new)
         self.use(hashes)
-        surplus = len(self.blocks) - self._machine.speed.blocks
-        dropped = [block for block, _ in zip(self.blocks, range(surplus), strict=False)]
+        dropped = [*islice(self.blocks, max(0, len(self.blocks) - self._room))]
         for block in dropped:
             del self.blocks[block]
-        if dropped:
-            self._listener.removed(self._machine, dropped)
-        if stored := [block for block in new if block in self.blocks]:
+        latest = {*new}
+        if old := [block for block in dropped if block not in latest]:
+            self._publisher.removed(old)  # first: their place is taken
+        if kept := [block for block in new if block in self.blocks]:  # all, or the beginning
             parent = hashes[known - 1] if known else None
-            texts = ids[known * size : (known + len(stored)) * size]
-            self._listener.stored(self._machine, stored, parent, texts)
+            self._publisher.stored(kept, parent, ids[known * self._size : (known + len(kept)) * self._size])
 
     def clear(self) -> None:
         """Drop all, as after an update of the model's weights."""
         self.blocks.clear()
-        self._listener.cleared(self._machine)
+        self._publisher.cleared()
 
 
 class Stream:
@@ -147,8 +125,14 @@ class Stream:
         self.number = number
         self.chosen = chosen
         self.prompt = prompt
+        self.block = 1
+        """Tokens in a block of the cache."""
         self.hashes: list[int] = []
-        """Those of the blocks of its prompt, once it is computed."""
+        """Those of the blocks of its prompt."""
+        self.expected = 0
+        """Tokens of the prompt that the server expects in the cache."""
+        self.foreseen = False
+        """All that the server has sent is computed before: none of it waits for a slot, in fair shares."""
         self.begin = self.written = begin
         self.length = length
         self.push = push
@@ -162,19 +146,17 @@ class Stream:
 class Machine:
     """A replica. `slow` is how many times as long it takes for everything."""
 
-    def __init__(
-        self, name: str, speed: Speed, loop: SimulatedLoop, laws: "FleetLaws", listener: Listener
-    ) -> None:
+    def __init__(self, name: str, speed: Speed, loop: SimulatedLoop, laws: "FleetLaws", bus: Bus) -> None:
         self.name = name
         self.speed = speed
         self.up = True
         self.slow = 1.0
         self.running: dict[Stream, None] = {}
         self.waiting: deque[Stream] = deque()
-        self.cache = Cache(self, listener)
-        self._listener = listener
+        self.publisher = Publisher(bus, name, speed.block)
+        self.cache = Cache(speed, self.publisher)
         self._loop = loop
-        self._laws = laws
+        self.laws = laws
         self._prompts: deque[Stream] = deque()  # of running ones that are to be computed
         self._computes = False
 
@@ -195,7 +177,7 @@ class Machine:
         elif len(self.waiting) >= self.speed.queue:
             self._end(stream, EngineBusyError())
         else:
-            self._laws.begins(self, stream)
+            self.laws.begins(self, stream)
             self.waiting.append(stream)
             self._fill()
 
@@ -214,7 +196,7 @@ class Machine:
 
     def crash(self) -> None:
         """End as after kill -9."""
-        self.up = False
+        self.up = self.publisher.up = False
         for stream in [*self.running, *self.waiting]:
             self._leave(stream)
             self._end(stream, EngineDiedError())
@@ -223,7 +205,7 @@ class Machine:
         """Another process in its place, with an empty cache."""
         self.up, self.slow = True, 1.0
         self.cache.blocks.clear()
-        self._listener.restarted(self)
+        self.publisher.restart()
 
     def _end(self, stream: Stream, error: AntiphonError) -> None:
         stream.over = True
@@ -236,7 +218,7 @@ class Machine:
             del self.running[stream]
         elif stream in self.waiting:
             self.waiting.remove(stream)
-        self._laws.ends(stream)
+        self.laws.ends(stream)
 
     def _fill(self) -> None:
         while self.waiting and len(self.running) < self.speed.slots:
@@ -251,13 +233,13 @@ class Machine:
             stream = self._prompts.popleft()
             if stream.over:
                 continue
-            hashes = stream.hashes = self.cache.hashes(stream.prompt)
+            hashes = stream.hashes
             # The last token is computed in any case: its result is the first of the answer.
             known = min(self.cache.known(hashes), (len(stream.prompt) - 1) // self.speed.block)
             stream.cached = known * self.speed.block
             self.cache.use(hashes[:known])
             seconds = (len(stream.prompt) - stream.cached) / self.speed.prefill * self.slow
-            self._laws.computes(stream)
+            self.laws.computes(stream)
             self._computes = True
             self._loop.call_later(seconds, self._computed, stream, context=Context())
 
@@ -278,7 +260,7 @@ class Machine:
         finish = Finish(FinishReason.STOP) if end == stream.length else None
         tokens = tuple(Token(answer_token(stream.number, place), f"{place},") for place in range(begin, end))
         chunk = Chunk("".join(token.text for token in tokens), tokens, finish, cached)
-        self._laws.writes(stream, begin)
+        self.laws.writes(stream, begin)
         self._loop.call_soon(stream.push, [chunk], context=stream.context)
         if finish is not None:
             self._leave(stream)

@@ -31,17 +31,19 @@ class Bound(Struct, frozen=True):
 
 
 BOUNDS: Mapping[tuple[str, int], Bound] = {
-    ("shared prompt", 1): Bound(0.90, 0.10, 0.40),
-    ("shared prompt", 4): Bound(0.90, 0.15, 2.00),
-    ("shared prompt", 16): Bound(0.90, 0.10, 0.40),
-    ("conversations", 1): Bound(0.74, 0.10, 0.80),
-    ("conversations", 4): Bound(0.38, 0.45, 2.00),
-    ("conversations", 16): Bound(0.15, 0.90, 3.50),
-    ("agents", 1): Bound(0.87, 0.25, 1.30),
-    ("agents", 4): Bound(0.36, 5.00, 20.0),
-    ("agents", 16): Bound(0.12, 12.0, 30.0),
+    ("shared prompt", 1): Bound(0.90, 0.10, 0.30),
+    ("shared prompt", 4): Bound(0.90, 0.15, 2.50),
+    ("shared prompt", 16): Bound(0.90, 0.10, 0.30),
+    ("conversations", 1): Bound(0.69, 0.10, 0.80),
+    ("conversations", 4): Bound(0.42, 0.35, 1.10),
+    ("conversations", 16): Bound(0.20, 0.60, 2.20),
+    ("agents", 1): Bound(0.83, 0.25, 1.50),
+    ("agents", 4): Bound(0.50, 1.60, 7.00),
+    ("agents", 16): Bound(0.20, 5.00, 20.0),
 }
-"""Each server knows only what it has sent itself: so several lose what one would have."""
+"""Without events: each server knows only what it has sent itself, so several lose what one would have."""
+LATE = 1.0
+"""Seconds that events take at most, where there are some."""
 
 
 class Figures(Struct, frozen=True):
@@ -56,9 +58,9 @@ class Figures(Struct, frozen=True):
         return self.cached >= bound.cached and self.p50 <= bound.p50 and self.p99 <= bound.p99
 
 
-def measure(workload: str, fronts: int) -> Figures:
-    """The figures of a fleet without troubles."""
-    plan = Plan(MACHINES, fronts, workload, SECONDS, LOADS[workload], SPEED, settled=3_600.0)
+def measure(workload: str, fronts: int, delay: float | None) -> Figures:
+    """The figures of a fleet without troubles, with events up to `delay` seconds late, or without any."""
+    plan = Plan(MACHINES, fronts, workload, SECONDS, LOADS[workload], SPEED, delay=delay, settled=3_600.0)
     answers = [
         answer
         for answer in run(SEED, plan).laws.answers.values()
@@ -72,14 +74,14 @@ def measure(workload: str, fronts: int) -> Figures:
     )
 
 
-def table(workloads: Sequence[str]) -> Iterator[tuple[str, bool]]:
+def table(workloads: Sequence[str], delay: float | None) -> Iterator[tuple[str, bool]]:
     """The lines of a table in Markdown, and whether the figures of each are within their bounds."""
     yield "| workload | servers | cached | first token: p50 | p99 |", True
     yield "|---|---|---|---|---|", True
     for workload in workloads:
         for fronts in FRONTS:
-            figures = measure(workload, fronts)
+            figures = measure(workload, fronts, delay)
             times = f"{figures.p50:.2f} s | {figures.p99:.2f} s"
-            kept = figures.keep(BOUNDS[workload, fronts])
+            kept = delay is not None or figures.keep(BOUNDS[workload, fronts])
             more = "" if kept else f" not within {BOUNDS[workload, fronts]}"
             yield f"| {workload} | {fronts} | {figures.cached:.0%} | {times} |{more}", kept

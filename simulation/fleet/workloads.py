@@ -76,7 +76,7 @@ class Contexts(Workload):
 class Conversations(Workload):
     """Each turn has all that was said before. There are so many at a time; one that is long enough ends."""
 
-    open, first, turn, answer, turns = 400, (300, 900), (20, 200), (40, 160), 8
+    open, first, turn, answer, turns = 200, (300, 900), (20, 200), (40, 160), 8
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -99,7 +99,7 @@ class Conversations(Workload):
 class Agents(Conversations):
     """Long conversations of programs: a hundred tokens are read for each that is written."""
 
-    open, first, turn, answer, turns = 120, (2_000, 4_000), (200, 900), (30, 70), 12
+    open, first, turn, answer, turns = 60, (2_000, 4_000), (200, 900), (30, 70), 12
 
 
 WORKLOADS: Mapping[str, Callable[[Random], Workload]] = {

@@ -7,15 +7,17 @@ answered.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 
-from antiphon.engines.pool import Replica, cheapest
+from antiphon.engines.cache_views import EXPECTED_SECONDS
+from antiphon.engines.pool import Choose, cheapest
 from simulation.clocks import simulated_clocks
 from simulation.database import Memory, SharedDatabase
+from simulation.fleet.bus import Bus
 from simulation.fleet.front import Front
 from simulation.fleet.laws import NOTICED, SPREAD, Allowance, Answer, FleetLaws
 from simulation.fleet.machine import Machine, Speed
@@ -29,6 +31,10 @@ LOOK = 0.5
 """Seconds between two looks at the whole."""
 SETTLED = 120.0
 """Seconds after the last question in which all must be answered."""
+CLAIMED = 1.0
+"""Seconds after the last fault in which servers know what is in caches."""
+LAST_PROMPTS = 10
+"""The prompts that are looked up."""
 ROUNDS = 5_000_000
 """Rounds of a loop that are enough for any fleet."""
 
@@ -48,8 +54,18 @@ class Plan(msgspec.Struct):
     limits: dict[str, int] = {}
     batches: float = 0.0
     """The share of questions that nobody waits for."""
-    choose: Callable[[Sequence[Replica], Sequence[int]], Replica] = cheapest
+    delay: float | None = None
+    """The most seconds that events of caches take; None: there are none."""
+    loss: float = 0.0
+    """The share of events that are lost while there are troubles."""
+    choose: Choose = cheapest
     settled: float = SETTLED
+
+    @property
+    def foresees(self) -> bool:
+        """A server can know what is in the caches: all that was computed, and for nobody else."""
+        alone = self.fronts == 1 and not self.batches and self.delay is None
+        return alone and self.speed.blocks > 100_000 and not {"crash", "clear"} & {*self.troubles}
 
     @property
     def is_exact(self) -> bool:
@@ -68,7 +84,7 @@ def plan_of(seed: int) -> Plan:
         slots=rng.choice((2, 4, 16)),
         queue=rng.choice((4, 10_000, 10_000)),
         block=rng.choice((16, 32, 64, 128)),
-        blocks=rng.choice((300, 3_000)),
+        blocks=rng.choice((300, 3_000, 10**9)),
     )
     workload = rng.choice([*WORKLOADS])
     limited = rng.random() < 0.3
@@ -83,19 +99,23 @@ def plan_of(seed: int) -> Plan:
         rng.choice((1, 2, 4)) if troubles else 0,
         {key: rng.choice((2_000, 20_000, 200_000)) for key in KEYS} if limited else {},
         rng.choice((0.0, 0.0, 0.3)),
+        rng.choice((None, 0.0, 0.2, 1.0)),
+        rng.choice((0.0, 0.1)) if troubles else 0.0,
     )
 
 
 def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
-    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, or `quiet`: no
-    troubles.
+    Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, `events` of
+    caches, one server that `foresees` what is cached, or `quiet`: no troubles.
     """
     plan = plan_of(seed)
     more = {
         "limits": bool(plan.limits),
         "batches": plan.batches > 0,
+        "events": plan.delay is not None,
+        "foresees": plan.foresees,
         "large": plan.machines > 8,
         "fronts": plan.fronts > 1,
         "quiet": not plan.troubles,
@@ -116,22 +136,6 @@ class Report(msgspec.Struct):
     """Of virtual time."""
 
 
-class _Quiet:
-    """Hears events of caches, and tells nobody."""
-
-    def stored(self, machine: Machine, blocks: Sequence[int], parent: int | None, ids: Sequence[int]) -> None:
-        pass
-
-    def removed(self, machine: Machine, blocks: Sequence[int]) -> None:
-        pass
-
-    def cleared(self, machine: Machine) -> None:
-        pass
-
-    def restarted(self, machine: Machine) -> None:
-        pass
-
-
 class World:
     """The state of one simulation."""
 
@@ -141,13 +145,11 @@ class World:
         self.loop.most_rounds = ROUNDS
         self.database = SharedDatabase(memory, self.rng, self.loop)
         self.plan = plan
-        self.choose = plan.choose
-        self.laws = FleetLaws(self.loop)
+        self.laws = FleetLaws(self.loop, foresees=plan.foresees, told=plan.delay is not None)
+        self.bus = Bus(self.loop, self.rng, self.laws, plan.delay or 0.0)
         self.workload = WORKLOADS[plan.workload](Random(seed))
-        self.machines = [
-            Machine(f"replica {number}", plan.speed, self.loop, self.laws, _Quiet())
-            for number in range(plan.machines)
-        ]
+        names = [f"replica {number}" for number in range(plan.machines)]
+        self.machines = [Machine(name, plan.speed, self.loop, self.laws, self.bus) for name in names]
         self.fronts: list[Front] = []
         self._dead: list[Front] = []
         self._started = 0
@@ -159,11 +161,15 @@ class World:
         now = self.loop.time()
         self.laws.allowances = {key: Allowance(limit, now) for key, limit in self.plan.limits.items()}
         await asyncio.gather(*(self._start_front() for _ in range(self.plan.fronts)))
+        self.bus.loss = self.plan.loss
         looking = asyncio.ensure_future(self._look())
         troubles = [asyncio.ensure_future(self._trouble()) for _ in range(self.plan.often)]
         await self._ask()
         await asyncio.gather(*troubles)
         await self._settle()
+        self.bus.loss = 0.0
+        if self.plan.delay is not None:
+            await self._check_claims()
         self._over = True
         await looking
         self._check()
@@ -204,6 +210,21 @@ class World:
         late = self.loop.time() + self.plan.settled
         while self.open and self.loop.time() < late:
             await asyncio.sleep(LOOK)
+
+    async def _check_claims(self) -> None:
+        """What servers expect in caches is what is there, once each replica has told something again."""
+        for machine in self.machines:
+            ids = self.workload.new(machine.speed.block)
+            machine.cache.store(machine.cache.hashes(ids), ids)
+        await asyncio.sleep(EXPECTED_SECONDS + self.bus.delay + CLAIMED)
+        for answer in [*self.laws.answers.values()][-LAST_PROMPTS:]:
+            ids, block = answer.question.ids, self.plan.speed.block
+            hashes = self.machines[0].cache.hashes(ids)
+            there = {machine.name: machine.cache.known(hashes) * block for machine in self.machines}
+            for front in self.fronts:
+                for name, claimed in front.claims(ids):
+                    what = f"{front.name} expects {claimed} tokens at {name}, which has {there[name]}"
+                    self.laws.law(claimed == there[name], what)
 
     def _check(self) -> None:
         for answer in self.open:

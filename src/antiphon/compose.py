@@ -35,7 +35,7 @@ from antiphon.core.errors import AntiphonError, StoreError, StoreUnavailableErro
 from antiphon.core.limits import Limits
 from antiphon.core.observation import NoTracing, Tracing
 from antiphon.dialects.registry import check
-from antiphon.engines.engine import Engine, SharesSlots
+from antiphon.engines.engine import Attachable, Engine, SharesSlots
 from antiphon.engines.pool import PoolEngine
 from antiphon.model_tables import ModelSettings
 from antiphon.processes.table import Shares
@@ -135,7 +135,7 @@ class Parts:
     @cached_property
     def sealer(self) -> Sealer:
         """Encrypts what clients keep for the server."""
-        return Sealer(_secrets(self.settings))
+        return Sealer(secrets_of(self.settings))
 
     @cached_property
     def tracing(self) -> Tracing:
@@ -307,7 +307,7 @@ def _served(
         template = _read(model.chat_template) if model.chat_template else None
         if model.dialect is not None:
             check(model.dialect)
-        engine = _engine(model, limits)
+        engine = _engine(model, limits, shares)
         if shares is not None and isinstance(engine, SharesSlots):
             engine.share(shares.permits)
         return ServedModel(engine, model, template=template, tools=tools, limits=limits, render=render)
@@ -317,9 +317,12 @@ def _served(
         raise AntiphonError(f"The model {model.model_name[0]}: {error.message}") from error
 
 
-def _engine(model: ModelSettings, limits: Limits) -> Engine:
+def _engine(model: ModelSettings, limits: Limits, shares: Shares | None) -> Engine:
     """The engine: a single one, or a pool."""
     engines = [(str(getattr(options, "model", "")), options.build(limits)) for options in model.engines]
+    for _, engine in engines:
+        if shares is not None and isinstance(engine, Attachable):
+            engine.attach(shares.link())
     return PoolEngine(engines) if len(engines) > 1 else engines[0][1]
 
 
@@ -337,7 +340,7 @@ async def _open_with_retries(opened: Callable[[], Awaitable[Store]]) -> Store:
         await asyncio.sleep(RETRY_SECONDS)
 
 
-def _secrets(settings: Settings) -> tuple[str, ...]:
+def secrets_of(settings: Settings) -> tuple[str, ...]:
     """The secrets for sealing: the configured ones, or one that is made at the first start."""
     if settings.secret:
         return settings.secret

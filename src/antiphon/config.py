@@ -144,8 +144,8 @@ class Settings:
     repeat it for several; * for all. Without any, browsers allow none."""
 
     processes: Annotated[PositiveInt, Parameter(alias="--api-server-count"), NETWORK] = 1
-    """How many processes serve, behind one socket: for models at a URL, and pools of URLs. One can pass on
-    60,000 to 100,000 tokens a second: docs/processes.md."""
+    """How many processes serve, behind one socket: for models at a URL, pools of URLs, and vLLM. One can
+    pass on 60,000 to 100,000 tokens a second: docs/processes.md."""
 
     drain_seconds: Annotated[float, Parameter(validator=Number(gt=0)), LIMITS] = 300
     """How many seconds running answers have to finish after SIGTERM or Ctrl-C; then they are stopped."""

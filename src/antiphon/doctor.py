@@ -59,6 +59,8 @@ EXTRAS = {
     "local": "models of a laptop: llama.cpp, and files from the Hugging Face hub",
     "llama-cpp": "GGUF models",
     "vllm": "models on GPUs, by vLLM",
+    "kv-events": "what caches of vLLM and SGLang hold",
+    "ray": "replicas of Ray Serve",
     "hub": "models from the Hugging Face hub",
     "tokenizer": "tokenizers of models that other servers run",
     "mistral": "Mistral's own tokenizer",

@@ -382,13 +382,18 @@ _OTHERS = re.compile(r"ANTIPHON_(URL$|TEST_|SERVICE_|PORT_\d+_)")
 
 def unread_variables(settings: Settings) -> Iterator[str]:
     """A warning for each `ANTIPHON_…` variable that is not an option of the server."""
-    names = option_names(*settings.option_tables, type(settings.engine)) | {"engine", "tool"}
-    read = {f"ANTIPHON_{name.upper()}" for name in names}
+    read = variables(settings)
     for name in sorted(os.environ):
         if name.startswith("ANTIPHON_") and name not in read and not _OTHERS.match(name):
             owners = owners_of(name.removeprefix("ANTIPHON_").lower())
             why = f"is an option of the engine {owners[0]}" if owners else "is the variable of no option"
             yield f"{name} {why}: it is not read.{'' if owners else did_you_mean(name, read)}"
+
+
+def variables(settings: Settings) -> set[str]:
+    """The `ANTIPHON_…` variables of the options of a server with these settings."""
+    names = option_names(*settings.option_tables, type(settings.engine)) | {"engine", "tool"}
+    return {f"ANTIPHON_{name.upper()}" for name in names}
 
 
 def option_names(*tables: type) -> set[str]:

@@ -32,6 +32,8 @@ from msgspec import Struct
 
 from antiphon.config import OPEN, Settings
 from antiphon.core.errors import AntiphonError
+from antiphon.core.links import Link
+from antiphon.engines.engine import LinkedOptions
 from antiphon.log import configure, say
 from antiphon.option_sources import unread_variables
 from antiphon.processes import sums
@@ -48,8 +50,9 @@ from antiphon.processes.channel import (
     FromProcess,
     Ready,
 )
+from antiphon.processes.hosts import EngineHost, Hosts
 from antiphon.processes.listening import finishing, listening
-from antiphon.processes.start import Start, spawn
+from antiphon.processes.start import Logging, Start, spawn
 from antiphon.processes.streams import StreamKeeper
 from antiphon.processes.table import Table, create
 
@@ -106,6 +109,8 @@ class _Process:
         self.place = place
         self.row = row
         self.channel = channel
+        self.links: Sequence[Link] = ()
+        """To engines with programs of their own."""
         self.kept = kept
         self.send = process.send_signal
         self.code = process.poll
@@ -146,6 +151,13 @@ class Supervisor:
             os.set_blocking(end, False)
         self._memory = create(rows)
         self._table = Table(self._memory, [writing for _, writing in self._bells])
+        linked = [engine for model in settings.served for engine in model.engines]
+        self._hosts = Hosts(
+            [engine for engine in linked if isinstance(engine, LinkedOptions)],
+            settings.processes,
+            Logging(settings.log_level, settings.log_format),
+            self._lost_engine,
+        )
         self._processes: dict[int, _Process] = {}  # by row
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
@@ -154,7 +166,7 @@ class Supervisor:
         self._deaths: list[float] = []
         self._received: signal.Signals | None = None
         self._failure: str | None = None
-        self._greeted = self._draining = self._replacing = False
+        self._greeted = self._draining = self._replacing = self._renewing = False
         self._ended = asyncio.Event()
         self._streams = StreamKeeper()
         tcp, tls = settings.unix_socket is None, settings.tls_certificate is not None
@@ -172,13 +184,14 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
         loop.add_signal_handler(signal.SIGUSR2, lambda: self._do(self._replace_all()))
         try:
-            self._spawn(0)  # the others follow when it has checked the options
+            self._do(self._begin())
             await self._ended.wait()
         finally:
             self._send(signal.SIGKILL)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._hosts.close()
             for descriptor in (self._memory, *self._descriptors):
                 os.close(descriptor)
         if self._failure is not None:
@@ -196,9 +209,19 @@ class Supervisor:
 
     # Starting
 
+    async def _begin(self) -> None:
+        """Start the engines that have programs of their own, and the first process."""
+        try:
+            await self._hosts.start()
+        except AntiphonError as error:
+            self._fail(error.message)
+        if not self._draining:
+            self._spawn(0)  # the others follow when it has checked the options
+
     def _spawn(self, place: int, *, kept: bool = True) -> _Process:
         row = next(row for row in range(self._table.rows) if row not in self._processes)
         ours, theirs = socket.socketpair()
+        links = self._hosts.links(place)
         passage = self._passage(row)
         with theirs, passage or nullcontext(), _blocked():
             start = Start(
@@ -211,11 +234,13 @@ class Supervisor:
                 table=self._memory,
                 bell=self._bells[row][0],
                 bells=[writing for _, writing in self._bells],
+                links=links,
                 streams=None if passage is None else passage.fileno(),
             )
-            spawned = spawn(start)
+            spawned = spawn("antiphon.http.process", start)
         channel = Channel(ours, FromProcess)
         self._processes[row] = process = _Process(place, row, spawned, channel, kept=kept)
+        process.links = links
         self._do(self._watch(process))
         return process
 
@@ -241,6 +266,7 @@ class Supervisor:
                 self._take(process, message)
         await self._wait_end(process)
         del self._processes[process.row]
+        self._hosts.forget(process.links)
         self._table.clear(process.row)
         if self._streams_outlive:
             self._streams.close(process.row)
@@ -276,19 +302,67 @@ class Supervisor:
         if process.code() != 0:
             why = process.failure or "unknown"
             log.error("a process has died", place=process.place, code=process.code(), why=why)
-            now = time.monotonic()
-            self._deaths = [at for at in (*self._deaths, now) if at > now - DEATHS_SECONDS]
-            if len(self._deaths) >= DEATHS:
-                self._fail(f"{DEATHS} processes of this server have died within a minute.")
-                return
-            await asyncio.sleep(PAUSE_SECONDS * 2.0 ** (len(self._deaths) - 1))
-        if not self._draining:
-            self._spawn(process.place)
+            await self._count_death()
+        await self._fill(process.place)
+
+    async def _count_death(self) -> None:
+        """End the server if too many have died; otherwise wait a while."""
+        now = time.monotonic()
+        self._deaths = [at for at in (*self._deaths, now) if at > now - DEATHS_SECONDS]
+        if len(self._deaths) >= DEATHS:
+            self._fail(f"{DEATHS} processes of this server have died within a minute.")
+            return
+        await asyncio.sleep(PAUSE_SECONDS * 2.0 ** (len(self._deaths) - 1))
+
+    async def _fill(self, place: int) -> None:
+        """Start a process at a place that is free."""
+        if self._hosts.used_up:
+            await self._renew()
+        elif not self._draining and not self._renewing:
+            self._spawn(place)
+
+    def _lost_engine(self, why: str) -> None:
+        """An engine that has a program of its own has ended."""
+        if self._draining:
+            return
+        if not self._greeted:
+            self._fail(why)
+            return
+        log.error("an engine has died", why=why)
+        self._do(self._replace_engines())
+
+    async def _replace_engines(self) -> None:
+        await self._count_death()
+        await self._renew()
+
+    async def _renew(self) -> None:
+        """Start engines again that have died, or have no links left, and all processes."""
+        if self._draining or self._renewing:
+            return
+        self._renewing = True
+        try:
+            await self._hosts.replace(lambda host: host.dead)  # the processes refuse requests meanwhile
+            log.warning("all processes are started again when their answers have ended")
+            for process in self._processes.values():
+                process.kept = False
+                process.send(signal.SIGTERM if process.ready else signal.SIGKILL)
+            while self._processes:  # noqa: ASYNC110
+                await asyncio.sleep(_REAP_SECONDS)
+            if not self._draining:
+                await self._hosts.replace(EngineHost.used_up)
+        except AntiphonError as error:
+            self._fail(error.message)
+        finally:
+            self._renewing = False
+        for place in range(0 if self._draining else self._settings.processes):
+            self._spawn(place)
 
     def _fail(self, why: str) -> None:
         """End the server with an error."""
         self._failure = why
         self._drain()
+        if not self._greeted:  # they load, and have no answers
+            self._send(signal.SIGKILL)
 
     # Signals
 
@@ -313,7 +387,7 @@ class Supervisor:
 
     async def _replace_all(self) -> None:
         """Replace the processes, one after the other."""
-        if self._replacing or self._draining:
+        if self._replacing or self._renewing or self._draining:
             return
         self._replacing = True
         before = sorted(self._processes.values(), key=lambda process: process.place)
@@ -330,6 +404,9 @@ class Supervisor:
 
     async def _replace(self, process: _Process) -> bool:
         """Replace a process by one of the same place; whether that could be done."""
+        if self._hosts.used_up:
+            self._do(self._renew())
+            return True
         process.kept = False
         successor = self._spawn(process.place, kept=False)
         with suppress(TimeoutError):
@@ -338,8 +415,8 @@ class Supervisor:
         if not successor.ready:
             successor.send(signal.SIGKILL)
             process.kept = True
-            if process.code() is not None and not self._draining:  # it has died meanwhile
-                self._spawn(process.place)
+            if process.code() is not None:  # it has died meanwhile
+                await self._fill(process.place)
             return False
         successor.kept = True
         if not self._draining:

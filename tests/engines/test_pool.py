@@ -31,9 +31,13 @@ from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
 from antiphon.decode.table import Table
 from antiphon.dialects.registry import find
+from antiphon.engines.cache_views import BLOCK, EventsView
 from antiphon.engines.engine import Engine, GenerationRequest, Prompt, Range, Receiver, Work
+from antiphon.engines.figures import CacheFigures
+from antiphon.engines.kv_events import Stored
+from antiphon.engines.kv_sources import Source
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import BLOCK, PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
@@ -350,7 +354,7 @@ async def test_equal_replicas_are_in_an_order_of_this_process(places: tuple[floa
 
 
 async def test_of_a_prompt_the_end_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.engines.pool.REMEMBERED_BLOCKS", 6)
+    monkeypatch.setattr("antiphon.engines.cache_views.REMEMBERED_TOKENS", BLOCK * 6)
     engines = [Handheld(), Handheld()]
     pool = await pool_of(*engines)
     old, new = [1] * BLOCK * 4, [2] * BLOCK * 4
@@ -520,3 +524,64 @@ ranges = st.builds(Range, bounds, bounds, bounds, st.none() | numbers)
 @given(ranges, ranges, st.integers(-4, 4).map(float))
 def test_a_pool_takes_the_numbers_that_all_replicas_take(one: Range, other: Range, value: float) -> None:
     assert one.both(other).admits(value) is (one.admits(value) and other.admits(value))
+
+
+# What is known of caches
+
+
+class Sized(Handheld):
+    """An engine that says how much its cache holds, and where its events are published."""
+
+    async def cache_figures(self) -> CacheFigures:
+        return CacheFigures(block_size=BLOCK, blocks=10)
+
+    async def event_sources(self) -> list[Source]:
+        return [Source("tcp://gpu:1")]
+
+
+class Followed:
+    """What follows events, whose messages a test hands on."""
+
+    def __init__(self) -> None:
+        self.views: list[EventsView] = []
+        self.stopped = False
+
+    def follow(self, source: Source, view: EventsView) -> None:
+        view.add_rank()
+        self.views.append(view)
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+async def test_no_more_is_remembered_than_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.engines.pool.PROBE_SECONDS", 0.01)
+    engines = [Sized(), Sized()]
+    pool = await pool_of(*engines)
+    await until(lambda: all(replica.measured for replica in pool._replicas))
+    for number in range(8):
+        pool.generate(prompt(*[number] * BLOCK * 4), Collected()).cancel()
+    assert [replica.cache.size for replica in pool._replicas] == [10 * BLOCK] * 2
+    await pool.stop()
+
+
+async def test_events_tell_where_a_prompt_is() -> None:
+    """A prompt that another server sent goes where it is, and what was expected is counted."""
+    engines, followed = [Sized(), Sized()], Followed()
+    pool = PoolEngine([("one", engines[0]), ("two", engines[1])], follow=lambda: followed)
+    await pool.start()
+    ids = tuple(range(BLOCK * 4))
+    followed.views[1].ranks[0].apply([Stored([1, 2, 3, 4], ids, BLOCK)])
+    followed.views[1].heard()
+    pool.generate(prompt(*ids, 7), collected := Collected())
+    assert [len(engine.asked) for engine in engines] == [0, 1]
+    engines[1].receivers[0].push([Chunk("a", cached_tokens=100)])
+    await collected.begun.wait()
+    engines[1].receivers[0].push([Chunk("b", cached_tokens=100)])
+    figures = (await pool.cache_figures()).pool
+    assert figures is not None
+    assert (figures.predicted, figures.cached, figures.blocks) == (BLOCK * 4, 100, 4)
+    engines[1].receivers[0].fail(EngineError())
+    assert followed.views[1].size == 0, "it has failed: its cache may be empty"
+    await pool.stop()
+    assert followed.stopped

@@ -217,12 +217,12 @@ TOO_LARGE = (
 @pytest.mark.parametrize(
     ("status", "body", "error", "says"),
     [
-        (404, {"detail": "Not Found"}, RequestError, "does not support this"),
+        (404, {"detail": "Not Found"}, RequestError, "cannot do this with it"),
         (
             501,
             {"error": {"code": 501, "message": "This server does not support embeddings."}},
             RequestError,
-            "does not support this",
+            "cannot do this with it",
         ),
         (400, {"error": {"message": "Too long for sk-1."}}, RequestError, "Too long for …"),
         (

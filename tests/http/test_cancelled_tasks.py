@@ -89,7 +89,7 @@ class Call:
         self.after = 0
         """Messages that were sent when the task was cancelled."""
         self._left = asyncio.Event()
-        self._cancelled = False
+        self._cancelled = self._broken = False
         self._messages = self.messages(json.dumps(body))
         scope = {
             "type": self.kind,
@@ -113,6 +113,8 @@ class Call:
         if self._messages:
             return self._messages.pop(0)
         await self._left.wait()
+        if self._broken:
+            raise OSError("the task was cancelled")
         return {"type": f"{self.kind}.disconnect"}
 
     async def _send(self, message: Message) -> None:
@@ -121,6 +123,11 @@ class Call:
 
     def leave(self) -> None:
         """Tell the application that its client has left."""
+        self._left.set()
+
+    def lose(self) -> None:
+        """Fail to receive anything else."""
+        self._broken = True
         self._left.set()
 
     def cancel(self) -> None:
@@ -155,7 +162,14 @@ async def again_and_again(call: Call) -> None:
         await asyncio.sleep(0)
 
 
-CANCELS = (told_first, at_once, again_and_again)
+async def failing_first(call: Call) -> None:
+    """As Ray Serve, if its proxy drops the request before the replica knows of it."""
+    call.lose()
+    await asyncio.sleep(0.003)
+    call.cancel()
+
+
+CANCELS = (told_first, failing_first, at_once, again_and_again)
 Cancel = Callable[[Call], Awaitable[None]]
 
 
@@ -164,7 +178,7 @@ async def ends(server: Running, lines: list[Line], call: Call, cancel: Cancel) -
     await cancel(call)
     with (
         pytest.raises(asyncio.CancelledError)
-        if cancel is not told_first
+        if cancel not in (told_first, failing_first)
         else suppress(asyncio.CancelledError)
     ):
         await call.task

@@ -112,7 +112,7 @@ async def test_what_cannot_be_written_down_is_refused_by_name(client: AsyncOpenA
 @pytest.mark.parametrize(
     ("answered", "status", "said"),
     [
-        (answer(404, {}), 400, "does not support this"),
+        (answer(404, {}), 400, "cannot do this with it"),
         (answer(400, {"error": {"message": "Too short"}}), 400, "Too short"),
         (answer(500, {"error": {"message": "secret"}}), 502, ""),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", 502, ""),

@@ -16,6 +16,7 @@ def test_one_that_is_dead_before_it_is_told_anything_has_been_started(
     settings = b"x" * 10_000_000  # more than a pipe holds: it is told while it ends
     try:
         process = spawn(
+            "antiphon.http.process",
             Start(
                 settings=settings,
                 place=0,
@@ -26,7 +27,7 @@ def test_one_that_is_dead_before_it_is_told_anything_has_been_started(
                 table=reading,
                 bell=reading,
                 bells=[writing],
-            )
+            ),
         )
     finally:
         os.close(reading)

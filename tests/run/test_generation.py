@@ -106,6 +106,22 @@ async def test_a_stop_string_stops_the_engine() -> None:
     assert engine.over == 1
 
 
+@pytest.mark.parametrize("end", ["its own", "a failure", "a cancellation"])
+async def test_it_counts_as_running_until_it_ends_even_if_others_refer_to_it(end: str) -> None:
+    script = [[chunk("a")], EngineBusyError()] if end == "a failure" else [[chunk("a")], chunks("b")]
+    engine, running = Speaker(script), set[GenerationRun]()
+    run = GenerationRun(engine, request(), Decoder(TABLE), Interceptors(running=running), Accumulator())
+    task = asyncio.create_task(run.run(Heard(), 0))
+    await asyncio.sleep(0)
+    assert running == {run}
+    if end == "a cancellation":
+        task.cancel()
+    await asyncio.wait([task])
+    assert not running
+    if end == "a failure":
+        assert isinstance(task.exception(), EngineBusyError)
+
+
 async def test_an_engine_that_fails_fails_the_generation() -> None:
     engine = Speaker([[chunk("a")], EngineBusyError()])
     run, heard = generation(engine), Heard()

@@ -380,7 +380,7 @@ async def test_adapters_come_and_go() -> None:
         await models.load_adapter("a", "/two", None, again=True)
     await models.load_adapter("sql", "/two", "b", again=True)
     assert engine.adapters == {"sql": "/two"}
-    with pytest.raises(RequestError, match="takes no adapters"):
+    with pytest.raises(RequestError, match="does not support adapters"):
         await models.load_adapter("x", "/two", "a", again=False)
     models.default = "b"  # answers requests for unknown models, which this is not
     with pytest.raises(NotFoundError, match="'nobody' does not exist") as raised:
@@ -396,7 +396,7 @@ async def test_adapters_come_and_go() -> None:
 
 
 async def test_adapters_of_an_engine_that_takes_none_are_refused_at_once() -> None:
-    with pytest.raises(RequestError, match="takes no adapters"):
+    with pytest.raises(RequestError, match="does not support adapters"):
         served(Engine(), "a", adapters={"sql": "/sql.gguf"})
 
 

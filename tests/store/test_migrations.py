@@ -161,7 +161,7 @@ async def execute(url: str, statement: str) -> None:
 
 
 CHANGES = {
-    "UPDATE alembic_version SET version_num = '9999'": "has version 9999, of a newer Antiphon, and .* up to 00",
+    "UPDATE alembic_version SET version_num = '9999'": "have version 9999, from a newer Antiphon; .* up to 00",
     "ALTER TABLE responses RENAME COLUMN body TO corpus": r"by hand: responses\.body is missing",
     "DROP TABLE approvals": "by hand: approvals is missing",
     "DROP TABLE alembic_version": "of another program, or were changed by hand: .*already exists",

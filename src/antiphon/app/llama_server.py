@@ -19,6 +19,7 @@ from antiphon.apis.llama_server import (
 )
 from antiphon.app import rendering
 from antiphon.app.app import App
+from antiphon.app.siblings import Call
 from antiphon.core.items import MediaKind
 from antiphon.core.turn import Turn
 from antiphon.engines.engine import ModelCard
@@ -46,8 +47,17 @@ async def props(app: App, name: str | None) -> Props:
 
 async def slots_of(app: App, name: str | None) -> list[Slot]:
     """The places for answers of a model. Raises NotFoundError."""
-    model = await app.models.model(app.models.named(name or ""))
-    return [*slots(model.load.slots, model.load.running, model.card.context)]
+    name = app.models.named(name or "")
+    model = await app.models.model(name)
+    running = min(sum(await app.ask(RUNNING, name)), model.load.slots)
+    return [*slots(model.load.slots, running, model.card.context)]
+
+
+async def _running_here(app: App, name: str) -> int:
+    return (await app.models.model(name)).load.running
+
+
+RUNNING = Call("running", _running_here, str, int)
 
 
 async def apply_template(app: App, request: ApplyTemplateRequest, owner: str) -> AppliedTemplate:

@@ -408,6 +408,7 @@ class Metrics:
         families = (
             *self._gauges(now),
             *_cache_gauges(counted),
+            *_pool_families(now.caches),
             *self._families(counted, told),
             *self._registry.collect(),
         )
@@ -514,6 +515,32 @@ def _cache_gauges(caches: Mapping[str, CacheFigures]) -> Iterator[Metric]:
         names = (",".join(sorted(used.waiting)), ",".join(sorted(used.running)))
         adapters.add_metric((str(used.maximum), *names), used.updated)
     yield adapters
+
+
+_POOLED = {
+    "antiphon:predicted_cached_tokens": (
+        "predicted",
+        "Tokens of prompts expected in the cache of a replica.",
+    ),
+    "antiphon:pool_cached_tokens": ("cached", "Tokens of the same prompts that replicas found there."),
+    "antiphon:kv_event_messages": ("messages", "Messages of events of caches that were read."),
+    "antiphon:kv_event_gaps": ("gaps", "Gaps in the events of caches."),
+    "antiphon:kv_event_losses": ("losses", "Gaps for which a cache was forgotten."),
+}
+
+
+def _pool_families(caches: Mapping[str, CacheFigures]) -> Iterator[Metric]:
+    """What pools know of the caches of their replicas, and how right it was."""
+    pools = {model: figures.pool for model, figures in caches.items() if figures.pool is not None}
+    for name, (field, help_) in _POOLED.items():
+        counter = CounterMetricFamily(name, help_, labels=_MODEL)
+        for model, pool in pools.items():
+            counter.add_metric((model, _ENGINE), getattr(pool, field))
+        yield counter
+    blocks = GaugeMetricFamily("antiphon:kv_event_blocks", "Blocks that events tell of.", labels=_MODEL)
+    for model, pool in pools.items():
+        blocks.add_metric((model, _ENGINE), pool.blocks)
+    yield blocks
 
 
 def _prefix_counters(

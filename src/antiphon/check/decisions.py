@@ -27,7 +27,7 @@ SYSTEMONE = Table("systemone")
 PATH = "/v1/decisions"
 OTHER = "/v1/systemone"
 OPENAI = "https://github.com/openai/openai-python (3.57), src/openai/types/decision.py"
-TYPESAFE = "https://pypi.org/project/typesafe-sdk (0.7.5; its OpenAPI document 0.2.0)"
+TYPESAFE = "https://github.com/typesafe-ai/typesafe-sdk-python (0.7.5; its OpenAPI document 0.2.0)"
 
 TEXT = "I was charged twice for order 4471."
 CHOICES = ["billing", "shipping", "technical"]
@@ -139,7 +139,7 @@ async def shape(server: Server) -> None:
 @DECISIONS.check(
     "probabilities",
     "Thresholds mean something else than programs take them for.",
-    f"{OPENAI}; https://pypi.org/project/jevcompat (0.1.1)",
+    f"{OPENAI}; https://github.com/mandu5/jevcompat (0.1.1)",
 )
 async def probabilities(server: Server) -> None:
     """The probabilities of a question add up to 1, the choice is the most probable, the score their mean."""
@@ -222,7 +222,7 @@ async def systemone_shape(server: Server) -> None:
 @SYSTEMONE.check(
     "probabilities",
     "Thresholds mean something else than programs take them for.",
-    f"{TYPESAFE}; https://pypi.org/project/jevcompat (0.1.1)",
+    f"{TYPESAFE}; https://github.com/mandu5/jevcompat (0.1.1)",
 )
 async def systemone_probabilities(server: Server) -> None:
     """The probabilities of a question add up to 1, the choice is the most probable, the score their mean."""

@@ -54,6 +54,7 @@ from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.links import CoreFacts, Link
 from antiphon.core.permits import Elsewhere
 from antiphon.core.turn import Sampling, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
@@ -560,6 +561,50 @@ class SharesSlots(Protocol):
         """Share the slots with the same engine of other processes. Called once, before `start`.
 
         Each process calls `permits` as often, in the same order.
+        """
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """An engine that runs once for all processes of a server, each of which has a link to it."""
+
+    def attach(self, link: Link) -> None:
+        """Use the engine at this link, instead of one of its own. Called once, before `start`."""
+        ...
+
+
+class Host(Protocol):
+    """The engine of several processes, in a program of its own: `antiphon.host`."""
+
+    def load(self, started: Callable[[CoreFacts], None]) -> None:
+        """Start it, and wait until it has loaded; `started` is called as soon as its processes run.
+
+        Raises EngineError.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Run until it ends unexpectedly. Raises EngineError then."""
+        ...
+
+    async def forget(self, number: int) -> None:
+        """End the requests of the client with the link of this number, which has ended."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@runtime_checkable
+class LinkedOptions(Protocol):
+    """The options of an engine that can be attached."""
+
+    def host(self, link: Link, inputs: Sequence[str], outputs: Sequence[str]) -> Host:
+        """What runs the engine, for links with these addresses; one of them, `link`, is the host's own.
+
+        Raises EngineError.
         """
         ...
 

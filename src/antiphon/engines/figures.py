@@ -29,6 +29,22 @@ class AdapterFigures(Struct, frozen=True):
     updated: float = field(default_factory=time.time)
 
 
+class PoolFigures(Struct, frozen=True):
+    """What a pool has foreseen of the caches of its replicas, and what came of it, since it started.
+
+    `predicted` counts the tokens of prompts that it expected in the cache of the chosen replica, and `cached`
+    those that the replicas found there, by their own count. `messages` of events were read; `gaps` counts how
+    often some were missing, and `losses` how often they could not be had again. `blocks` are known now.
+    """
+
+    predicted: int = 0
+    cached: int = 0
+    messages: int = 0
+    gaps: int = 0
+    losses: int = 0
+    blocks: int = 0
+
+
 class CacheFigures(Struct, frozen=True):
     """How an engine uses its cache of keys and values. None: unknown.
 
@@ -37,7 +53,7 @@ class CacheFigures(Struct, frozen=True):
     the engine has no blocks. `queries` counts the tokens of prompts that were looked up in the cache since
     the engine started, and `hits` those that were found. `config` has other settings of the cache, by vLLM's
     names. `adapters` is None if the engine takes none. What an engine has `told` is the same for each process
-    that asks it; otherwise it was counted here.
+    that asks it; otherwise it was counted here. `pool` is that of several engines.
     """
 
     usage: float | None = None
@@ -48,6 +64,7 @@ class CacheFigures(Struct, frozen=True):
     config: Mapping[str, str] = {}
     adapters: AdapterFigures | None = None
     told: bool = False
+    pool: PoolFigures | None = None
 
     @property
     def tokens(self) -> int | None:

@@ -243,6 +243,12 @@ class HttpClient:
         earliest = asyncio.get_running_loop().time() - seconds
         return any(connection.heard_at >= earliest for connection in self._connections)
 
+    @property
+    def host(self) -> str:
+        """The host of the server, as it is written in addresses."""
+        host = self._address.hostname or ""
+        return f"[{host}]" if ":" in host else host
+
     def encode(
         self,
         method: str,

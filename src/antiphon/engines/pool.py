@@ -1,9 +1,9 @@
 """Several replicas of one model as one engine: a request goes to one of them, and to another if that fails.
 
 A request goes to the replica with the lowest cost: the blocks of its prompt that the replica has not
-computed before, and its current work. The blocks that a replica has computed are remembered here, by chained
-hashes, which needs no support from the server. Equal replicas are in another order in each process: several
-servers that share them, and do not know of each other, would else all begin with the same ones.
+computed before, and its current work. What its cache has is remembered here, no more than it has room for, or
+told by its events (`cache_views.py`). Equal replicas are in another order in each process: several servers
+that share them, and do not know of each other, would else all begin with the same ones.
 
 A replica that is drained gets no new requests, and continues its running ones. A replica that fails gets no
 requests until it answers a probe again. All are probed every few seconds, so most failures are noticed
@@ -13,12 +13,12 @@ succession is given up.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from enum import StrEnum
 from functools import partial
 from random import SystemRandom
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import structlog
 from msgspec import Struct
@@ -36,6 +36,8 @@ from antiphon.core.errors import (
 from antiphon.core.permits import Elsewhere, Nowhere
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
+from antiphon.engines.block_index import BlockIndex, PromptBlocks
+from antiphon.engines.cache_views import ApproximateView, CacheView, EventsView
 from antiphon.engines.engine import (
     BeamSearcher,
     DecisionRequest,
@@ -57,7 +59,9 @@ from antiphon.engines.engine import (
     TranscriptionRequest,
     Work,
 )
-from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, combined
+from antiphon.engines.figures import UNKNOWN, CacheFigures, Measured, PoolFigures, combined
+from antiphon.engines.kv_events import CacheEvents
+from antiphon.engines.kv_sources import Source
 from antiphon.engines.next_token import score_next
 
 PROBE_SECONDS = 5.0
@@ -66,20 +70,35 @@ FIRST_PROBE_SECONDS = 0.25
 """Seconds from a failure to the first probe; then twice as long each time, up to the usual."""
 REST_SECONDS = 1.0
 """Seconds for which a replica that has too many requests gets no more, if there are others."""
-BLOCK = 32
-"""Tokens in a block of a prompt."""
-MAX_BLOCKS = 1024
-"""Blocks of a prompt that are compared; what follows them is new in any case."""
-REMEMBERED_BLOCKS = 65_536
-"""Blocks that are remembered of each replica, the last read; with blocks of 32 tokens, 2 million tokens."""
-BUSY_BLOCKS = 8
-"""A running or waiting generation costs as much as this number of new blocks of a prompt."""
+BUSY_TOKENS = 256
+"""A running or waiting generation costs as much as this number of new tokens of a prompt."""
 
 T = TypeVar("T")
 
 log = structlog.get_logger()
 
 _draw = SystemRandom().random
+
+
+class EventFollower(Protocol):
+    """Applies the events of caches to what is known of them."""
+
+    def follow(self, source: Source, view: EventsView) -> None:
+        """Apply the events of a publisher."""
+        ...
+
+    async def stop(self) -> None:
+        """Follow none any more."""
+        ...
+
+
+@runtime_checkable
+class TellsEvents(Protocol):
+    """An engine whose server may publish events of its cache."""
+
+    async def event_sources(self) -> Sequence[Source]:
+        """Where it publishes them; nowhere, if it does not. Raises EngineError."""
+        ...
 
 
 class ReplicaStatus(StrEnum):
@@ -104,8 +123,13 @@ class ReplicaState(Struct, frozen=True):
 class Replica:
     """One of the engines, and its state."""
 
-    def __init__(self, engine: Engine, name: str, place: float = 0.0) -> None:
+    def __init__(self, engine: Engine, name: str, place: float = 0.0, cache: CacheView | None = None) -> None:
         self.engine = engine
+        self.cache = cache or ApproximateView()
+        self.follows = False
+        """It was asked for the events of its cache."""
+        self.measured = False
+        """Its cache has the size that the engine says."""
         self.name = name
         self.place = place
         """Its place among equals, in this process."""
@@ -117,7 +141,6 @@ class Replica:
         self.elsewhere: Elsewhere = Nowhere()
         """The generations of other processes of this server."""
         self._overloaded_until = 0.0
-        self._read: dict[int, None] = {}  # hashes of blocks, the last read last
 
     @property
     def is_overloaded(self) -> bool:
@@ -151,55 +174,62 @@ class Replica:
         """It has too many requests."""
         self._overloaded_until = asyncio.get_running_loop().time() + REST_SECONDS
 
-    def cost(self, blocks: Sequence[int]) -> tuple[int, int, float]:
-        """The cost of a prompt of these blocks; equal costs are ordered by the blocks computed so far."""
+    def cost(self, prompt: PromptBlocks) -> tuple[float, int, float]:
+        """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
         load, elsewhere = self.engine.load, self.elsewhere
-        new = len(blocks) - self._cached_count(blocks)
+        new = len(prompt.ids) - self.cache.cached_tokens(prompt)
         busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
-        return new + BUSY_BLOCKS * busy, len(self._read), self.place
+        return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
-    def _cached_count(self, blocks: Sequence[int]) -> int:
-        return next((index for index, block in enumerate(blocks) if block not in self._read), len(blocks))
+    @property
+    def ranks(self) -> Sequence[CacheEvents]:
+        """The publishers whose events tell of its cache."""
+        return self.cache.ranks if isinstance(self.cache, EventsView) else ()
 
-    def read(self, blocks: Sequence[int]) -> None:
-        """It reads a prompt of these blocks. The last of them are forgotten first: they need the others."""
-        for block in reversed(blocks):
-            self._read.pop(block, None)
-            self._read[block] = None
-        while len(self._read) > REMEMBERED_BLOCKS:
-            del self._read[next(iter(self._read))]
+    async def measure(self) -> None:
+        """Ask the engine how much its cache holds, until it is known."""
+        if not self.measured and (tokens := (await self.cache_figures()).tokens):
+            self.cache.resize(tokens)
+            self.measured = True
 
     def forget(self) -> None:
-        """Forget its blocks: it has lost its cache."""
-        self._read.clear()
+        """It has failed: its cache may be another one now."""
+        self.cache.forget()
+        self.measured = False
 
 
-Choose = Callable[[Sequence[Replica], Sequence[int]], Replica]
-"""Which of the replicas gets a prompt of these blocks."""
+Choose = Callable[[Sequence[Replica], PromptBlocks], Replica]
+"""Which of the replicas gets a prompt."""
 
 
-def cheapest(replicas: Sequence[Replica], blocks: Sequence[int]) -> Replica:
+def cheapest(replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
     """The replica where it costs least."""
-    return min(replicas, key=lambda replica: replica.cost(blocks))
+    return min(replicas, key=lambda replica: replica.cost(prompt))
 
 
 class PoolEngine:
     """Replicas of one model, by their names for people; `choose` selects the one for a request.
 
-    `draw` gives each its place among equals.
+    With `follow`, caches are known by the events of replicas that publish them. `draw` gives each replica its
+    place among equals.
     """
 
     def __init__(
         self,
         engines: Sequence[tuple[str, Engine]],
         choose: Choose = cheapest,
+        follow: Callable[[], EventFollower] | None = None,
         draw: Callable[[], float] = _draw,
     ) -> None:
         self._choose = choose
+        self._follow = follow
+        self._follower: EventFollower | None = None
+        self._index = BlockIndex()
         self._replicas = [Replica(engine, name, draw()) for name, engine in engines]
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {replica: asyncio.Event() for replica in self._replicas}
         self._stopping = False
+        self._predicted = self._cached = 0
         self._card: ModelCard | None = None
 
     @property
@@ -224,7 +254,20 @@ class PoolEngine:
         What replicas have counted stays, because counters do not decrease.
         """
         measured = [replica for replica in self._replicas if replica.started]
-        return combined(await asyncio.gather(*(replica.cache_figures() for replica in measured)))
+        figures = combined(await asyncio.gather(*(replica.cache_figures() for replica in measured)))
+        return replace(figures, pool=self._figures)
+
+    @property
+    def _figures(self) -> PoolFigures:
+        ranks = [rank for replica in self._replicas for rank in replica.ranks]
+        return PoolFigures(
+            self._predicted,
+            self._cached,
+            sum(rank.messages for rank in ranks),
+            sum(rank.gaps for rank in ranks),
+            sum(rank.losses for rank in ranks),
+            sum(len(rank) for rank in ranks),
+        )
 
     @property
     def memory(self) -> int:
@@ -273,6 +316,9 @@ class PoolEngine:
         for replica, failure in zip(self._replicas, failures, strict=True):
             if failure is not None:
                 log.warning("a replica is unavailable", replica=replica.name, error=str(failure))
+        if self._follow is not None:
+            self._follower = self._follow()
+            await asyncio.gather(*(self._follow_events(replica) for replica in self._replicas if replica.up))
         self._tasks = [asyncio.create_task(self._watch(replica)) for replica in self._replicas]
 
     async def _start(self, replica: Replica) -> EngineError | None:
@@ -291,6 +337,8 @@ class PoolEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._follower is not None:
+            await self._follower.stop()
         await asyncio.gather(*(replica.engine.stop() for replica in self._replicas))
 
     # Health
@@ -320,14 +368,30 @@ class PoolEngine:
                 raise failure
         elif isinstance(replica.engine, Probed):
             await replica.engine.probe()
+        await self._follow_events(replica)
+        await replica.measure()
+
+    async def _follow_events(self, replica: Replica) -> None:
+        """Know its cache by its events from now on, if it publishes any."""
+        if self._follower is None or replica.follows or not isinstance(replica.engine, TellsEvents):
+            return
+        with suppress(EngineError):
+            sources = await replica.engine.event_sources()
+            replica.follows = True
+            if sources:
+                replica.cache = view = EventsView(self._index, asyncio.get_running_loop().time)
+                replica.measured = False
+                for source in sources:
+                    self._follower.follow(source, view)
+            log.info("events of a cache", replica=replica.name, ranks=len(sources))
 
     def _failed(self, replica: Replica, error: BaseException) -> None:
         """It gets no more requests, until it answers a probe."""
         if replica.up:
             why = str(error.__cause__ or error) or type(error).__name__
             log.warning("a replica failed", replica=replica.name, error=why)
-            replica.forget()
             self._wakes[replica].set()
+        replica.forget()  # also what was sent to it while it was away, because no other was there
         replica.up = False
         replica.failures += 1
 
@@ -404,12 +468,12 @@ class PoolEngine:
 
     async def score_next(self, request: NextTokenRequest) -> tuple[NextToken, ...]:
         """By the replica where the beginning costs least; if it fails, all of it by another one."""
-        blocks = list(_blocks(request.beginning.ids, request.sampling))
+        prompt = _blocks(request.beginning.ids, request.sampling)
         failure: EngineError = EngineNotReadyError()
         available = self._available()
         while available:
-            replica = self._choose(available, blocks)
-            replica.read(blocks)
+            replica = self._choose(available, prompt)
+            replica.cache.read(prompt)
             try:
                 return await score_next(replica.engine, request)
             except EngineError as error:
@@ -433,13 +497,21 @@ class PoolEngine:
 
     def generate(self, request: GenerationRequest, receiver: Receiver) -> Work:
         """Begin one generation on one of the replicas."""
-        blocks = list(_blocks(request.prompt.ids, request.sampling))
+        prompt = _blocks(request.prompt.ids, request.sampling)
         available = self._available()
         if not available:
             return asyncio.get_running_loop().call_soon(receiver.fail, EngineNotReadyError())
-        replica = self._choose(available, blocks)
-        replica.read(blocks)
-        return replica.engine.generate(request, _Guarded(receiver, partial(self._replica_error, replica)))
+        replica = self._choose(available, prompt)
+        predicted = int(replica.cache.cached_tokens(prompt))
+        replica.cache.read(prompt)
+        count = partial(self._count_cached, predicted)
+        return replica.engine.generate(
+            request, _Guarded(receiver, partial(self._replica_error, replica), count)
+        )
+
+    def _count_cached(self, predicted: int, first: Chunk) -> None:
+        self._predicted += predicted
+        self._cached += first.cached_tokens
 
     def _note_failure(self, replica: Replica, error: EngineError) -> None:
         if isinstance(error, EngineBusyError):
@@ -464,23 +536,32 @@ def _same(elsewhere: Elsewhere) -> Elsewhere:
 
 
 class _Guarded:
-    """A receiver whose failures are those of the pool. Chunks go to it directly."""
+    """A receiver whose failures are those of the pool. The first chunk is counted."""
 
-    def __init__(self, receiver: Receiver, translate: Callable[[AntiphonError], AntiphonError]) -> None:
-        self.push = receiver.push
+    def __init__(
+        self,
+        receiver: Receiver,
+        translate: Callable[[AntiphonError], AntiphonError],
+        count: Callable[[Chunk], None],
+    ) -> None:
         self._receiver = receiver
         self._translate = translate
+        self._count: Callable[[Chunk], None] | None = count
+
+    def push(self, chunks: list[Chunk]) -> None:
+        if self._count is not None:
+            self._count(chunks[0])
+            self._count = None
+        self._receiver.push(chunks)
 
     def fail(self, error: AntiphonError) -> None:
         self._receiver.fail(self._translate(error))
 
 
-def _blocks(ids: Sequence[int], sampling: Sampling) -> Iterator[int]:
-    """The hashes of the blocks of a prompt, each including all text before it, salt and adapters."""
-    before = hash((sampling.cache_salt, sampling.lora))
-    for start in range(0, min(len(ids), BLOCK * MAX_BLOCKS) - BLOCK + 1, BLOCK):
-        before = hash((before, ids[start : start + BLOCK]))
-        yield before
+def _blocks(ids: Sequence[int], sampling: Sampling) -> PromptBlocks:
+    """The blocks of a prompt, with salt and adapters: an adapter at its own scale is known by its name."""
+    adapters = (adapter.name if adapter.scale == 1 else adapter for adapter in sampling.lora or ())
+    return PromptBlocks(ids, sampling.cache_salt, tuple(adapters))
 
 
 def _common(pool_card: ModelCard | None, card: ModelCard, name: str) -> ModelCard:

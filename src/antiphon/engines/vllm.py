@@ -27,9 +27,11 @@ from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import AntiphonError, EngineDiedError, EngineError, EngineNotReadyError
 from antiphon.core.items import MediaKind
 from antiphon.core.limits import DEFAULTS, Limits
+from antiphon.core.links import Link
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
+from antiphon.core.permits import Elsewhere
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
@@ -53,6 +55,7 @@ from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_beams import Beam, Row, search
 from antiphon.engines.vllm_core import SUPPORTED, RequestExtras, VllmCore
 from antiphon.engines.vllm_imports import installed_version
+from antiphon.engines.vllm_links import Host, adapter_number
 from antiphon.engines.vllm_next_token import check_mode, groups_of, next_token
 from antiphon.engines.vllm_stream import NO_CHUNKS, OutputReader, next_row, prompt_tokens
 from antiphon.engines.vllm_turns import ScoreKind, Turns
@@ -73,11 +76,6 @@ HUNG_SILENCES = 1500
 @dataclass(frozen=True)
 class Options:
     """The options of vLLM."""
-
-    one_process = (
-        "vLLM in the process of Antiphon cannot be shared by several processes. Run `vllm serve`, "
-        "and give its URL as the model."
-    )
 
     model: Annotated[str, Located(file_or_name), COMMON_MODEL]
     """The model: a folder with its safetensors, or ORG/REPO on the Hugging Face hub."""
@@ -102,8 +100,17 @@ class Options:
     def build(self, limits: Limits = DEFAULTS) -> "VllmEngine":
         """Import vLLM, and check its version and the arguments."""
         version = installed_version(untested=self.vllm_untested)
+        return VllmEngine(self._args, limits, version=version)
+
+    def host(self, link: Link, inputs: Sequence[str], outputs: Sequence[str]) -> Host:
+        """The core, for several processes: see `LinkedOptions`."""
+        installed_version(untested=self.vllm_untested)
+        return Host(self._args, link, inputs, outputs)
+
+    @property
+    def _args(self) -> Any:
         own = {"max_model_len": self.context, "max_num_seqs": self.parallel}
-        return VllmEngine(engine_args(self.model, self.vllm, own), limits, version=version)
+        return engine_args(self.model, self.vllm, own)
 
 
 class VllmEngine:
@@ -123,7 +130,10 @@ class VllmEngine:
         self._adapters: dict[str, str] = {}  # by name: the path
         self._loaded: dict[str, Any] = {}  # by name: vLLM's object
         self._of_images: Any = None  # the adapter of prompts with images whose requests name none
-        self._numbers = count(1)  # numbers are never reused: vLLM identifies an adapter by its number
+        numbers = count(1)  # they are never reused: vLLM identifies an adapter by its number
+        self._number: Callable[[str, str], int] = lambda name, path: next(numbers)
+        self._link: Link | None = None
+        self._elsewhere: Elsewhere | None = None
         self._loading: asyncio.Future[VllmCore] | None = None
         self._core: VllmCore | None = None
         self._card: ModelCard | None = None
@@ -150,6 +160,15 @@ class VllmEngine:
             waiting={generation.adapter for generation in self._waiting if generation.adapter is not None},
         )
 
+    def share(self, permits: Callable[[], Elsewhere]) -> None:
+        """Share the slots of the core with other processes."""
+        self._elsewhere = permits()
+
+    def attach(self, link: Link) -> None:
+        """Use the core at this link, instead of one of its own."""
+        self._link = link
+        self._number = adapter_number
+
     @property
     def up(self) -> bool:
         return self._core is not None and self._silences < HUNG_SILENCES
@@ -162,18 +181,20 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Load the model. Raises EngineError if that fails."""
-        self._loading = asyncio.ensure_future(asyncio.to_thread(VllmCore, self._args, self._version))
+        self._loading = asyncio.ensure_future(
+            asyncio.to_thread(VllmCore, self._args, self._version, self._link)
+        )
         # Shielded: a thread cannot be cancelled. `stop` waits for it, and ends its processes.
         core = await asyncio.shield(self._loading)
         if self._loading is None:  # stopped meanwhile
             return
         for name, path in self._adapters.items():
-            self._loaded[name] = await core.load_adapter(name, next(self._numbers), path)
+            self._loaded[name] = await core.load_adapter(name, self._number(name, path), path)
         if core.image_adapter is not None:
-            number = next(self._numbers)
-            self._of_images = await core.load_adapter(MediaKind.IMAGE.value, number, core.image_adapter)
+            name, path = MediaKind.IMAGE.value, core.image_adapter
+            self._of_images = await core.load_adapter(name, self._number(name, path), path)
         self._card = _card(core)
-        self._admission = Admission(core.slots, self._limits)
+        self._admission = Admission(core.slots, self._limits, self._elsewhere)
         self._turns = Turns(apart=core.mixes_scores)
         self._core = core
         self._silence.open()
@@ -224,9 +245,9 @@ class VllmEngine:
 
     async def load_adapter(self, name: str, path: str) -> None:
         if self._core is not None:
-            before = self._loaded.get(name)
-            self._loaded[name] = await self._core.load_adapter(name, next(self._numbers), path)
-            if before is not None:
+            before, number = self._loaded.get(name), self._number(name, path)
+            self._loaded[name] = await self._core.load_adapter(name, number, path)
+            if before is not None and before.lora_int_id != number:
                 await self._core.unload_adapter(before)
         self._adapters[name] = path
 
@@ -466,7 +487,8 @@ class VllmEngine:
 
     def _died(self) -> None:
         if self._core is not None:
-            log.error("vLLM has ended unexpectedly: see its log. Start Antiphon again.")
+            remedy = "Start Antiphon again." if self._link is None else "It is started again."
+            log.error(f"vLLM has ended unexpectedly: see its log. {remedy}")
             self._fail_all(EngineDiedError)
 
     def _fail_all(self, error: type[EngineError]) -> None:
@@ -487,6 +509,8 @@ class VllmEngine:
     def repeat(self, generation: "_Generation") -> None:
         """Send the request of a generation again, which vLLM has ended. Until it is sent, it waits."""
         self._running.pop(generation.id, None)
+        if self._core is not None:
+            self._core.ended(generation.id)
         generation.ended = False
         self._waiting[generation] = None
         generation.start()
@@ -495,10 +519,12 @@ class VllmEngine:
         """A generation is over, whether vLLM has ended it or not."""
         if isinstance(generation, _Generation):
             self._waiting.pop(generation, None)
-        if self._running.pop(generation.id, None) is not None and not generation.ended:
-            core = self._core
-            if core is not None:
-                self._spawn(core.abort([generation.id]))
+        core = self._core
+        if self._running.pop(generation.id, None) is None or core is None:
+            return
+        core.ended(generation.id)
+        if not generation.ended:
+            self._spawn(core.abort([generation.id]))
 
 
 class _Generation:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from antiphon.core.constraint import StructuralTag
 from antiphon.core.errors import RequestError
 from antiphon.core.items import MediaKind
+from antiphon.core.links import Link, Notes
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest
 from antiphon.engines.engine import GenerationRequest, Prompt, Task
@@ -30,14 +31,13 @@ from antiphon.engines.figures import AdapterFigures, CacheFigures
 from antiphon.engines.samplers import supported
 from antiphon.engines.vllm_arguments import unloadable
 from antiphon.engines.vllm_beams import BeamParameters
+from antiphon.engines.vllm_figures import NoLogger, SharedStatistics, Statistics
 from antiphon.engines.vllm_imports import imported
+from antiphon.engines.vllm_links import ID_BYTES, client_of, ends_of
 from antiphon.engines.vllm_sockets import Messages, Sender, Steps
 from antiphon.engines.vllm_stream import Vocabulary
 from antiphon.engines.vllm_tokenizers import codec_of
 from antiphon.engines.vllm_versions.version import VllmVersion
-
-ID_BYTES = 7
-"""Random bytes in the id of a request, as many as keep it in one line of the processor's cache."""
 
 _SAME = (
     "temperature",
@@ -121,60 +121,30 @@ def _check_text(request: GenerationRequest, param: str) -> None:
     """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
         raise RequestError(
-            "vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
+            f"vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
         )
 
 
-class _Statistics:
-    """What the schedulers of the core count; there is one for each rank of data parallelism.
-
-    `usage` is the share of its cache that each has in use, as of its last step. `queries` and `hits` are
-    tokens of prompts, since the start.
-    """
-
-    def __init__(self) -> None:
-        self.usage: dict[int, float] = {}
-        self.queries = self.hits = 0
-
-    def add(self, outputs: Any) -> None:
-        """Add those in the outputs of a step."""
-        statistics = outputs.scheduler_stats
-        if statistics is not None:
-            self.usage[outputs.engine_index] = statistics.kv_cache_usage
-            self.queries += statistics.prefix_cache_stats.queries
-            self.hits += statistics.prefix_cache_stats.hits
-
-
-class _NoLogger:
-    """A logger of vLLM's that does nothing: without one the schedulers count nothing."""
-
-    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        pass
-
-    def record(self, *arguments: Any, **more: Any) -> None:
-        """The figures are read with the outputs."""
-
-    def log_engine_initialized(self) -> None:
-        """Nothing is logged."""
-
-    def log(self) -> None:
-        """The same."""
+def _alone(args: Any) -> Any:
+    """A core of its own, and its only client."""
+    return imported("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(args, stat_loggers=[NoLogger])
 
 
 class VllmCore:
     """A loaded model. The constructor returns when its processes are ready.
 
+    With a `link` they are those of a core that all processes of a server use.
     Raises EngineError if that fails.
     """
 
-    def __init__(self, args: Any, version: VllmVersion) -> None:
+    def __init__(self, args: Any, version: VllmVersion, link: Link | None = None) -> None:
         self._version = version
+        self._notes = None if link is None else Notes(link.memory, link.number)
+        self._statistics = Statistics() if self._notes is None else SharedStatistics(self._notes)
         try:
-            llm = imported("vllm.v1.engine.async_llm").AsyncLLM
-            self._llm = llm.from_engine_args(args, stat_loggers=[_NoLogger])
+            self._llm = _alone(args) if link is None else client_of(args, link)
         except (RuntimeError, ValueError, OSError) as error:
             raise unloadable(args.model, error) from error
-        self._statistics = _Statistics()
         client = self._llm.engine_core
         self._steps = client.outputs_queue = Steps()
         self._messages = Messages(client)
@@ -182,6 +152,10 @@ class VllmCore:
         self._sender = Sender(client.input_socket, self._steps.put_nowait)
         client.input_socket.send_multipart = self._sender.send_multipart
         own = [process.pid for process in getattr(client.resources.engine_manager, "processes", ())]
+        self._ends: Sequence[int] = ()
+        if link is not None:
+            own = [*link.core.processes]
+            self._ends = ends_of(own)
         self._processes = [*own, *(worker for process in own for worker in workers_of(process))]
         self._params = imported("vllm.sampling_params")
         self._refusal = imported("vllm.exceptions").VLLMClientError
@@ -487,16 +461,16 @@ class VllmCore:
         `running` and `waiting` are the names of the adapters of requests.
         """
         cache, lora = self._llm.vllm_config.cache_config, self._llm.vllm_config.lora_config
-        usage = self._statistics.usage.values()
+        usage, queries, hits = self._statistics.total
         adapters = None
         if lora is not None:
             adapters = AdapterFigures(frozenset(running), frozenset(waiting), lora.max_loras)
         return CacheFigures(
-            usage=0.0 if idle or not usage else sum(usage) / len(usage),
+            usage=0.0 if idle else usage,
             block_size=cache.block_size,
             blocks=cache.num_gpu_blocks,
-            queries=self._statistics.queries,
-            hits=self._statistics.hits,
+            queries=queries,
+            hits=hits,
             config={name: value for name, value in cache.metrics_info().items() if name not in _FIGURES},
             adapters=adapters,
         )
@@ -520,7 +494,14 @@ class VllmCore:
 
     async def add(self, made: Any) -> None:
         """Have the core begin with a request."""
+        if self._notes is not None:
+            self._notes.add(int(made.request_id, 16))
         await self._llm.engine_core.add_request_async(made)
+
+    def ended(self, request_id: str) -> None:
+        """A request has ended, or is aborted next."""
+        if self._notes is not None:
+            self._notes.remove(int(request_id, 16))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Make the core end requests, within a step. It returns no further outputs for them."""
@@ -553,8 +534,8 @@ class VllmCore:
         `read` raises then, too, but only after vLLM has cleaned up, which takes seconds.
         """
         manager = self._llm.engine_core.resources.engine_manager
-        ends: Sequence[int] = manager.sentinels() if hasattr(manager, "sentinels") else ()
-        return ends
+        own: Sequence[int] = manager.sentinels() if hasattr(manager, "sentinels") else ()
+        return (*own, *self._ends)
 
     @property
     def ending(self) -> bool:
@@ -571,5 +552,7 @@ class VllmCore:
         self._sender.leave()
 
     def close(self) -> None:
-        """End its processes, after `leave`."""
+        """End its processes, if it is their only client, after `leave`."""
         self._llm.shutdown()
+        for end in self._ends:
+            os.close(end)

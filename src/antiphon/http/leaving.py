@@ -15,11 +15,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.http.protocol import STREAM
 
 T = TypeVar("T")
+
+log = structlog.get_logger()
 
 DEPARTURE = "antiphon.departure"
 """The key of the `Departure` in the scope of a request."""
@@ -59,8 +62,15 @@ class Departure:
         return self._left.done()
 
     async def receive(self) -> Message:
-        """The next message, or a disconnect when the client has left."""
-        message: Message | None = await self._unless_left(self._receive)
+        """The next message, or a disconnect when the client has left.
+
+        A server that fails to receive has lost the client: Ray's does when its proxy has dropped the request.
+        """
+        try:
+            message: Message | None = await self._unless_left(self._receive)
+        except Exception as error:
+            log.debug("the client is lost", why=str(error) or repr(error))
+            return _DISCONNECT
         return message or _DISCONNECT
 
     async def send(self, message: Message) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
+import structlog
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -15,11 +16,14 @@ from antiphon.app.app import App
 from antiphon.app.decisions import decides
 from antiphon.app.siblings import CHANGE_SECONDS, Call
 from antiphon.app.storage import StoreStatus
+from antiphon.core.errors import AntiphonError
 from antiphon.engines.pool import ReplicaStatus
 from antiphon.http.codex import CodexModel, codex_models
 from antiphon.http.request import app_of, json_response, query_of, read_body
 from antiphon.run.loading import ModelState, ModelStatus
 from antiphon.run.models import Health, ModelEntry
+
+log = structlog.get_logger()
 
 
 class ShownModel(Struct, kw_only=True):
@@ -304,11 +308,35 @@ def _together(one: ReplicaBody, other: ReplicaBody) -> ReplicaBody:
     return ReplicaBody(one.id, one.model, status, one.running + other.running, one.waiting + other.waiting)
 
 
+class LoadedAdapter(Struct, frozen=True):
+    """An adapter that a process has loaded."""
+
+    model: str
+    name: str
+    path: str
+
+
+async def _adapters_here(app: App, _: None) -> list[LoadedAdapter]:
+    return [LoadedAdapter(*adapter) for adapter in app.models.adapters]
+
+
+ADAPTERS = Call("adapters", _adapters_here, None, list[LoadedAdapter])
+
+
 async def follow_siblings(app: App) -> None:
-    """Drain the replicas that other processes have drained: this one was started later."""
+    """Drain what other processes have drained, and load their adapters: this one was started later."""
     replicas = [replica for process in await app.ask(REPLICAS, None) for replica in process]
     for name in {replica.id for replica in replicas if replica.status is ReplicaStatus.DRAINED}:
         app.models.drain(name, drained=True)
+    adapters = [adapter for process in await app.ask(ADAPTERS, None) for adapter in process]
+    for adapter in dict.fromkeys(adapters):
+        if adapter.name not in app.models.names:
+            try:
+                await app.models.load_adapter(adapter.name, adapter.path, adapter.model, again=False)
+            except AntiphonError as error:
+                log.warning(
+                    "an adapter of another process cannot be loaded", name=adapter.name, why=error.message
+                )
 
 
 def _deciding(model: ShownModel) -> DecidingModel:

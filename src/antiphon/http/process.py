@@ -26,13 +26,22 @@ from msgspec.structs import replace as replaced
 
 from antiphon.app.app import App
 from antiphon.app.debug import KEPT, RECORD, STATUS
+from antiphon.app.llama_server import RUNNING
 from antiphon.app.metrics import ServerState
 from antiphon.app.siblings import Call, Given, Result
 from antiphon.compose import Runtime, compose
 from antiphon.config import Settings
 from antiphon.core.errors import AntiphonError
 from antiphon.http.accept import FRESH_SECONDS, Acceptor, CountedTasks
-from antiphon.http.models import DRAIN, HEALTH, LOAD_ADAPTER, REPLICAS, UNLOAD_ADAPTER, follow_siblings
+from antiphon.http.models import (
+    ADAPTERS,
+    DRAIN,
+    HEALTH,
+    LOAD_ADAPTER,
+    REPLICAS,
+    UNLOAD_ADAPTER,
+    follow_siblings,
+)
 from antiphon.http.observing import SNAPSHOTS
 from antiphon.http.resuming import Recording, Resumer
 from antiphon.http.server import (
@@ -53,7 +62,19 @@ from antiphon.processes.table import Share, Shares, State, Table
 
 CALLS: Mapping[str, Call[Any, Any]] = {
     call.name: call
-    for call in (SNAPSHOTS, HEALTH, STATUS, KEPT, RECORD, DRAIN, REPLICAS, LOAD_ADAPTER, UNLOAD_ADAPTER)
+    for call in (
+        ADAPTERS,
+        SNAPSHOTS,
+        HEALTH,
+        STATUS,
+        KEPT,
+        RECORD,
+        RUNNING,
+        DRAIN,
+        REPLICAS,
+        LOAD_ADAPTER,
+        UNLOAD_ADAPTER,
+    )
 }
 """What the processes of a server ask each other."""
 REPLY_SECONDS = 2.0
@@ -182,7 +203,7 @@ class ProcessServer(HttpServer):
 
 def main(pipe: IO[bytes]) -> int:
     """Serve until a signal. The exit code."""
-    start = read(pipe)
+    start = read(pipe, Start)
     for descriptor in start.descriptors:
         os.set_inheritable(descriptor, False)
     tune()
@@ -190,7 +211,7 @@ def main(pipe: IO[bytes]) -> int:
     configure(settings.log_level, settings.log_format, start.place)
     end = socket.socket(fileno=start.channel)
     channel = Channel(end, messages.ToProcess)
-    shares = Shares(Table(start.table, start.bells), start.row)
+    shares = Shares(Table(start.table, start.bells), start.row, start.links)
     try:
         check_tls(settings)
         runtime = compose(settings, siblings=Processes(start, channel), shares=shares)

@@ -127,13 +127,13 @@ async def run(server: "HttpServer", listener: socket.socket, on_ready: Callable[
     reload = runtime.app.keys.reload
     signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loading, trimming = asyncio.create_task(runtime.start()), asyncio.create_task(_trim())
+    loading, trimming = asyncio.create_task(runtime.start()), asyncio.create_task(trim_forever())
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
         if not server.should_exit:
-            _tune_gc()
+            tune_gc()
             warm()
             runtime.app.metrics.delay.watch(loop)
             on_ready()
@@ -276,7 +276,7 @@ def possible_connections(limits: Limits) -> int:
     return possible
 
 
-async def _trim() -> None:
+async def trim_forever() -> None:
     """Return free memory at intervals: large answers leave much of it between used parts."""
     with suppress(AttributeError, OSError):  # another libc
         trim, trimmed, before = ctypes.CDLL(None).malloc_trim, 0.0, 0.0
@@ -297,7 +297,7 @@ def tune() -> None:
 
 
 def _tune_malloc() -> None:
-    """Make glibc keep the memory of the last request for the next one; `_trim` returns what is not needed.
+    """Make glibc keep the memory of the last request for the next; `trim_forever` returns what is not needed.
 
     If it returned buffers of 256 kB at once, the last turns of a long session would take a fifth more
     CPU (`bench/agent.py`): the system has to clear each page that it gives again.
@@ -309,7 +309,7 @@ def _tune_malloc() -> None:
         mallopt(_ARENA_MAX, ARENAS)
 
 
-def _tune_gc() -> None:
+def tune_gc() -> None:
     """Exclude permanent objects from garbage collection, and reduce its runs.
 
     Events, tokens and chunks have no cycles; only a few objects per request have. Without this, a full answer

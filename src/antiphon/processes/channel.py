@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.core.links import CoreFacts
+
 METRICS = "metrics"
 """The name of the call whose answers are snapshots of metrics (`sums.py`)."""
 _LENGTH = 4
@@ -84,11 +86,31 @@ class Answers(Struct, tag=True):
     answers: list[Answer]
 
 
+class Started(Struct, tag=True):
+    """The processes of an engine run, which is in a program of its own, and has not loaded yet."""
+
+    core: CoreFacts
+
+
+class Loaded(Struct, tag=True):
+    """It has loaded."""
+
+
+class Forget(Struct, tag=True):
+    """The client of an engine with the link of this number has ended."""
+
+    number: int
+
+
+FromHost = Started | Loaded | Failed
 FromProcess = Composed | Ready | Failed | Ended | Ask | Answer
 ToProcess = Call | Answers
 
 
-def encoded(message: FromProcess | ToProcess) -> bytes:
+Message = FromProcess | ToProcess | FromHost | Forget
+
+
+def encoded(message: Message) -> bytes:
     """The bytes of a message."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(_LENGTH) + data
@@ -117,7 +139,7 @@ class Channel:
                 length = int.from_bytes(await self._reader.readexactly(_LENGTH))
                 yield self._decoder.decode(await self._reader.readexactly(length))
 
-    def send(self, message: FromProcess | ToProcess) -> None:
+    def send(self, message: Message) -> None:
         """Send a message, unless the channel is closed."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encoded(message))

@@ -1,17 +1,19 @@
-"""What a process of a server is started with. The supervisor writes it to the process's standard input."""
+"""What the programs of a server are started with. The supervisor writes it to their standard input."""
 
 import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from msgspec import Struct
 
+from antiphon.core.links import Link
+
 _PROGRAM = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from antiphon.http.process import main; sys.exit(main(sys.stdin.buffer))"
+    "from {module} import main; sys.exit(main(sys.stdin.buffer))"
 )
 """It finds modules where the supervisor does."""
 
@@ -33,20 +35,54 @@ class Start(Struct, frozen=True):
     table: int
     bell: int
     bells: Sequence[int]
+    links: Sequence[Link] = ()
     streams: int | None = None
     """Its end of the socket by which streams are passed on, if they outlive a process."""
 
     @property
     def descriptors(self) -> Sequence[int]:
         """All of them."""
+        linked = (end for link in self.links for end in link.descriptors)
         streams = () if self.streams is None else (self.streams,)
-        return (self.listener, self.channel, self.table, self.bell, *self.bells, *streams)
+        return (self.listener, self.channel, self.table, self.bell, *self.bells, *linked, *streams)
 
 
-def spawn(start: Start) -> subprocess.Popen[bytes]:
-    """A process, in a session of its own: it gets no signals from a terminal."""
+class Logging(Struct, frozen=True):
+    """What is logged, and how."""
+
+    level: str
+    format: str
+
+
+class HostStart(Struct, frozen=True):
+    """The options of an engine that runs in a program of its own, and the links to it: see `hosts.py`.
+
+    `link` is its own one; `inputs` and `outputs` are the addresses of all. `life` is the pipe while whose
+    other end is held it runs.
+    """
+
+    options: Any
+    link: Link
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    channel: int
+    life: int
+    logging: Logging
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What it inherits: not the other end of its own pipe."""
+        own = (self.link.input_socket, self.link.output_socket, self.link.memory)
+        return (self.channel, self.life, *own)
+
+
+S = TypeVar("S", bound=Start | HostStart)
+
+
+def spawn(module: str, start: Start | HostStart) -> subprocess.Popen[bytes]:
+    """A program that runs `main` of a module, in a session of its own: it gets no signals from a terminal."""
     process = subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
-        (sys.executable, "-c", _PROGRAM),
+        (sys.executable, "-c", _PROGRAM.format(module=module)),
         stdin=subprocess.PIPE,
         pass_fds=start.descriptors,
         start_new_session=True,
@@ -57,8 +93,8 @@ def spawn(start: Start) -> subprocess.Popen[bytes]:
     return process
 
 
-def read(pipe: IO[bytes]) -> Start:
-    """What this process is started with."""
+def read(pipe: IO[bytes], kind: type[S]) -> S:
+    """What this program is started with."""
     start = pickle.load(pipe)  # noqa: S301 - written by `spawn`
-    assert isinstance(start, Start)
+    assert isinstance(start, kind)
     return start

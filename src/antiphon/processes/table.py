@@ -20,6 +20,7 @@ from contextlib import suppress
 from enum import IntEnum
 
 from antiphon.core.errors import AntiphonError
+from antiphon.core.links import Link
 
 WORD = 8
 ROW = 8
@@ -188,10 +189,11 @@ class OtherProcesses:
 
 
 class Shares:
-    """What a process shares with the others: its load, and the permits of its engines."""
+    """What a process shares with the others: its load, the permits of its engines, and links to some."""
 
-    def __init__(self, table: Table, row: int) -> None:
+    def __init__(self, table: Table, row: int, links: Sequence[Link] = ()) -> None:
         self.load = Share(table, row)
+        self._links = iter(links)
         self._table = table
         self._row = row
         self._engines: list[OtherProcesses] = []
@@ -201,6 +203,10 @@ class Shares:
         others = OtherProcesses(self._table, self._row, len(self._engines))
         self._engines.append(others)
         return others
+
+    def link(self) -> Link:
+        """The link to the next engine that has some, in the same order."""
+        return next(self._links)
 
     def listen(self, bell: int) -> None:
         """Listen to the bell of this process in the running loop."""

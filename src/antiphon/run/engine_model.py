@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from hashlib import blake2b
 from operator import mul
 from types import MappingProxyType
-from weakref import WeakSet
 
 from antiphon.core.decision import Decision, Verdicts
 from antiphon.core.errors import RequestError, UnsupportedModelError, naming
@@ -64,7 +63,7 @@ class EngineModel:
         self.pool = BoundedPool(limits)
         self.tools = tools
         self.stopping = asyncio.Event()
-        self.writing: WeakSet[GenerationRun] = WeakSet()
+        self.running: set[GenerationRun] = set()
         self._sizes: dict[bytes, int] = {}  # of texts, by their hashes
 
     @property

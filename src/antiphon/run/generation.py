@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.core.accumulator import DELTAS, Accumulator
@@ -130,7 +130,7 @@ class Interceptors(Struct, frozen=True):
     its end. `hosted` names the functions that the server runs, `names` are those by their endings: a call
     without the namespace is one of its function. `plan` is the source of the generation's
     constraint: an answer that is continued needs it, and `pool` to work on it. The pool's limits also apply
-    to the answer.
+    to the answer. `running` has the generation in it while it runs.
     """
 
     replay: ReplayLog | None = None
@@ -143,6 +143,7 @@ class Interceptors(Struct, frozen=True):
     pool: BoundedPool | None = None
     on_end: Callable[[Sequence[Item]], None] | None = None
     content: Callable[[Sequence[Item]], list[Event]] | None = None
+    running: "set[GenerationRun]" = field(default_factory=set)
 
 
 class GenerationRun:
@@ -219,6 +220,14 @@ class GenerationRun:
         Raises AntiphonError.
         """
         self._output, self._choice, self._emit = output, choice, emit or output.push
+        running = self._interceptors.running
+        running.add(self)
+        try:
+            await self._run()
+        finally:
+            running.discard(self)
+
+    async def _run(self) -> None:
         parts = self._interceptors
         between = (parts.calls, parts.check, parts.reasoning, self._replay, self._repetition)
         self._direct = all(part is None for part in between)
@@ -240,7 +249,7 @@ class GenerationRun:
         if parts.check is not None and (events := await parts.check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]
             self._observation.unmet += [why for end in ends for why in end.unmet]
-            self._emit(choice, events)
+            self._emit(self._choice, events)
 
     async def _generate_whole(self) -> None:
         """Have the engine write the answer. If it gives the slot back, it is recorded from then on."""

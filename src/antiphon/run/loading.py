@@ -174,7 +174,7 @@ class ServedModel:
     @property
     def tokens_now(self) -> int:
         """The tokens so far of its generations that are under way."""
-        return 0 if self.model is None else sum(generation.tokens for generation in self.model.writing)
+        return 0 if self.model is None else sum(generation.tokens for generation in self.model.running)
 
     async def state(self) -> ModelState:
         """Whether it can answer, as its engine reports; an engine that may be unavailable is probed."""

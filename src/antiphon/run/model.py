@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet
 
 import msgspec
 import structlog
@@ -142,7 +141,7 @@ class Model(Protocol):
         ...
 
     @property
-    def writing(self) -> WeakSet[GenerationRun]:
+    def running(self) -> set[GenerationRun]:
         """Its generations that are under way."""
         ...
 
@@ -247,6 +246,7 @@ class Prepared(Struct, frozen=True):
             pool=self.pool,
             on_end=self.on_end,
             content=content_of if asks_for_content(self.turn) else None,
+            running=self.model.running,
         )
         request, decoder = self.request, self.decoder(context.rng)
         if index and (seed := request.sampling.seed) is not None:  # choices differ: it is counted up
@@ -255,9 +255,7 @@ class Prepared(Struct, frozen=True):
             generation_record = record_of(index, request, self.reading)
             record(self.turn.owner, generation_record)
             decoder = RecordingDecoder(decoder, generation_record)
-        run = GenerationRun(self.engine, request, decoder, interceptors, items)
-        self.model.writing.add(run)
-        return run
+        return GenerationRun(self.engine, request, decoder, interceptors, items)
 
     async def tokens_in(self, text: str) -> int:
         """How many tokens a text has: estimated where the model's tokenizer is on another server."""

@@ -330,6 +330,16 @@ class Models:
         await served.unload_adapter(name)
         log.info("adapter unloaded", name=name, model=served.names[0])
 
+    @property
+    def adapters(self) -> Sequence[tuple[str, str, str]]:
+        """Those that are loaded: the name of its model, its own, and its path."""
+        return [
+            (served.names[0], name, path)
+            for served in self._served
+            for name, path in served.adapters.items()
+            if served.names
+        ]
+
     def adapter_names(self, name: str) -> Sequence[str]:
         """The names of the adapters of the model of this name, by their numbers. Raises NotFoundError."""
         return self._find(name)[0].adapter_names
@@ -499,7 +509,7 @@ class NamedModel:
         self._served = served
         self._model = model
         self._adapter = adapter
-        self.writing = model.writing
+        self.running = model.running
         self.native_tools = model.native_tools
         self.read_messages = model.read_messages
         self.traits = model.traits

@@ -180,7 +180,7 @@ def _check_text(request: GenerationRequest, param: str) -> None:
     """Raise RequestError for features that need prompts of text only."""
     if request.prompt.media:
         raise RequestError(
-            "vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
+            f"vLLM does not support '{param}' with images in the prompt. Leave it out.", param=param
         )
 
 
