@@ -9,12 +9,15 @@ last. If bytes were written that a replay of chunks would not make at the same p
 resumed any more, and says so by its `state`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import IntEnum
 from random import Random
 
 from antiphon.core.chunks import Chunk
+
+Entry = tuple[int, list[Chunk] | int]
+"""A choice, and chunks of it; or how many of its last events are left, if these are sent one by one."""
 
 
 class StreamState(IntEnum):
@@ -31,18 +34,16 @@ class StreamState(IntEnum):
 
 
 class StreamRecord:
-    """The record of one stream. `recorded` are the chunks of choices that another process has recorded."""
+    """The record of one stream. `recorded` is what another process has recorded."""
 
-    def __init__(
-        self, seed: bytes, created: float, recorded: Mapping[int, list[Chunk]] | None = None
-    ) -> None:
+    def __init__(self, seed: bytes, created: float, recorded: Sequence[Entry] | None = None) -> None:
         self.seed = seed
         self.created = created
         """The time of the answer, in seconds since 1970."""
         self.resumed = recorded is not None
         """The stream was begun by another process."""
-        self.pending: list[tuple[int, list[Chunk]]] = []
-        """Choices, and their chunks that nothing was written for yet."""
+        self.pending: list[Entry] = []
+        """What nothing was written for yet."""
         self.state = StreamState.RESUMABLE
         self.events = False
         """Events were written since the transport was asked last, not only a comment."""
@@ -50,7 +51,13 @@ class StreamRecord:
         """Its chunks are recorded."""
         self.replaying: set[int] = set()
         """Choices whose recorded chunks are being decoded again: their events were sent."""
-        self._recorded = recorded or {}
+        self._chunks: dict[int, list[Chunk]] = {}
+        self._last: dict[int, int] = {}
+        for choice, entry in recorded or ():
+            if isinstance(entry, int):
+                self._last[choice] = entry
+            else:
+                self._chunks.setdefault(choice, []).extend(entry)
         self._begun = self.resumed and bool(recorded)
         self._random = Random(seed)  # noqa: S311 - the seed is as random as the ids
         self._choices: set[int] = set()
@@ -65,10 +72,14 @@ class StreamRecord:
             self.give_up()
         self._choices.add(choice)
         self.logged = True
-        chunks = self._recorded.get(choice, [])
+        chunks = self._chunks.get(choice, [])
         if chunks:
             self.replaying.add(choice)
         return chunks
+
+    def last_of(self, choice: int) -> int | None:
+        """How many of the last events of a choice were left, if some were sent one by one."""
+        return self._last.get(choice)
 
     def random_of(self, choice: int) -> Random:
         """Makes the ids of the calls of a choice."""
@@ -83,8 +94,8 @@ class StreamRecord:
         if self.state is not StreamState.LOST:
             self.state = StreamState.COMPLETE
 
-    def take(self) -> list[tuple[int, list[Chunk]]]:
-        """The pending chunks, for bytes that are written now; the state is that after them."""
+    def take(self) -> list[Entry]:
+        """What is pending, for bytes that are written now; the state is that after them."""
         pending, events = self.pending, self.events
         self.pending, self.events = [], False
         if self.state is StreamState.COMPLETE or self.state is StreamState.LOST:

@@ -23,16 +23,15 @@ import structlog
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antiphon.core.chunks import Chunk
 from antiphon.core.plain_tokens import chunk_of
-from antiphon.core.stream_record import STREAM_RECORD, StreamRecord, StreamState
+from antiphon.core.stream_record import STREAM_RECORD, Entry, StreamRecord, StreamState
 from antiphon.http.protocol import STREAM, Cycle, StreamProtocol
 from antiphon.processes.streams import Descriptors, Passage, StreamFile, handed_over, new_id
 
 log = structlog.get_logger()
 
 _encode = msgspec.msgpack.Encoder().encode
-_entries = msgspec.msgpack.Decoder(list[tuple[int, list[Chunk]]])
+_entries = msgspec.msgpack.Decoder(list[Entry])
 _LEFT_OUT = frozenset(
     (b"content-length", b"transfer-encoding", b"connection", b"expect", b"upgrade", b"keep-alive")
 )
@@ -231,10 +230,7 @@ class Resumer:
                 await asyncio.get_running_loop().sock_sendall(connection, rest)
             self._close(stream, file, connection)
             return
-        recorded: dict[int, list[Chunk]] = {}
-        for entry in kept.entries:
-            for choice, chunks in _entries.decode(entry):
-                recorded.setdefault(choice, []).extend(chunks)
+        recorded = [entry for written in kept.entries for entry in _entries.decode(written)]
         log.info("a stream is resumed", path=os.fsdecode(facts.target))
         record = StreamRecord(facts.seed, facts.created, recorded)
         loop = asyncio.get_running_loop()

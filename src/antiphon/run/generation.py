@@ -243,8 +243,6 @@ class GenerationRun:
             else:
                 await self._generate_rest(self._replay)
         if self._later:
-            if self._replay is not None:
-                self._replay.give_up()
             await self._emit_later()
         if parts.check is not None and (events := await parts.check.verdict()):
             ends = [event for event in events if isinstance(event, Finished)]
@@ -538,7 +536,10 @@ class GenerationRun:
         """Emit the last events of a large answer, each in a turn of its own, while the client reads."""
         while self._later:
             await wait_for_turn(self._output)
-            self._emit(self._choice, [self._later.pop(0)])
+            event = self._later.pop(0)
+            if self._replay is not None:
+                self._replay.emits_last(len(self._later))
+            self._emit(self._choice, [event])
         await wait_for_turn()  # the end that is made from them is as large
 
     def _visible(self, events: list[Event]) -> list[Event]:

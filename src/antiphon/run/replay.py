@@ -116,8 +116,8 @@ class ReplayLog:
     def replayed(self) -> None:
         """The chunks that were recorded before are decoded again."""
 
-    def give_up(self) -> None:
-        """What follows is sent in pieces that chunks do not tell."""
+    def emits_last(self, left: int) -> None:
+        """One of the last events of a large answer is emitted by itself; so many are `left`."""
 
     def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
         """Record an entry between two generations."""

@@ -35,8 +35,13 @@ class StreamLog(ReplayLog):
     def replayed(self) -> None:
         self._record.replaying.discard(self._choice)
 
-    def give_up(self) -> None:
-        self._record.give_up()
+    def emits_last(self, left: int) -> None:
+        before = self._record.last_of(self._choice)
+        if before is not None and left >= before:
+            self._record.replaying.add(self._choice)
+        else:
+            self._record.replaying.discard(self._choice)
+            self._record.pending.append((self._choice, left))
 
 
 class ResumedJournal(Journal):
