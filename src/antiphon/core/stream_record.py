@@ -40,6 +40,8 @@ class StreamRecord:
         self.seed = seed
         self.created = created
         """The time of the answer, in seconds since 1970."""
+        self.reserved = 0
+        """Tokens that were reserved for the answer, of the account of its key."""
         self.resumed = recorded is not None
         """The stream was begun by another process."""
         self.pending: list[Entry] = []

@@ -114,7 +114,8 @@ class KeyMiddleware:
         _check_scope(account, needed)
         if needed == "inference" and scope["type"] == "http":  # on a WebSocket, each turn counts
             if (record := STREAM_RECORD.get()) is not None and record.resumed:  # it was counted
-                observed().account = account = account.in_background
+                observed().account = account = account.going_on
+                observed().reserved += account.taken_over(record.reserved)
             await account.secure(requests=1)
             account.admit()
         return account

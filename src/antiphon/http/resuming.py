@@ -23,6 +23,8 @@ import structlog
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from antiphon.core.observation import observed
+from antiphon.core.permits import FIRST, PRIORITY
 from antiphon.core.plain_tokens import chunk_of
 from antiphon.core.stream_record import STREAM_RECORD, Entry, StreamRecord, StreamState
 from antiphon.http.protocol import STREAM, Cycle, StreamProtocol
@@ -47,6 +49,7 @@ class Facts(Struct, frozen=True):
     seed: bytes
     created: float
     base: int
+    reserved: int
 
     @property
     def request(self) -> bytes:
@@ -125,7 +128,9 @@ class _Request:
             base = handed_over(connection) + transport.get_write_buffer_size()
             target = scope["raw_path"] + (b"?" + query if query else b"")
             body = b"".join(self._body)
-            facts = Facts(target, scope["headers"], body, record.seed, record.created, base)
+            facts = Facts(
+                target, scope["headers"], body, record.seed, record.created, base, observed().reserved
+            )
             stream, file = new_id(), StreamFile.create(_encode(facts))
         except OSError:
             return None
@@ -161,13 +166,14 @@ class Recording:
             await self._asgi(scope, receive, send)
             return
         resumed = getattr(protocol, "resumed", None)
+        priority = PRIORITY.get() if resumed is None else FIRST
         if resumed is None:
             record = StreamRecord(secrets.token_bytes(16), time.time())
             request = _Request(protocol, scope, record, None, passage)
         else:
             stream, file, record = resumed
             request = _Request(protocol, scope, record, (stream, file), passage)
-        token = STREAM_RECORD.set(record)
+        token, before = STREAM_RECORD.set(record), PRIORITY.set(priority)
 
         async def receiving() -> Message:
             message = await receive()
@@ -182,6 +188,7 @@ class Recording:
             del protocol.keep  # the next request may be of another kind
             request.end()
             STREAM_RECORD.reset(token)
+            PRIORITY.reset(before)
 
 
 class _ResumedCycle(Cycle):
@@ -233,6 +240,7 @@ class Resumer:
         recorded = [entry for written in kept.entries for entry in _entries.decode(written)]
         log.info("a stream is resumed", path=os.fsdecode(facts.target))
         record = StreamRecord(facts.seed, facts.created, recorded)
+        record.reserved = facts.reserved
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.connect_accepted_socket(self._make, connection)
         protocol.kind, protocol.resumed = _ResumedCycle, (stream, file, record)
