@@ -435,9 +435,9 @@ def _send_again(patch: pytest.MonkeyPatch) -> None:
 def _keep_entries_apart(patch: pytest.MonkeyPatch) -> None:
     append = StreamFile.append
 
-    def late(self: Any, data: bytes, entry: bytes, state: int, unsent: Any) -> bool:
-        kept, self.late = getattr(self, "late", b""), entry
-        return append(self, data, kept, state, unsent)
+    def late(self: Any, data: bytes, count: int, entries: bytes, state: int, unsent: Any) -> bool:
+        kept, self.late = getattr(self, "late", (0, b"")), (count, entries)
+        return append(self, data, *kept, state, unsent)
 
     patch.setattr(StreamFile, "append", late)
 

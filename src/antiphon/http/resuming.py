@@ -13,6 +13,7 @@ import asyncio
 import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,8 @@ log = structlog.get_logger()
 
 _encode = msgspec.msgpack.Encoder().encode
 _entries = msgspec.msgpack.Decoder(list[Entry])
+_ARRAY = struct.Struct(">BI")
+"""The head of a list in MessagePack."""
 _LEFT_OUT = frozenset(
     (b"content-length", b"transfer-encoding", b"connection", b"expect", b"upgrade", b"keep-alive")
 )
@@ -75,8 +78,9 @@ class _RecordingTransport:
     def write(self, data: bytes) -> None:
         record = self._record
         pending = record.take()
-        entry = _encode(pending) if pending else b""
-        if not self._file.append(data, entry, record.state, self._transport.get_write_buffer_size):
+        entries = b"".join(map(_encode, pending))
+        unsent = self._transport.get_write_buffer_size
+        if not self._file.append(data, len(pending), entries, record.state, unsent):
             record.give_up()
             self._file.mark(record.state)
         self._transport.write(data)
@@ -237,7 +241,7 @@ class Resumer:
                 await asyncio.get_running_loop().sock_sendall(connection, rest)
             self._close(stream, file, connection)
             return
-        recorded = [entry for written in kept.entries for entry in _entries.decode(written)]
+        recorded = _entries.decode(_ARRAY.pack(0xDD, kept.count) + kept.entries)
         log.info("a stream is resumed", path=os.fsdecode(facts.target))
         record = StreamRecord(facts.seed, facts.created, recorded)
         record.reserved = facts.reserved

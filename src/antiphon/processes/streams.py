@@ -34,7 +34,7 @@ FIRST_ENTRIES = 64 * 1024
 ID_BYTES = 8
 RETRY_SECONDS = 0.01
 _SLOTS = (64, 128)
-_SLOT = struct.Struct("<QQQQQ")  # state, half, bytes before it, bytes in it, bytes of entries
+_SLOT = struct.Struct("<QQQQQQ")  # state, half, bytes before it, bytes in it, entries, bytes of entries
 _FIXED = 256
 _LENGTH = struct.Struct("<I")
 _INFO_BYTES = 128
@@ -71,7 +71,9 @@ class Kept(Struct):
     """What a file says. `sent` bytes of the stream are before `last`, its last bytes."""
 
     facts: bytes
-    entries: list[bytes]
+    count: int
+    """How many entries there are."""
+    entries: bytes
     state: int
     sent: int
     last: bytes
@@ -89,13 +91,14 @@ class StreamFile:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0)
         self._active = self._map[0]
-        self.state, self._half, self._before, self._size, self._entries = _SLOT.unpack_from(
-            self._map, _SLOTS[self._active]
-        )
+        slot = _SLOT.unpack_from(self._map, _SLOTS[self._active])
+        self.state, self._half, self._before, self._size, self._count, self._entries = slot
         (length,) = _LENGTH.unpack_from(self._map, _FIXED)
         self._facts = _FIXED + _LENGTH.size, _FIXED + _LENGTH.size + length
         self._halves = self._facts[1]
+        self._start = self._halves + self._half * HALF
         self._log = self._halves + 2 * HALF
+        self._room = len(self._map) - self._log
 
     @classmethod
     def create(cls, facts: bytes) -> "StreamFile":
@@ -116,54 +119,58 @@ class StreamFile:
 
     def read(self) -> Kept:
         """What it says."""
-        held, entries, at = self._map, [], self._log
-        while at < self._log + self._entries:
-            (length,) = _LENGTH.unpack_from(held, at)
-            at += _LENGTH.size
-            entries.append(held[at : at + length])
-            at += length
-        start = self._halves + self._half * HALF
-        last = held[start : start + self._size]
-        return Kept(held[slice(*self._facts)], entries, self.state, self._before, last)
+        held, log = self._map, self._log
+        last = held[self._start : self._start + self._size]
+        entries = held[log : log + self._entries]
+        return Kept(held[slice(*self._facts)], self._count, entries, self.state, self._before, last)
 
-    def append(self, data: bytes, entry: bytes, state: int, unsent: Callable[[], int]) -> bool:
-        """Take over bytes of the stream, an entry if it is not empty, and the state, together.
+    def append(self, data: bytes, count: int, entries: bytes, state: int, unsent: Callable[[], int]) -> bool:
+        """Take over bytes of the stream, so many entries, and the state, together.
 
         `unsent` tells how many of the bytes before these are not written yet. Returns False if there is no
         room: then the file says what it said before.
         """
-        size, half, before = self._size, self._half, self._before
-        if size + len(data) > HALF:
-            waiting = unsent()
-            if waiting > size or waiting + len(data) > HALF:
-                return False
-            start = self._halves + half * HALF + size - waiting
-            half, before, size = 1 - half, before + size - waiting, 0
-            data = self._map[start : start + waiting] + data
-        end = self._entries
-        if entry:
-            end += _LENGTH.size + len(entry)
-            if end > MAX_ENTRIES:
-                return False
-            if self._log + end > len(self._map):
-                self._map.resize(self._log + 2 * end)
-            at = self._log + self._entries
-            _LENGTH.pack_into(self._map, at, len(entry))
-            self._map[at + _LENGTH.size : self._log + end] = entry
-        at = self._halves + half * HALF + size
-        self._map[at : at + len(data)] = data
-        self._hold(state, half, before, size + len(data), end)
+        if self._size + len(data) > HALF and not self._turn(len(data), unsent()):
+            return False
+        size, end = self._size + len(data), self._entries + len(entries)
+        if end > self._room and not self._enlarge(end):
+            return False
+        held, log, start = self._map, self._log, self._start
+        held[log + self._entries : log + end] = entries
+        held[start + self._size : start + size] = data
+        self._hold(state, self._before, size, self._count + count, end)
+        return True
+
+    def _turn(self, more: int, waiting: int) -> bool:
+        """Go on in the other half, with the bytes that wait; whether there is room for more."""
+        if waiting > self._size or waiting + more > HALF:
+            return False
+        end = self._start + self._size
+        last = self._map[end - waiting : end]
+        before = self._before + self._size - waiting
+        self._half = 1 - self._half
+        self._start = self._halves + self._half * HALF
+        self._map[self._start : self._start + waiting] = last
+        self._hold(self.state, before, waiting, self._count, self._entries)
+        return True
+
+    def _enlarge(self, size: int) -> bool:
+        """Make room for so many bytes of entries; whether that is allowed."""
+        if size > MAX_ENTRIES:
+            return False
+        self._map.resize(self._log + 2 * size)
+        self._room = 2 * size
         return True
 
     def mark(self, state: int) -> None:
         """Change the state only."""
-        self._hold(state, self._half, self._before, self._size, self._entries)
+        self._hold(state, self._before, self._size, self._count, self._entries)
 
-    def _hold(self, state: int, half: int, before: int, size: int, entries: int) -> None:
+    def _hold(self, state: int, before: int, size: int, count: int, entries: int) -> None:
         other = 1 - self._active
-        _SLOT.pack_into(self._map, _SLOTS[other], state, half, before, size, entries)
+        _SLOT.pack_into(self._map, _SLOTS[other], state, self._half, before, size, count, entries)
         self._map[0] = self._active = other
-        self.state, self._half, self._before, self._size, self._entries = state, half, before, size, entries
+        self.state, self._before, self._size, self._count, self._entries = state, before, size, count, entries
 
 
 Descriptors = tuple[int, int]
