@@ -47,6 +47,8 @@ class StreamRecord:
         self.pending: list[Entry] = []
         """What nothing was written for yet."""
         self.state = StreamState.RESUMABLE
+        self.goes_on = False
+        """Nothing but the next entry is new: the stream has begun, and can be resumed."""
         self.events = False
         """Events were written since the transport was asked last, not only a comment."""
         self.logged = False
@@ -89,12 +91,12 @@ class StreamRecord:
 
     def give_up(self) -> None:
         """The stream cannot be resumed any more."""
-        self.state = StreamState.LOST
+        self.state, self.goes_on = StreamState.LOST, False
 
     def end(self) -> None:
         """What is written next ends the stream."""
         if self.state is not StreamState.LOST:
-            self.state = StreamState.COMPLETE
+            self.state, self.goes_on = StreamState.COMPLETE, False
 
     def take(self) -> list[Entry]:
         """What is pending, for bytes that are written now; the state is that after them."""
@@ -103,9 +105,10 @@ class StreamRecord:
         if self.state is StreamState.COMPLETE or self.state is StreamState.LOST:
             return pending
         if pending:
-            self.state, self._begun = StreamState.RESUMABLE, True
+            self.state, self._begun, self.goes_on = StreamState.RESUMABLE, True, True
         elif events:
             self.state = StreamState.LOST if self._begun else StreamState.ANNOUNCED
+            self.goes_on = False
             self._begun = True
         return pending
 

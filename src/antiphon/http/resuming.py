@@ -71,19 +71,25 @@ class _RecordingTransport:
         self._transport = transport
         self._record = record
         self._file = file
+        self._append = file.append
+        self._write = transport.write
+        self._unsent = transport.get_write_buffer_size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         record = self._record
-        pending = record.take()
-        entries = b"".join(map(_encode, pending))
-        unsent = self._transport.get_write_buffer_size
-        if not self._file.append(data, len(pending), entries, record.state, unsent):
+        pending = record.pending
+        if record.goes_on and len(pending) == 1 and not record.events:  # as of most tokens
+            count, entries = 1, _encode(pending.pop())
+        else:
+            pending = record.take()
+            count, entries = len(pending), b"".join(map(_encode, pending))
+        if not self._append(data, count, entries, record.state, self._unsent):
             record.give_up()
             self._file.mark(record.state)
-        self._transport.write(data)
+        self._write(data)
 
     def writelines(self, parts: Any) -> None:
         self.write(b"".join(parts))

@@ -35,6 +35,7 @@ ID_BYTES = 8
 RETRY_SECONDS = 0.01
 _SLOTS = (64, 128)
 _SLOT = struct.Struct("<QQQQQQ")  # state, half, bytes before it, bytes in it, entries, bytes of entries
+_pack = _SLOT.pack_into
 _FIXED = 256
 _LENGTH = struct.Struct("<I")
 _INFO_BYTES = 128
@@ -135,10 +136,13 @@ class StreamFile:
         size, end = self._size + len(data), self._entries + len(entries)
         if end > self._room and not self._enlarge(end):
             return False
-        held, log, start = self._map, self._log, self._start
+        held, log, start, other = self._map, self._log, self._start, 1 - self._active
         held[log + self._entries : log + end] = entries
         held[start + self._size : start + size] = data
-        self._hold(state, self._before, size, self._count + count, end)
+        count += self._count
+        _pack(held, _SLOTS[other], state, self._half, self._before, size, count, end)
+        held[0] = self._active = other
+        self.state, self._size, self._count, self._entries = state, size, count, end
         return True
 
     def _turn(self, more: int, waiting: int) -> bool:
@@ -168,7 +172,7 @@ class StreamFile:
 
     def _hold(self, state: int, before: int, size: int, count: int, entries: int) -> None:
         other = 1 - self._active
-        _SLOT.pack_into(self._map, _SLOTS[other], state, self._half, before, size, count, entries)
+        _pack(self._map, _SLOTS[other], state, self._half, before, size, count, entries)
         self._map[0] = self._active = other
         self.state, self._before, self._size, self._count, self._entries = state, before, size, count, entries
 

@@ -67,6 +67,9 @@ class ReplayLog:
     `chunks` are those of the current generation.
     """
 
+    takes_plain = False
+    """Plain tokens may take the short way: they are recorded, and nothing else is asked for each."""
+
     def __init__(self, recorded: Iterable[ReplayEntry] = ()) -> None:
         self._entries = list(recorded)
         self._stored = len(self._entries)
@@ -129,7 +132,7 @@ class ReplayLog:
         They are counted as part of an answer that had `before` tokens when the engine began.
         """
         if before:
-            chunks = [_with_token_count(chunk, before) for chunk in chunks]
+            chunks = counted_after(chunks, before)
         self._entries += chunks
         self.chunks += chunks
         return chunks
@@ -248,6 +251,11 @@ def _read(entry: Chunk | dict[str, Any], details_types: DetailsTypes) -> ReplayE
 def _sampling_after(sampling: Sampling, token_count: int) -> Sampling:
     min_tokens = sampling.min_tokens
     return sampling if not min_tokens else replace(sampling, min_tokens=max(0, min_tokens - token_count))
+
+
+def counted_after(chunks: list[Chunk], before: int) -> list[Chunk]:
+    """The chunks as part of an answer that had `before` tokens already."""
+    return [_with_token_count(chunk, before) for chunk in chunks]
 
 
 def _with_token_count(chunk: Chunk, before: int) -> Chunk:

@@ -14,11 +14,13 @@ from antiphon.core.stream_record import StreamRecord
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Journal
 from antiphon.run.endings import Ending
-from antiphon.run.replay import ReplayLog
+from antiphon.run.replay import ReplayLog, counted_after
 
 
 class StreamLog(ReplayLog):
     """The chunks of one choice, for the record of its stream."""
+
+    takes_plain = True
 
     def __init__(self, record: StreamRecord, choice: int) -> None:
         super().__init__(record.chunks_of(choice))
@@ -27,8 +29,10 @@ class StreamLog(ReplayLog):
 
     def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
         """Record chunks, which are pending until bytes are written."""
-        chunks = super().record(chunks, before)
+        if before:
+            chunks = counted_after(chunks, before)
         if chunks:
+            self.chunks += chunks
             self._record.pending.append((self._choice, chunks))
         return chunks
 
