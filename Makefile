@@ -129,7 +129,8 @@ test-failover: $(VENV)/.test  ## Kill servers with 200 answers of a real model u
 	ANTIPHON_TEST_STREAMS=200 $(BIN)/python -m pytest tests/engines/test_pool.py -k killed $(ARGS)
 
 test-streams: $(VENV)/.test  ## Kill processes with 200 streams under way
-	for seed in 1 2 3 4 5; do STREAMS=40 SEED=$$seed $(BIN)/python -m pytest -n 0 tests/test_streams.py $(ARGS) || exit 1; done
+	for seed in 1 2 3 4 5; do STREAMS=40 SEED=$$seed $(BIN)/python -m pytest -n 0 tests/test_streams.py -k killed $(ARGS) || exit 1; done
+	STREAMS=40 $(BIN)/python -m pytest -n 0 tests/http/test_resuming.py tests/test_streams.py -k "not killed" $(ARGS)
 
 # Twice: by Ray's proxy, and by HAProxy straight to the replicas. Nothing is reported to Ray's authors.
 RAY_TESTS := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 $(RAY_VENV)/bin/python -m pytest -n 0 tests/ray

@@ -254,8 +254,9 @@ class Supervisor:
 
     def _pass_streams(self) -> None:
         """Give the streams of processes that have died to those that are ready."""
-        ready = [process.row for process in self._processes.values() if process.ready]
-        self._streams.give(dict.fromkeys(ready, 0))
+        ready = [process for process in self._processes.values() if process.ready]
+        staying = [process for process in ready if process.kept]
+        self._streams.give({process.row: 0 for process in staying or ready})
         if self._draining and not ready:
             self._streams.drop()
 
