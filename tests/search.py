@@ -7,8 +7,8 @@ from typing import TypeVar
 from hypothesis import settings
 
 CI = bool(os.environ.get("CI"))
-EXAMPLES_IN_CI = 12
-CASES_IN_CI = 16
+EXAMPLES_IN_CI = 10
+CASES_IN_CI = 8
 """Of each test; `make test` tries all of its parameters."""
 
 T = TypeVar("T")

@@ -60,3 +60,13 @@ async def test_a_known_fault_is_found(python: Programs, name: str) -> None:
 async def test_routing_is_as_good_as_it_was(python: Programs, workload: str) -> None:
     code, out, err = await simulate(python, "--measure", workload)
     assert code == 0, out + err
+
+
+@pytest.mark.parametrize("workload", share(LOADS, 3))
+async def test_servers_that_know_of_each_other_are_nearly_as_good_as_one(
+    python: Programs, workload: str
+) -> None:
+    numbers = ("4",) if CI else ("4", "16")
+    told = ("--events", "--shared", "--servers", *numbers)
+    code, out, err = await simulate(python, "--measure", workload, *told)
+    assert code == 0, out + err

@@ -73,8 +73,8 @@ def connected(url: str, count: int) -> Iterator[httpx.Client]:
             yield stack.enter_context(client_of(url))
 
 
-def get(url: str) -> httpx.Response:
-    return httpx.get(url, verify=NO_TLS, timeout=START_SECONDS)
+def get(url: str, **headers: str) -> httpx.Response:
+    return httpx.get(url, headers=headers, verify=NO_TLS, timeout=START_SECONDS)
 
 
 def post(url: str, body: Any, **headers: str) -> httpx.Response:
@@ -428,17 +428,18 @@ def pool(folder: Path, *options: str) -> Iterator[tuple[Process, Process, Proces
 def test_slots_are_shared_and_everybody_gets_one(tmp_path: Path) -> None:
     options = ("--parallel", "2", "--admin-key", "admin")
     with pool(tmp_path, *options) as (server, *replicas), ThreadPoolExecutor(12) as threads:
-        url = server.url
+        url, admin = server.url, {"authorization": "Bearer admin"}
         answers = [threads.submit(post, f"{url}/v1/chat/completions", ask("long")) for _ in range(12)]
         most = Counter[str]()
         while not all(answer.done() for answer in answers):
             for replica in replicas:
                 [model] = get(f"{replica.url}/v1/status").json()["models"]
                 most[replica.url] = max(most[replica.url], model["running"])
+            listed = get(f"{url}/v1/replicas", **admin).json()["data"]
+            assert [replica["elsewhere"] for replica in listed] == [0, 0]  # they are one server
         assert all(answer.result().status_code == 200 for answer in answers)
         # Two, and one more for a process that did not see yet what the other one had taken.
         assert [*most.values()] == [pytest.approx(2.5, abs=0.5)] * 2
-        admin = {"authorization": "Bearer admin"}
         drained = post(f"{url}/v1/replicas/drain", {"replica": replicas[0].url}, **admin)
         assert [replica["status"] for replica in drained.json()["data"]] == ["drained"]
         before = counter(replicas[0], "http_requests_total", handler="/v1/chat/completions")

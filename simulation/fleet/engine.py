@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from antiphon.core.chunks import Chunk
 from antiphon.core.errors import AntiphonError, EngineBusyError, EngineNotReadyError
 from antiphon.core.limits import Limits
-from antiphon.core.permits import Elsewhere
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
     Capabilities,
@@ -23,6 +23,7 @@ from antiphon.engines.engine import (
 )
 from antiphon.engines.figures import CacheFigures
 from antiphon.engines.kv_sources import Source
+from antiphon.engines.shared_admission import admission
 from simulation.fleet.machine import Machine, Stream, written_tokens
 from simulation.loop import PROCESS, Process
 
@@ -81,9 +82,9 @@ class RemoteEngine:
         """The server learns that the replica is gone, and its cache with it."""
         self._sent.clear()
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """See `SharesSlots`."""
-        self._admission = Admission(self.machine.speed.slots, self._limits, permits())
+        self._admission = admission(self.machine.speed.slots, self._limits, permits())
 
     async def tokenize(self, pieces: Sequence[str]) -> list[int]:
         """See `Engine`: prompts are ids already."""

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from antiphon.app.limit_ledger import StoreLedger
+from antiphon.app.shared_replicas import SharedPools
 from antiphon.core.accounts import Account, Permissions
 from antiphon.core.accumulator import Accumulator
 from antiphon.core.errors import EngineError, RequestError
@@ -37,10 +38,12 @@ TABLE = Table(find("plain").grammar)
 
 
 class _Questions:
-    """Counts questions for limits: nobody reads them."""
+    """Counts questions to the database: nobody reads them."""
 
     def asked_for_limits(self, *, answers: bool) -> None:
         """See `Metrics`."""
+
+    asked_for_replicas = asked_for_limits
 
 
 class Front:
@@ -57,11 +60,14 @@ class Front:
         self._laws = world.laws
         self.database_faults = DatabaseFaults()
         self.store = world.database.store(self.process, self.database_faults)
-        self.ledger = StoreLedger(self, _Questions())  # type: ignore[arg-type]
+        questions: Any = _Questions()
+        storage: Any = self
+        self.ledger = StoreLedger(storage, questions)
         self.accounts: dict[str, Account] = {}
         engines = [(machine.name, RemoteEngine(machine, LIMITS)) for machine in world.machines]
         follow = None if world.plan.delay is None else partial(Follower, world.bus, self.process)
         self.pool = PoolEngine(engines, self._choose, follow, draw=Random(self.name).random)
+        self.shared = SharedPools(storage, questions, self.pool, self.name, str)
 
     def _choose(self, replicas: Sequence[Replica], prompt: PromptBlocks) -> Replica:
         replica = self._world.plan.choose(replicas, prompt)
@@ -83,6 +89,8 @@ class Front:
         for owner, limit in self._world.plan.limits.items():
             account = self.accounts[owner] = Account(owner, owner, Permissions(tokens_per_minute=limit))
             account.share(self.ledger)
+        if self._world.plan.shares:
+            await self.shared.start()
         await self.pool.start()
 
     async def stop(self) -> None:
@@ -92,8 +100,19 @@ class Front:
     async def _stop(self) -> None:
         for account in self.accounts.values():
             await account.close()
+        await self.shared.stop()
         await self.pool.stop()
         await self.store.close()
+
+    async def drain(self, name: str, *, drained: bool) -> None:
+        """Drain a replica at all servers, or resume it. Raises StoreError. See `http/models.py`."""
+        await (self.shared.drain(name, "operator") if drained else self.shared.resume(name))
+        await self.shared.refresh()
+
+    @property
+    def counted(self) -> int:
+        """How many generations of other servers this one counts."""
+        return sum(replica.elsewhere for replica in self.pool.replicas)
 
     def claims(self, ids: tuple[int, ...]) -> Iterator[tuple[str, int]]:
         """How many tokens of a prompt this server expects in the cache of each replica, by its name."""

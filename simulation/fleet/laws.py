@@ -10,6 +10,7 @@
   expects is there, where nothing is dropped, and it is alone.
 * No server waits in vain for a replica that has slots.
 * Where no cache matters, no replica has much more work than the others.
+* No server counts work of one that died for longer than its lease, nor work that has ended (`world.py`).
 """
 
 from collections.abc import Callable, Collection

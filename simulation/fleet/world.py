@@ -7,12 +7,14 @@ answered.
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 
+from antiphon.core.shared_loads import LEASE_SECONDS, Drain
 from antiphon.engines.cache_views import EXPECTED_SECONDS
 from antiphon.engines.pool import Choose, cheapest
 from simulation.clocks import simulated_clocks
@@ -33,8 +35,16 @@ SETTLED = 120.0
 """Seconds after the last question in which all must be answered."""
 CLAIMED = 1.0
 """Seconds after the last fault in which servers know what is in caches."""
+SHARING = 0.6
+"""The share of fleets whose servers share loads."""
 LAST_PROMPTS = 10
 """The prompts that are looked up."""
+TOLD = 1.0
+"""Seconds until all servers of a database know of a change, if it answers."""
+PATIENCE = 5.0
+"""Seconds for which an operator waits for an answer."""
+TRIES = 40
+"""How often an operator tries: longer than the database is away."""
 ROUNDS = 5_000_000
 """Rounds of a loop that are enough for any fleet."""
 
@@ -60,6 +70,8 @@ class Plan(msgspec.Struct):
     """The share of events that are lost while there are troubles."""
     choose: Choose = cheapest
     settled: float = SETTLED
+    shares: bool = False
+    """Servers tell each other their loads, and what is drained."""
 
     @property
     def foresees(self) -> bool:
@@ -101,6 +113,7 @@ def plan_of(seed: int) -> Plan:
         rng.choice((0.0, 0.0, 0.3)),
         rng.choice((None, 0.0, 0.2, 1.0)),
         rng.choice((0.0, 0.1)) if troubles else 0.0,
+        shares=rng.random() < SHARING,
     )
 
 
@@ -108,7 +121,7 @@ def fits(wanted: Collection[str], seed: int) -> bool:
     """Whether all of this is in the simulation of a seed.
 
     Troubles, a workload, keys with `limits`, `batches`, a `large` fleet, several `fronts`, `events` of
-    caches, one server that `foresees` what is cached, or `quiet`: no troubles.
+    caches, one server that `foresees` what is cached, servers that `share` loads, or `quiet`: no troubles.
     """
     plan = plan_of(seed)
     more = {
@@ -118,6 +131,7 @@ def fits(wanted: Collection[str], seed: int) -> bool:
         "foresees": plan.foresees,
         "large": plan.machines > 8,
         "fronts": plan.fronts > 1,
+        "share": plan.shares and plan.fronts > 1,
         "quiet": not plan.troubles,
     }
     return {*wanted} <= {*plan.troubles, plan.workload, *(name for name, there in more.items() if there)}
@@ -151,7 +165,7 @@ class World:
         names = [f"replica {number}" for number in range(plan.machines)]
         self.machines = [Machine(name, plan.speed, self.loop, self.laws, self.bus) for name in names]
         self.fronts: list[Front] = []
-        self._dead: list[Front] = []
+        self._dead: dict[Front, float] = {}  # and when they were killed
         self._started = 0
         self._gone: set[str] = set()  # names of servers that were killed
         self._over = False
@@ -170,6 +184,8 @@ class World:
         self.bus.loss = 0.0
         if self.plan.delay is not None:
             await self._check_claims()
+        if self.plan.shares:
+            await self._check_counts()
         self._over = True
         await looking
         self._check()
@@ -196,6 +212,15 @@ class World:
         while not self._over:
             await asyncio.sleep(LOOK)
             self.laws.look(self.machines, lambda front: front not in self._gone)
+            self._look_at_the_dead()
+
+    def _look_at_the_dead(self) -> None:
+        """Servers that were killed count for as long as their lease."""
+        for dead, killed in self._dead.items():
+            late = self.loop.time() - killed
+            for front in self.fronts if late > LEASE_SECONDS else ():
+                counts = dead.shared.process in front.shared.counted
+                self.laws.law(not counts, f"{front.name} counts {dead.name}, which died {late:.1f} s ago")
 
     @property
     def open(self) -> list[Answer]:
@@ -225,6 +250,13 @@ class World:
                 for name, claimed in front.claims(ids):
                     what = f"{front.name} expects {claimed} tokens at {name}, which has {there[name]}"
                     self.laws.law(claimed == there[name], what)
+
+    async def _check_counts(self) -> None:
+        """No server counts work that has ended."""
+        await asyncio.sleep((TOLD if self.plan.is_exact else LEASE_SECONDS) + LOOK)
+        for front in self.fronts:
+            counts = f"{front.name} counts {front.counted} generations of others, and there are none"
+            self.laws.law(not front.counted or bool(self.open), counts)
 
     def _check(self) -> None:
         for answer in self.open:
@@ -265,27 +297,42 @@ class World:
                     front.database_faults.away = self.loop.time() + seconds
 
     async def _drain(self, machine: Machine, seconds: float) -> None:
-        """An operator drains a replica at every server, and resumes it."""
+        """An operator drains a replica, and resumes it: at one server or, if they share nothing, at each."""
         if machine.name in self.laws.drained:
             return
-        for front in self.fronts:
-            front.pool.drain(machine.name, drained=True)
-        self.laws.drained[machine.name] = self.loop.time() + NOTICED
+        self.laws.drained[machine.name] = math.inf
+        await self._change(machine, drained=True)
+        if self.plan.is_exact or not self.plan.shares:
+            self.laws.drained[machine.name] = self.loop.time() + (TOLD if self.plan.shares else NOTICED)
         await asyncio.sleep(seconds)
         self.laws.drained.pop(machine.name)
-        for front in self.fronts:
-            front.pool.drain(machine.name, drained=False)
+        await self._change(machine, drained=False)
+
+    async def _change(self, machine: Machine, *, drained: bool) -> None:
+        """The operator tries until it is done."""
+        if not self.plan.shares:
+            for front in self.fronts:
+                front.pool.drain(machine.name, Drain("operator", 0) if drained else None)
+            return
+        for _ in range(TRIES):
+            front = self.rng.choice(self.fronts)
+            changing = front.run(front.drain(machine.name, drained=drained))
+            await asyncio.wait({changing}, timeout=PATIENCE)
+            if changing.done() and changing.exception() is None:
+                return
+            await asyncio.sleep(LOOK)
+        self.laws.law(False, f"{machine.name} cannot be drained or resumed")
 
     async def _kill(self, seconds: float) -> None:
         """A server is killed, and another one starts."""
         if len(self.fronts) < 2:
             return
         front = self.fronts.pop(self.rng.randrange(len(self.fronts)))
-        self._dead.append(front)
+        self._dead[front] = self.loop.time()
         self._gone.add(front.name)
         front.kill()
         await asyncio.sleep(seconds)
-        while self.laws.drained:  # a new server knows nothing of it
+        while self.laws.drained and not self.plan.shares:  # a new server knows nothing of it
             await asyncio.sleep(LOOK)
         await self._start_front()
 

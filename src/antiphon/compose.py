@@ -43,7 +43,7 @@ from antiphon.render.renderer import BUILT_IN, ChatTemplateRenderer, Renderer
 from antiphon.run.loading import ServedModel
 from antiphon.run.models import Models
 from antiphon.store.open import default_path, open_store
-from antiphon.store.store import Store
+from antiphon.store.store import SharesWatches, Store
 from antiphon.toolkits.code_interpreter.whole_python import Interpreters, PythonInterpreter
 from antiphon.toolkits.options import ServerParts
 from antiphon.toolkits.registry import Toolkits, find
@@ -75,6 +75,7 @@ class Runtime(Struct, frozen=True):
         await self.app.storage.start()  # first: a model may take minutes
         if self.app.settings.store not in OWN_STORES:
             self.app.keys.share(StoreLedger(self.app.storage, self.app.metrics))
+            await self.app.shared_pools.start()
         if self.mcp is not None:
             await self.mcp.start()
         await self.app.models.start()
@@ -86,6 +87,7 @@ class Runtime(Struct, frozen=True):
         await self.app.attachments.close()
         await self.worker.stop()
         await self.app.keys.close()
+        await self.app.shared_pools.stop()
         await self.app.storage.stop()
         await asyncio.to_thread(self.app.tracing.close)
 
@@ -109,11 +111,14 @@ class Parts:
         async def opened() -> Store:
             settings = self.settings
             try:
-                return await _open_with_retries(lambda: open_store(settings.store, settings.limit))
+                store = await _open_with_retries(lambda: open_store(settings.store, settings.limit))
             except (ValueError, StoreError) as error:
                 why = error.why if isinstance(error, StoreError) else str(error)
                 message = f"Cannot open the store: {why.rstrip('.')}. Choose another with --store."
                 raise AntiphonError(message) from error
+            if self.shares is not None and isinstance(store, SharesWatches):
+                store.share(self.shares.watches)
+            return store
 
         return opened
 

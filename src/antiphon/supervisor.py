@@ -26,6 +26,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from msgspec import Struct
@@ -158,6 +159,7 @@ class Supervisor:
             Logging(settings.log_level, settings.log_format),
             self._lost_engine,
         )
+        self._server = uuid4().hex
         self._processes: dict[int, _Process] = {}  # by row
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions: dict[int, _Question] = {}
@@ -229,6 +231,7 @@ class Supervisor:
                 place=place,
                 count=self._settings.processes,
                 row=row,
+                server=self._server,
                 listener=self._listener.fileno(),
                 channel=theirs.fileno(),
                 table=self._memory,

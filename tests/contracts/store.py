@@ -25,7 +25,7 @@ from antiphon.store.records import (
     VectorStoreBatch,
     Verdict,
 )
-from antiphon.store.store import JOBS, Store, cancel_of, events_of
+from antiphon.store.store import JOBS, REPLICAS, Store, cancel_of, events_of
 from tests.store.interleaving import interleaved
 from tests.store.parts.approvals import ApprovalsContract
 from tests.store.parts.blobs import BlobsContract
@@ -36,6 +36,7 @@ from tests.store.parts.files import FilesContract
 from tests.store.parts.jobs import JobsContract
 from tests.store.parts.key_limits import KeyLimitsContract
 from tests.store.parts.log import LogContract, WatchContract
+from tests.store.parts.replicas import ReplicasContract
 from tests.store.parts.responses import ChainsContract, ItemsContract, ResponsesContract
 from tests.store.parts.usage import UsageContract
 from tests.store.parts.vector_stores import VectorStoresContract, filled, indexed, vector_store
@@ -75,6 +76,7 @@ class StoreContract(
     FilesContract,
     VectorStoresContract,
     KeyLimitsContract,
+    ReplicasContract,
     UsageContract,
     SweepContract,
 ):
@@ -168,6 +170,15 @@ class SharedStoreContract(StoreContract):
             await store.responses.create(response(f"r{index}"), ())
         for store in stores:
             assert [await store.responses.get(OWNER, f"r{index}") for index in range(5)].count(None) == 0
+
+    async def test_a_drained_replica_stays_drained(self, opened: Opener) -> None:
+        store, other = await opened(), await opened()
+        with other.watch(REPLICAS) as watch:
+            await store.replicas.drain("x", "ann")
+            assert await woken(watch)
+        for each in (store, other):
+            await each.close()
+        assert (await (await opened()).replicas.read("again")).drained["x"].by == "ann"
 
     async def test_servers_share_what_is_claimed(self, store: Store, other: Store) -> None:
         for number in range(8):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from antiphon.core.shared_loads import Drain
 from antiphon.engines.figures import UNKNOWN, AdapterFigures, CacheFigures, Measured, combined, completed
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.pool import PoolEngine
@@ -21,6 +22,7 @@ from tests.contracts.engine import until
 from tests.engines.canned import canned
 
 MODEL = "smol"
+DRAIN = Drain("ann", 0)
 VLLM = """\
 # HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
 # TYPE vllm:kv_cache_usage_perc gauge
@@ -189,7 +191,7 @@ async def test_a_pool_is_one_cache_without_replicas_that_get_no_requests():
     await pool.start()
     try:
         both = await pool.cache_figures()
-        pool.drain("full", drained=True)
+        pool.drain("full", DRAIN)
         drained = await pool.cache_figures()
     finally:
         await pool.stop()

@@ -26,6 +26,7 @@ from antiphon.core.errors import (
     RequestError,
 )
 from antiphon.core.observation import OBSERVATION, Observation
+from antiphon.core.shared_loads import Drain
 from antiphon.core.turn import Sampling
 from antiphon.decode.decoder import Decoder
 from antiphon.decode.ids import ids_by, openai_call_id
@@ -37,7 +38,7 @@ from antiphon.engines.figures import CacheFigures
 from antiphon.engines.kv_events import Stored
 from antiphon.engines.kv_sources import Source
 from antiphon.engines.models import resolve
-from antiphon.engines.pool import PoolEngine, ReplicaState, ReplicaStatus
+from antiphon.engines.pool import OTHER_SERVERS_WEIGHT, PoolEngine, ReplicaState, ReplicaStatus
 from antiphon.engines.scripted import ScriptedEngine
 from antiphon.engines.upstream import Options
 from antiphon.run.constraints import ConstraintPlan, Demands, plan_of
@@ -48,6 +49,7 @@ from tests.run.support import Handheld, Heard, fold
 from tests.search import CI
 
 FREE = ConstraintPlan()
+DRAIN = Drain("ann", 0)
 STORY = "Ünce upon a time, 🎉 in 日本, there was a fox. "
 
 
@@ -353,15 +355,32 @@ async def test_equal_replicas_are_in_an_order_of_this_process(places: tuple[floa
     await pool.stop()
 
 
+async def test_the_work_of_other_servers_counts() -> None:
+    engines = [Handheld(), Handheld()]
+    pool = await pool_of(*engines)
+    of_two = int(2 / OTHER_SERVERS_WEIGHT)
+    pool.count_elsewhere({"replica 0": of_two, "of another pool": 9})
+    works = [pool.generate(prompt(number), Collected()) for number in range(4)]
+    assert [len(engine.asked) for engine in engines] == [1, 3]  # as if those were two
+    assert pool.replica_loads == {"replica 0": 1, "replica 1": 3}
+    assert [state.elsewhere for state in pool.replicas] == [of_two, 0]
+    pool.count_elsewhere({})
+    works.append(pool.generate(prompt(4), Collected()))
+    assert [len(engine.asked) for engine in engines] == [2, 3]
+    for work in works:
+        work.cancel()
+    await pool.stop()
+
+
 async def test_of_a_prompt_the_end_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.engines.cache_views.REMEMBERED_TOKENS", BLOCK * 6)
     engines = [Handheld(), Handheld()]
     pool = await pool_of(*engines)
     old, new = [1] * BLOCK * 4, [2] * BLOCK * 4
     pool.generate(prompt(*old), Collected()).cancel()
-    pool.drain("replica 1", drained=True)
+    pool.drain("replica 1", DRAIN)
     pool.generate(prompt(*new), Collected()).cancel()  # of the old one, half is remembered
-    pool.drain("replica 1", drained=False)
+    pool.drain("replica 1", None)
     pool.generate(prompt(*old), Collected()).cancel()
     assert len(engines[0].asked) == 3
     await pool.stop()
@@ -375,24 +394,24 @@ async def test_a_drained_replica_gets_no_requests_and_goes_on_with_what_it_has()
     pool = await pool_of(*engines)
     async with running(pool, await request_of(pool, "one", 10**6)) as (_, receiver):
         [busy] = [number for number, engine in enumerate(engines) if engine.load.running]
-        assert pool.drain(f"replica {busy}", drained=True)
+        assert pool.drain(f"replica {busy}", DRAIN)
         for _ in range(3):
             await generated(pool, await request_of(pool, "one", 2))
         assert [len(engine.asked) for engine in engines][busy] == 1
-        assert pool.replicas[busy] == ReplicaState(f"replica {busy}", ReplicaStatus.DRAINED, 1, 0)
+        assert pool.replicas[busy] == ReplicaState(f"replica {busy}", ReplicaStatus.DRAINED, 1, drained=DRAIN)
         seen = len(receiver.batches)
         await until(lambda: len(receiver.batches) > seen)
-    pool.drain(f"replica {busy}", drained=False)
-    pool.drain(f"replica {1 - busy}", drained=True)
+    pool.drain(f"replica {busy}", None)
+    pool.drain(f"replica {1 - busy}", DRAIN)
     await generated(pool, await request_of(pool, "two", 2))
     assert len(engines[busy].asked) == 2
-    assert not pool.drain("replica 2", drained=True)
+    assert not pool.drain("replica 2", DRAIN)
     await pool.stop()
 
 
 async def test_an_answer_does_not_go_on_at_a_replica_that_is_drained() -> None:
     pool = await pool_of(Dying([{"output": STORY}], [3]), Dying([{"output": STORY}]))
-    pool.drain("replica 1", drained=True)
+    pool.drain("replica 1", DRAIN)
     receiver = Collected()
     pool.generate(await request_of(pool, "one", 20), receiver)
     with pytest.raises(EngineError, match="It died"):
@@ -403,7 +422,7 @@ async def test_an_answer_does_not_go_on_at_a_replica_that_is_drained() -> None:
 
 async def test_where_all_are_drained_there_is_none() -> None:
     pool = await pool_of(Dying([{"output": STORY}]))
-    pool.drain("replica 0", drained=True)
+    pool.drain("replica 0", DRAIN)
     assert not pool.up
     with pytest.raises(EngineNotReadyError):
         await generated(pool, await request_of(pool, "one", 2))

@@ -131,8 +131,12 @@ class Call:
         self._left.set()
 
     def cancel(self) -> None:
-        self._cancelled = True
         self.task.cancel()
+        # The task learns of it in the next turn of the loop, in which what was scheduled before is still sent.
+        asyncio.get_running_loop().call_soon(self._note)
+
+    def _note(self) -> None:
+        self._cancelled = True
 
 
 class SocketCall(Call):

@@ -1,6 +1,8 @@
 """Models, health and version."""
 
 import asyncio
+import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,7 @@ async def test_health_counts_replicas() -> None:
 
 async def test_the_administrator_drains_a_replica_and_uses_it_again() -> None:
     pool = PoolEngine([(name, ScriptedEngine([{"output": "Hi"}])) for name in ("one", "two")])
+    before = time.time()
     async with (
         running(pool, api_key=("client",), admin_key=("admin",)) as server,
         httpx.AsyncClient(verify=NO_TLS, base_url=server.url) as client,
@@ -137,9 +140,14 @@ async def test_the_administrator_drains_a_replica_and_uses_it_again() -> None:
         resumed = await told("resume", "one")
 
     assert refused.status_code == 403
-    one = {"id": "one", "model": "scripted", "running": 0, "waiting": 0, "object": "replica"}
-    assert drained == (200, {"object": "list", "data": [{**one, "status": "drained"}]})
-    assert listed["data"] == [{**one, "status": "drained"}, {**one, "id": "two", "status": "up"}]
+    work = dict.fromkeys(("running", "waiting", "elsewhere"), 0)
+    one = {"id": "one", "model": "scripted", **work, "object": "replica"}
+    one |= {"drained_by": None, "drained_at": None}
+    at = listed["data"][0]["drained_at"]
+    assert before - 1 <= at <= time.time()
+    by = {"status": "drained", "drained_by": hashlib.sha256(b"admin").hexdigest()[:8]}
+    assert drained == (200, {"object": "list", "data": [{**one, **by, "drained_at": at}]})
+    assert listed["data"] == [{**one, **by, "drained_at": at}, {**one, "id": "two", "status": "up"}]
     assert state == {"scripted": {"status": "ready", "up": 1, "replicas": 2}}
     assert resumed == (200, {"object": "list", "data": [{**one, "status": "up"}]})
     assert (missing[0], missing[1]["error"]["param"]) == (404, "replica")

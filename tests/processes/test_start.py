@@ -22,6 +22,7 @@ def test_one_that_is_dead_before_it_is_told_anything_has_been_started(
                 place=0,
                 count=2,
                 row=0,
+                server="a",
                 listener=reading,
                 channel=writing,
                 table=reading,

@@ -1,18 +1,27 @@
-"""What processes share in memory: slots are never given twice, and none stays free while somebody waits."""
+"""What processes share in memory: their loads, and who watches what in the store."""
 
+import asyncio
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.core.errors import AntiphonError
-from antiphon.core.permits import Permit, Permits
-from antiphon.processes.table import ENGINES, OtherProcesses, Share, State, Table, create
+from antiphon.processes.table import (
+    FREE,
+    OtherWatches,
+    Share,
+    Shares,
+    State,
+    Table,
+    create,
+)
+from antiphon.store.watch import Notifier, Signal
 
 
 @contextmanager
@@ -29,127 +38,147 @@ class Bells:
 
     def __init__(self, shared: Table) -> None:
         self.rung: deque[int] = deque()
-        shared.ring = self.rung.append  # type: ignore[method-assign]
+        shared.ring = lambda row, why=FREE: self.rung.append(row)  # type: ignore[method-assign]
 
 
-def processes(shared: Table, capacity: int, kind: type[OtherProcesses] = OtherProcesses) -> list[Permits]:
-    return [Permits(capacity, elsewhere=kind(shared, row, 0)) for row in range(shared.rows)]
+# Watches of the store
 
 
-def hear(bells: Bells, permits: list[Permits], count: int | None = None) -> None:
-    """Deliver the bells, or the first of them."""
-    for _ in range(len(bells.rung) if count is None else min(count, len(bells.rung))):
-        permits[bells.rung.popleft()]._elsewhere.on_free()
+@contextmanager
+def watching(rows: int, kind: type[OtherWatches] = OtherWatches) -> Iterator[tuple[list[Notifier], Bells]]:
+    """The watches of as many processes."""
+    with table(rows) as shared:
+        notifiers, watches = [Notifier() for _ in range(rows)], [kind(shared, row) for row in range(rows)]
+        for notifier, own in zip(notifiers, watches, strict=True):
+            notifier.share(own)
+        bells = Bells(shared)
+
+        def ring(row: int, why: bytes = FREE) -> None:
+            bells.rung.append(row)
+            watches[row].rung(why)
+
+        shared.ring = ring  # type: ignore[method-assign]
+        yield notifiers, bells
 
 
-acts = st.tuples(st.sampled_from(["enter", "leave", "hear"]), st.integers(0, 2), st.integers(0, 20))
+def is_woken(signal: Signal) -> bool:
+    return signal._event.is_set()
 
 
-def play(turns: list[tuple[str, int, int]], capacity: int, kind: type[OtherProcesses]) -> None:
-    """Play the acts, and check the laws after each."""
-    with table(3) as shared:
-        bells, permits = Bells(shared), processes(shared, capacity, kind)
-        held: list[list[Permit]] = [[], [], []]
-
-        def check() -> None:
-            given = [shared.permits(row, 0) for row in range(3)]
-            assert given == [(own.running, own.waiting) for own in permits]
-            assert sum(running for running, _ in given) <= capacity
-            if not bells.rung:
-                full = sum(running for running, _ in given) == capacity
-                assert full or not sum(waiting for _, waiting in given)
-
-        for act, row, which in turns:
-            if act == "enter":
-                held[row].append(permits[row].enter(lambda: None))
-            elif act == "leave" and held[row]:
-                held[row].pop(which % len(held[row])).leave()
-            elif act == "hear":
-                hear(bells, permits, 1)
-            check()
-        while bells.rung:
-            hear(bells, permits)
-            check()
+watch_acts = st.tuples(
+    st.sampled_from(["begin", "end", "tell"]), st.integers(0, 2), st.lists(st.integers(0, 400), min_size=1)
+)
 
 
-@given(st.lists(acts, max_size=40), st.integers(1, 3))
-def test_slots_are_shared_and_none_is_left_free(turns: list[tuple[str, int, int]], capacity: int) -> None:
-    play(turns, capacity, OtherProcesses)
+def watch_play(turns: list[tuple[str, int, list[int]]], kind: type[OtherWatches] = OtherWatches) -> None:
+    """Who watches a topic is woken by all that change it; processes that watch nothing are left alone."""
+    with watching(3, kind) as (notifiers, bells), ExitStack() as all_:
+        held: list[list[tuple[str, Signal, ExitStack]]] = [[], [], []]
+        for act, row, numbers in turns:
+            topics = [f"topic {number}" for number in numbers]
+            if act == "begin":
+                stack = all_.enter_context(ExitStack())
+                signal = stack.enter_context(notifiers[row].watch(topics[0]))
+                held[row].append((topics[0], signal, stack))
+            elif act == "end" and held[row]:
+                held[row].pop(numbers[0] % len(held[row]))[2].close()
+            elif act == "tell":
+                for _, signal, _ in chain(*held):
+                    signal._event.clear()
+                bells.rung.clear()
+                notifiers[row].tell(topics)
+                assert all(is_woken(signal) for topic, signal, _ in chain(*held) if topic in topics)
+                assert row not in bells.rung
+                assert not any(row in bells.rung for row in range(3) if not held[row])
 
 
-class Silent(OtherProcesses):
-    """A fault: it offers nothing to others."""
-
-    def offer(self, running: int) -> bool:
-        return False
+@given(st.lists(watch_acts, max_size=40))
+def test_a_change_wakes_who_watches_it_in_any_process(turns: list[tuple[str, int, list[int]]]) -> None:
+    watch_play(turns)
 
 
-class Blind(OtherProcesses):
-    """A fault: it does not see what others have."""
+class Deaf(OtherWatches):
+    """A fault: it tells only one process."""
 
-    running = property(lambda _: 0)  # type: ignore[assignment]
+    def tell(self, topics: Iterable[str]) -> None:
+        self._others = self._others[:1]
+        super().tell(topics)
+
+
+class Loud(OtherWatches):
+    """A fault: it does not note that nobody watches any more."""
+
+    def end(self, topic: str) -> None:
+        pass
+
+
+class Hasty(OtherWatches):
+    """A fault: the end of one watch ends those of topics with the same byte."""
+
+    def end(self, topic: str) -> None:
+        self._topics.clear()
+        for byte in range(1, 256):
+            self._table.set_watches(self._row, byte, False)
 
 
 @pytest.mark.parametrize(
     ("fault", "turns"),
     [
-        (Silent, [("enter", 0, 0), ("enter", 1, 0), ("leave", 0, 0)]),
-        (Blind, [("enter", 0, 0), ("enter", 1, 0)]),
+        (Deaf, [("begin", 2, [1]), ("tell", 0, [1])]),
+        (Loud, [("begin", 1, [1]), ("end", 1, [0]), ("tell", 0, [1])]),
+        (Hasty, [("begin", 1, [1]), ("begin", 1, [2]), ("end", 1, [0]), ("tell", 0, [2])]),
     ],
 )
-def test_the_laws_find_each_fault(fault: type[OtherProcesses], turns: Any) -> None:
-    play(turns, 1, OtherProcesses)
+def test_the_law_of_watches_finds_each_fault(fault: type[OtherWatches], turns: Any) -> None:
+    watch_play(turns)
     with pytest.raises(AssertionError):
-        play(turns, 1, fault)
+        watch_play(turns, fault)
 
 
-def test_a_free_slot_goes_to_the_process_that_has_the_fewest() -> None:
-    with table(3) as shared:
-        bells, (first, second, third) = Bells(shared), processes(shared, 4)
-        running = [first.enter(lambda: None) for _ in range(3)] + [second.enter(lambda: None)]
-        waits = [own.enter(lambda: None) for own in (first, second, third)]
-        running[0].leave()  # the third has none, the second one, the first two
-        hear(bells, [first, second, third])
-        assert [permit.given for permit in waits] == [False, False, True]
-        running[1].leave()
-        hear(bells, [first, second, third])
-        assert [permit.given for permit in waits] == [
-            True,
-            False,
-            True,
-        ]  # as many as the second has, and here
+def test_a_topic_rings_only_those_who_watch_one_like_it() -> None:
+    with watching(2) as (notifiers, bells), notifiers[1].watch("one") as signal:
+        notifiers[0].tell(["another"])
+        assert not bells.rung
+        assert not is_woken(signal)
 
 
-def test_an_offer_to_a_process_whose_client_has_left_goes_on() -> None:
-    with table(3) as shared:
-        bells, permits = Bells(shared), processes(shared, 1)
-        running = permits[0].enter(lambda: None)
-        left, waiting = permits[1].enter(lambda: None), permits[2].enter(lambda: None)
-        running.leave()
-        left.leave()
-        while bells.rung:
-            hear(bells, permits)
-        assert waiting.given
-
-
-def test_what_a_process_had_is_free_when_it_has_ended() -> None:
+def test_each_byte_has_its_bit() -> None:
     with table(2) as shared:
-        bells, permits = Bells(shared), processes(shared, 1)
-        permits[0].enter(lambda: None)
-        waiting = permits[1].enter(lambda: None)
-        shared.clear(0)  # as the supervisor does, which then rings
-        bells.rung.append(1)
-        hear(bells, permits)
-        assert waiting.given
+        for byte in range(1, 256):
+            shared.set_watches(1, byte, True)
+            assert [other for other in range(256) if shared.watches(1, other)] == [byte]
+            shared.set_watches(1, byte, False)
+        assert shared.load(1) == 0
+        assert shared.permits(1, 0) == (0, 0)
+        assert not any(shared.watches(0, byte) for byte in range(256))
 
 
-def test_engines_have_permits_of_their_own() -> None:
+async def test_bells_say_why_they_ring() -> None:
     with table(2) as shared:
-        one, other = (Permits(1, elsewhere=OtherProcesses(shared, 0, engine)) for engine in (0, 1))
-        assert one.enter(lambda: None).given
-        assert other.enter(lambda: None).given
-        with pytest.raises(AntiphonError, match="at most"):
-            OtherProcesses(shared, 0, ENGINES)
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        shared._bells = [-1, writing]
+        here, there = Shares(shared, 0), Shares(shared, 1)
+        heard: list[str] = []
+        there.permits().on_free = lambda: heard.append("free")
+        notifier = Notifier()
+        notifier.share(there.watches)
+        there.listen(reading)
+        with notifier.watch("topic") as signal:
+            here.watches.tell(["topic"])
+            assert await signal.changed(10)
+            assert not heard
+            shared.ring(1)
+            assert not await signal.changed(0.05)
+            assert heard == ["free"]
+            shared.ring(1, FREE * 70_000)  # more than fits
+            here.watches.tell(["topic"])
+            here.watches.tell(["topic"])
+            while not heard[1:]:
+                await asyncio.sleep(0.01)
+        asyncio.get_running_loop().remove_reader(reading)
+        os.close(reading)
+        os.close(writing)
 
 
 # Connections

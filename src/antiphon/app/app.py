@@ -22,6 +22,7 @@ from antiphon.app.metrics import Metrics
 from antiphon.app.moderation import Moderator
 from antiphon.app.records import AnswerRecords
 from antiphon.app.search import ChunkEmbedder, FileSearcher, searcher
+from antiphon.app.shared_replicas import SharedPools
 from antiphon.app.siblings import Alone, Call, Given, Result, Siblings
 from antiphon.app.storage import Storage
 from antiphon.config import Settings
@@ -120,6 +121,11 @@ class App(Struct, frozen=True, dict=True):
     def traces(self) -> CacheTraces:
         """Traces of prompts."""
         return CacheTraces(self.limits)
+
+    @cached_property
+    def shared_pools(self) -> SharedPools:
+        """The replicas of models, as far as servers share them."""
+        return SharedPools(self.storage, self.metrics, self.models, self.siblings.server)
 
     @cached_property
     def kept_items(self) -> KeptItems:

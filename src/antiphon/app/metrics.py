@@ -341,8 +341,15 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self._replica_questions = Counter(
+            "antiphon:replica_questions",
+            "Questions to the database for the work of replicas that servers share.",
+            ["outcome"],
+            registry=registry,
+        )
         for outcome in ("answered", "unanswered"):
             self._limit_questions.labels(outcome)
+            self._replica_questions.labels(outcome)
         self.background = 0
         """Background responses that are being worked on here."""
         self.permits: dict[str, Permits] = {}
@@ -391,6 +398,10 @@ class Metrics:
     def asked_for_limits(self, *, answers: bool) -> None:
         """Count a question to the database for the limits of keys, which it has answered, or not."""
         self._limit_questions.labels("answered" if answers else "unanswered").inc()
+
+    def asked_for_replicas(self, *, answers: bool) -> None:
+        """Count a question to the database for the work of replicas, which it has answered, or not."""
+        self._replica_questions.labels("answered" if answers else "unanswered").inc()
 
     def tokens(self, model: str) -> tuple[int, int]:
         """The tokens of all prompts of a model, and those that it generated, in generations that are over."""

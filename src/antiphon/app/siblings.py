@@ -9,6 +9,7 @@ To add a call: a `Call`, whose answers are combined where it is asked; it is one
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from uuid import uuid4
 
 from msgspec import Struct
 
@@ -35,10 +36,14 @@ class Call(Struct, Generic[Given, Result], frozen=True):
 
 
 class Siblings(Protocol):
-    """The processes of a server. This one has the number `place` among `count`, from 0."""
+    """The processes of a server. This one has the number `place` among `count`, from 0.
+
+    `server` is an id of the server, which all of its processes have.
+    """
 
     place: int
     count: int
+    server: str
 
     async def ask(self, app: "App", call: Call[Given, Result], given: Given) -> list[Result]:
         """What all processes answer, this one included. Raises AntiphonError if one of them does."""
@@ -50,6 +55,9 @@ class Alone:
 
     place = 0
     count = 1
+
+    def __init__(self) -> None:
+        self.server = uuid4().hex
 
     async def ask(self, app: "App", call: Call[Given, Result], given: Given) -> list[Result]:
         return [await call.run(app, given)]

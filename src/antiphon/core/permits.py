@@ -47,13 +47,7 @@ def own_priority(asked: int) -> int:
 
 
 class Elsewhere(Protocol):
-    """The same permits in other processes, which share the capacity.
-
-    What others do is seen a moment later: the capacity may be exceeded by a permit for each process.
-    """
-
-    on_free: Callable[[], None]
-    """Called when a permit is free that is for this process."""
+    """The same permits in other processes, which share the capacity."""
 
     @property
     def running(self) -> int:
@@ -65,28 +59,11 @@ class Elsewhere(Protocol):
         """How many wait there for one."""
         ...
 
-    def tell(self, running: int, waiting: int) -> None:
-        """Tell the others how many permits are given here, and how many wait."""
-        ...
-
-    def offer(self, running: int) -> bool:
-        """Offer a free permit to a process that has fewer than so many, and waits; whether there is one."""
-        ...
-
 
 class Nowhere:
     """There are no other processes."""
 
     running = waiting = 0
-
-    def __init__(self) -> None:
-        self.on_free: Callable[[], None] = lambda: None
-
-    def tell(self, running: int, waiting: int) -> None:
-        pass
-
-    def offer(self, running: int) -> bool:
-        return False
 
 
 class Permit:
@@ -111,7 +88,7 @@ class Permits:
     """At most `capacity` permits, and `owner_capacity` of one owner, are given at a time.
 
     So many may wait: `queue`, and `owner_queue` of one owner. Without a number there is no bound. The owner
-    is the client of the current request. Permits that are given `elsewhere` count in the capacity.
+    is the client of the current request.
     """
 
     def __init__(
@@ -121,11 +98,8 @@ class Permits:
         owner_capacity: int | None = None,
         queue: int | None = None,
         owner_queue: int | None = None,
-        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.capacity = capacity
-        self._elsewhere = elsewhere or Nowhere()
-        self._elsewhere.on_free = self._take_offer
         self.running = 0
         """How many permits are given."""
         self.waiting = 0
@@ -153,7 +127,11 @@ class Permits:
         """Give it now, or let it wait. Raises as `enter` does."""
         if self._is_free and self._may_run(permit.owner):
             self._give(permit)
-            return
+        else:
+            self._line_up(permit)
+
+    def _line_up(self, permit: Permit) -> None:
+        """Let it wait. Raises as `enter` does."""
         last = permit.priority >= LAST  # it takes no place in the queue from others
         bound = self._queue if permit.priority > FIRST else None
         if bound is not None and self.waiting - (0 if last else self._last_waiting) >= bound:
@@ -166,11 +144,8 @@ class Permits:
         self._waiting[permit.owner] = waiting + 1
         self.waiting += 1
         self._last_waiting += last
-        self._tell()
         if self._returnable and not self._is_free:
             self._ask_back(permit.priority)
-        elif self._is_free:  # another process has given one up, and did not see yet that this one waits
-            self._fill()
 
     async def acquire(self, priority: int = 0) -> Permit:
         """Wait for a permit. Who gets it has to `leave` it. Raises as `enter` does."""
@@ -219,29 +194,17 @@ class Permits:
         self.running -= 1
         self._returnable.pop(permit, None)
         _count_down(self._running, permit.owner)
-        self._tell()
-        # Others who have as many go after those who wait here.
-        if not self._elsewhere.offer(self.running if self._lines else self.capacity + 1):
-            self._fill()
+        self._fill()
 
     @property
     def _is_free(self) -> bool:
-        return self.running + self._elsewhere.running < self.capacity
+        return self.running < self.capacity
 
     def _fill(self) -> None:
         """Give free permits to those who wait."""
         while self._lines and self._is_free and (first := self._first()) is not None:
             self._leave_line(first)
             self._give(first)
-
-    def _take_offer(self) -> None:
-        """Give a permit that another process offers, or offer it to the next if nobody waits any more."""
-        self._fill()
-        if not self._lines and self._is_free:
-            self._elsewhere.offer(self.capacity + 1)
-
-    def _tell(self) -> None:
-        self._elsewhere.tell(self.running, self.waiting)
 
     def _ask_back(self, priority: int) -> None:
         """Ask for the newest permit with a higher priority: the least work has been done for it."""
@@ -273,7 +236,6 @@ class Permits:
         self.running += 1
         self._running[permit.owner] = self._running.get(permit.owner, 0) + 1
         permit.given = True
-        self._tell()
         if permit.give_back is not None:
             self._returnable[permit] = None
         start, permit.start = permit.start, None  # the code that starts holds this permit: break the cycle
@@ -292,7 +254,6 @@ class Permits:
         self.waiting -= 1
         self._last_waiting -= permit.priority >= LAST
         _count_down(self._waiting, permit.owner)
-        self._tell()
 
 
 def _leave(permit: Permit, working: asyncio.Future[Any]) -> None:

@@ -8,14 +8,15 @@ of its prompts are added, and twice those of its answers, which take longer. A s
 the client with the least. A client that begins to wait is lifted to the least of those that wait, as it was
 before the answers that run, so that it cannot save up turns. How long an answer becomes is not known when it
 begins: it counts as the last ones of its client did, and when it has ended, as what it was. So two clients
-that always wait are served the same, up to the answers that the slots hold.
+that always wait are served the same, up to the answers that the slots hold. Where several processes share the
+slots, see `shared_admission.py`.
 """
 
 from collections.abc import Callable
 
 from antiphon.core.errors import AntiphonError, EngineBusyError
 from antiphon.core.limits import CLIENT, DEFAULTS, Limits
-from antiphon.core.permits import Elsewhere, Permit, Permits, own_priority
+from antiphon.core.permits import Permit, Permits, own_priority
 from antiphon.engines.engine import Load
 
 GENERATED_WEIGHT = 2.0
@@ -49,8 +50,8 @@ class Admission(Permits):
     the batches of each key.
     """
 
-    def __init__(self, slots: int, limits: Limits = DEFAULTS, elsewhere: Elsewhere | None = None) -> None:
-        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting, elsewhere=elsewhere)
+    def __init__(self, slots: int, limits: Limits = DEFAULTS) -> None:
+        super().__init__(slots, queue=limits.waiting, owner_queue=limits.client_waiting)
         self._counters: dict[str, float] = {}
         self._begun: dict[str, float] = {}  # the part of the counters that is of answers which run
         self._guesses: dict[str, float] = {}  # the tokens of the next answer of a client
@@ -76,15 +77,19 @@ class Admission(Permits):
             self._settle(permit)
         super().leave(permit)
         if not self.running and not self.waiting:
-            self._counters.clear()
-            self._begun.clear()
-            self._guesses.clear()
-            self._floor = 0.0
+            self._forget_all()
 
     def refusal(self, *, of_owner: bool) -> AntiphonError:
         if of_owner:
             return EngineBusyError("Too many requests of this client are waiting. Try again in a moment.")
         return EngineBusyError()
+
+    def _forget_all(self) -> None:
+        """Nobody runs or waits."""
+        self._counters.clear()
+        self._begun.clear()
+        self._guesses.clear()
+        self._floor = 0.0
 
     def _lift(self, owner: str) -> None:
         """A client that has none waiting begins to wait: not before those that waited all the time."""
@@ -109,12 +114,16 @@ class Admission(Permits):
 
     def _give(self, permit: Permit) -> None:
         if isinstance(permit, Slot):
-            guess = min(self._guesses.get(permit.owner, FIRST_GUESS), permit.max_tokens)
-            permit.charged = permit.prompt_tokens + GENERATED_WEIGHT * guess
             self._floor = max(self._floor, self._ended(permit.owner))
-            self._counters[permit.owner] += permit.charged
-            self._begun[permit.owner] = self._begun.get(permit.owner, 0.0) + permit.charged
+            self._charge(permit)
         super()._give(permit)
+
+    def _charge(self, slot: Slot) -> None:
+        """Count an answer that begins, by a guess."""
+        guess = min(self._guesses.get(slot.owner, FIRST_GUESS), slot.max_tokens)
+        slot.charged = slot.prompt_tokens + GENERATED_WEIGHT * guess
+        self._counters[slot.owner] += slot.charged
+        self._begun[slot.owner] = self._begun.get(slot.owner, 0.0) + slot.charged
 
     def _settle(self, slot: Slot) -> None:
         """Count what was generated, in place of what was guessed."""

@@ -55,7 +55,7 @@ from antiphon.core.errors import AntiphonError, EngineError, RequestError
 from antiphon.core.items import MediaKind, MediaPart
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.links import CoreFacts, Link
-from antiphon.core.permits import Elsewhere
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.turn import Sampling, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 
@@ -557,7 +557,7 @@ class DecisionServer(Protocol):
 class SharesSlots(Protocol):
     """An engine outside of this process, whose slots several processes of a server share."""
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots with the same engine of other processes. Called once, before `start`.
 
         Each process calls `permits` as often, in the same order.

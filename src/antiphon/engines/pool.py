@@ -2,8 +2,9 @@
 
 A request goes to the replica with the lowest cost: the blocks of its prompt that the replica has not
 computed before, and its current work. What its cache has is remembered here, no more than it has room for, or
-told by its events (`cache_views.py`). Equal replicas are in another order in each process: several servers
-that share them, and do not know of each other, would else all begin with the same ones.
+told by its events (`cache_views.py`). The work of other processes and servers counts as far as it is known.
+Equal replicas are in another order in each process: servers that share them would else all begin with the
+same ones.
 
 A replica that is drained gets no new requests, and continues its running ones. A replica that fails gets no
 requests until it answers a probe again. All are probed every few seconds, so most failures are noticed
@@ -13,7 +14,8 @@ succession is given up.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from enum import StrEnum
 from functools import partial
@@ -34,6 +36,8 @@ from antiphon.core.errors import (
     ReplicaLostError,
 )
 from antiphon.core.permits import Elsewhere, Nowhere
+from antiphon.core.shared_loads import Drain
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.turn import Sampling
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.block_index import BlockIndex, PromptBlocks
@@ -72,6 +76,12 @@ REST_SECONDS = 1.0
 """Seconds for which a replica that has too many requests gets no more, if there are others."""
 BUSY_TOKENS = 256
 """A running or waiting generation costs as much as this number of new tokens of a prompt."""
+OTHER_SERVERS_WEIGHT = 0.25
+"""What a generation of another server counts, where one of this server counts 1.
+
+It was told a moment ago, to all servers: if it counted as much, all would turn to the same replicas at once,
+and away from those that have the beginning of a prompt (`python -m simulation.fleet --measure`).
+"""
 
 T = TypeVar("T")
 
@@ -112,12 +122,17 @@ class ReplicaStatus(StrEnum):
 
 
 class ReplicaState(Struct, frozen=True):
-    """How a replica is: its name, and how many generations it works on, or has waiting."""
+    """How a replica is: its name, and how many generations of this process it works on, or has waiting.
+
+    `elsewhere` are those of other servers, as far as they are known.
+    """
 
     name: str
     status: ReplicaStatus
     running: int = 0
     waiting: int = 0
+    elsewhere: int = 0
+    drained: Drain | None = None
 
 
 class Replica:
@@ -135,11 +150,13 @@ class Replica:
         """Its place among equals, in this process."""
         self.started = False
         self.up = False
-        self.drained = False
+        self.drained: Drain | None = None
         self.failures = 0
         """In a row."""
         self.elsewhere: Elsewhere = Nowhere()
         """The generations of other processes of this server."""
+        self.other_servers = 0
+        """The generations of other servers."""
         self._overloaded_until = 0.0
 
     @property
@@ -158,7 +175,12 @@ class Replica:
         load = self.engine.load if self.started else Load()
         status = ReplicaStatus.UP if self.up else ReplicaStatus.AWAY
         return ReplicaState(
-            self.name, ReplicaStatus.DRAINED if self.drained else status, load.running, load.waiting
+            self.name,
+            ReplicaStatus.DRAINED if self.drained else status,
+            load.running,
+            load.waiting,
+            self.other_servers,
+            self.drained,
         )
 
     async def cache_figures(self) -> CacheFigures:
@@ -178,7 +200,8 @@ class Replica:
         """The cost of a prompt; equal costs are ordered by the tokens that the caches have."""
         load, elsewhere = self.engine.load, self.elsewhere
         new = len(prompt.ids) - self.cache.cached_tokens(prompt)
-        busy = load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        own = load.running + load.waiting + elsewhere.running + elsewhere.waiting
+        busy = own + OTHER_SERVERS_WEIGHT * self.other_servers
         return new + BUSY_TOKENS * busy, self.cache.size, self.place
 
     @property
@@ -279,26 +302,48 @@ class PoolEngine:
         """The replicas and their states."""
         return [replica.state for replica in self._replicas]
 
-    def drain(self, name: str, *, drained: bool) -> bool:
-        """Stop or resume requests to the replica of this name; False if there is none.
+    def drain(self, replica: str, drain: Drain | None) -> bool:
+        """Stop requests to the replica of this name or, with None, resume them; False if there is none.
 
         Its running answers continue.
         """
-        replicas = [replica for replica in self._replicas if replica.name == name]
-        for replica in replicas:
-            replica.drained = drained
-            log.info("a replica is drained" if drained else "a replica is used again", replica=name)
-        return bool(replicas)
+        named = [one for one in self._replicas if one.name == replica]
+        for one in named:
+            one.drained = drain
+            if drain is None:
+                log.info("a replica is used again", replica=replica)
+            else:
+                log.info("a replica is drained", replica=replica, by=drain.by)
+        return bool(named)
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    @property
+    def drained_replicas(self) -> dict[str, Drain]:
+        """Those that are drained, by their names."""
+        return {replica.name: replica.drained for replica in self._replicas if replica.drained}
+
+    @property
+    def replica_loads(self) -> Mapping[str, int]:
+        """How many generations of this process run or wait at each replica, by its name."""
+        loads = Counter[str]()
+        for replica in self._replicas:
+            load = replica.engine.load if replica.started else Load()
+            loads[replica.name] += load.running + load.waiting
+        return loads
+
+    def count_elsewhere(self, loads: Mapping[str, int]) -> None:
+        """Other servers have so many generations at these replicas."""
+        for replica in self._replicas:
+            replica.other_servers = loads.get(replica.name, 0)
+
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots of each replica, whose load in other processes then counts here."""
         for replica in self._replicas:
             engine = replica.engine
             if isinstance(engine, PoolEngine):
                 engine.share(permits)
             elif isinstance(engine, SharesSlots):
-                replica.elsewhere = elsewhere = permits()
-                engine.share(partial(_same, elsewhere))
+                replica.elsewhere = queue = permits()
+                engine.share(partial(_same, queue))
 
     @property
     def up(self) -> bool:
@@ -531,8 +576,8 @@ class PoolEngine:
         return lost
 
 
-def _same(elsewhere: Elsewhere) -> Elsewhere:
-    return elsewhere
+def _same(queue: SharedQueue) -> SharedQueue:
+    return queue
 
 
 class _Guarded:

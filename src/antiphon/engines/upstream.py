@@ -34,7 +34,7 @@ from antiphon.core.located import Located, file_or_name
 from antiphon.core.nearest import did_you_mean
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
-from antiphon.core.permits import Elsewhere
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.untrusted_json import UNREADABLE
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Slot
@@ -58,6 +58,7 @@ from antiphon.engines.kv_sources import PATHS, Source, is_endpoint, sources_of_o
 from antiphon.engines.next_token import generate_next
 from antiphon.engines.pool import EventFollower, PoolEngine
 from antiphon.engines.redact import know, redacted, without_known
+from antiphon.engines.shared_admission import admission
 from antiphon.engines.shared_prompts import PromptTicket, SharedPrompts
 from antiphon.engines.token_limit import TokenLimit
 from antiphon.engines.upstreams import (
@@ -240,7 +241,7 @@ class UpstreamEngine:
         self._limits = limits
         self._client = client_of(options, limits)
         self._admission = Admission(1, limits)
-        self._elsewhere: Elsewhere | None = None
+        self._queue: SharedQueue | None = None
         self._scoring = Admission(1, limits)  # in one slot: one request after the other
         self._prompts: SharedPrompts | None = None
         self._generations: dict[_Generation, None] = {}
@@ -266,9 +267,9 @@ class UpstreamEngine:
         others = self._prompts.waiting + self._scoring.waiting
         return structs.replace(load, waiting=load.waiting + others)
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots of the server with other processes of this one."""
-        self._elsewhere = permits()
+        self._queue = permits()
 
     @property
     def memory(self) -> int:
@@ -283,7 +284,7 @@ class UpstreamEngine:
             return
         log.info("upstream", url=self._options.model, kind=server.kind, model=server.card.name)
         self._server, self._card = server, card
-        self._admission = Admission(server.slots, self._limits, self._elsewhere)
+        self._admission = admission(server.slots, self._limits, self._queue)
         self._prompts = server.prompts if isinstance(server, PromptSharingServer) else None
         if (names := NAMES.get(server.kind)) is not None:
             self._metrics = MetricsReader(self._client, names, server.card.known_as[0], self._options.model)

@@ -31,7 +31,7 @@ from antiphon.core.links import Link
 from antiphon.core.located import Located, file_or_name
 from antiphon.core.observation import observed
 from antiphon.core.options import COMMON_ENGINE, COMMON_MODEL
-from antiphon.core.permits import Elsewhere
+from antiphon.core.shared_queue import SharedQueue
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.admission import Admission, Slot
 from antiphon.engines.engine import (
@@ -50,6 +50,7 @@ from antiphon.engines.engine import (
 from antiphon.engines.figures import UNKNOWN, CacheFigures
 from antiphon.engines.models import response_template
 from antiphon.engines.next_token import read_each
+from antiphon.engines.shared_admission import admission
 from antiphon.engines.silence import SilenceTimer
 from antiphon.engines.vllm_arguments import engine_args
 from antiphon.engines.vllm_beams import Beam, Row, search
@@ -133,7 +134,7 @@ class VllmEngine:
         numbers = count(1)  # they are never reused: vLLM identifies an adapter by its number
         self._number: Callable[[str, str], int] = lambda name, path: next(numbers)
         self._link: Link | None = None
-        self._elsewhere: Elsewhere | None = None
+        self._queue: SharedQueue | None = None
         self._loading: asyncio.Future[VllmCore] | None = None
         self._core: VllmCore | None = None
         self._card: ModelCard | None = None
@@ -160,9 +161,9 @@ class VllmEngine:
             waiting={generation.adapter for generation in self._waiting if generation.adapter is not None},
         )
 
-    def share(self, permits: Callable[[], Elsewhere]) -> None:
+    def share(self, permits: Callable[[], SharedQueue]) -> None:
         """Share the slots of the core with other processes."""
-        self._elsewhere = permits()
+        self._queue = permits()
 
     def attach(self, link: Link) -> None:
         """Use the core at this link, instead of one of its own."""
@@ -194,7 +195,7 @@ class VllmEngine:
             name, path = MediaKind.IMAGE.value, core.image_adapter
             self._of_images = await core.load_adapter(name, self._number(name, path), path)
         self._card = _card(core)
-        self._admission = Admission(core.slots, self._limits, self._elsewhere)
+        self._admission = admission(core.slots, self._limits, self._queue)
         self._turns = Turns(apart=core.mixes_scores)
         self._core = core
         self._silence.open()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from antiphon.core.conversation_template import ConversationTemplate
 from antiphon.engines.mistral_tokenizer import MistralTokenizer
-from antiphon.engines.token_cache import added_tokens
+from antiphon.engines.token_cache import added_tokens, encode_fast
 
 BROKEN = "\ufffd"
 """Stands for the bytes of an incomplete character."""
@@ -90,10 +90,9 @@ class HuggingFaceCodec:
         self.template: str | None = template
 
     def encode(self, text: str) -> list[int]:
-        if self._fast is None:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        else:
-            ids = self._fast.encode(text, add_special_tokens=False).ids
+        if self._fast is not None:
+            return encode_fast(self._fast, text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -79,14 +79,16 @@ class Departure:
 
     async def _unless_left(self, begin: Callable[[], Awaitable[T]]) -> T | None:
         """The result of a call of the server; None if the client has left, or leaves meanwhile."""
-        if self.disconnected:
-            return None
-        call = asyncio.ensure_future(begin())
+        call = asyncio.ensure_future(self._begun(begin))
         try:
             await asyncio.wait((call, self._left), return_when=asyncio.FIRST_COMPLETED)
             return call.result() if call.done() else None
         finally:
             call.cancel()
+
+    async def _begun(self, begin: Callable[[], Awaitable[T]]) -> T | None:
+        """A call of the server, which is not begun any more if the client has left since it was scheduled."""
+        return None if self.disconnected else await begin()
 
     def leave(self) -> None:
         """The client leaves."""

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from time import time
 from typing import Annotated, Any
 
 import msgspec
 import structlog
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -17,7 +19,9 @@ from antiphon.app.decisions import decides
 from antiphon.app.siblings import CHANGE_SECONDS, Call
 from antiphon.app.storage import StoreStatus
 from antiphon.core.errors import AntiphonError
-from antiphon.engines.pool import ReplicaStatus
+from antiphon.core.observation import observed
+from antiphon.core.shared_loads import Drain
+from antiphon.engines.pool import ReplicaState, ReplicaStatus
 from antiphon.http.codex import CodexModel, codex_models
 from antiphon.http.request import app_of, json_response, query_of, read_body
 from antiphon.run.loading import ModelState, ModelStatus
@@ -229,13 +233,18 @@ class DrainReplica(Struct):
 
 
 class ReplicaBody(Struct):
-    """A replica of a model."""
+    """A replica of a model. `elsewhere` are the answers of other servers, as far as they are known."""
 
     id: str
     model: str
     status: ReplicaStatus
     running: int
     waiting: int
+    elsewhere: int = 0
+    drained_by: str | None = None
+    """The name of a key."""
+    drained_at: int | None = None
+    """In seconds since 1970."""
     object: str = "replica"
 
 
@@ -247,21 +256,30 @@ class ReplicaList(Struct):
 
 
 class DrainChange(Struct, frozen=True):
-    """Whether a replica gets requests from now on."""
+    """From now on a replica gets no requests or, without `drain`, gets some again."""
 
     replica: str
-    drained: bool
+    drain: Drain | None
 
 
 async def _drain_here(app: App, change: DrainChange) -> None:
-    app.models.drain(change.replica, drained=change.drained)
+    if app.shared_pools.shares(change.replica):
+        await app.shared_pools.refresh()
+    else:
+        app.models.drain(change.replica, change.drain)
 
 
 async def _replicas_here(app: App, _: None) -> list[ReplicaBody]:
-    return [
-        ReplicaBody(state.name, model, state.status, state.running, state.waiting)
-        for model, state in app.models.replicas
-    ]
+    return [_replica(model, state) for model, state in app.models.replicas]
+
+
+def _replica(model: str, state: ReplicaState) -> ReplicaBody:
+    body = ReplicaBody(
+        state.name, model, state.status, state.running, state.waiting, elsewhere=state.elsewhere
+    )
+    if state.drained is not None:
+        body.drained_by, body.drained_at = state.drained.by, int(state.drained.at)
+    return body
 
 
 DRAIN = Call("drain", _drain_here, DrainChange, None, CHANGE_SECONDS)
@@ -275,18 +293,24 @@ async def list_replicas(request: Request) -> Response:
 
 async def drain_replica(request: Request) -> Response:
     """Give a replica no more requests. Its running answers are finished."""
-    return await _drained(request, drained=True)
+    return await _drained(request, Drain(observed().account.name, time()))
 
 
 async def resume_replica(request: Request) -> Response:
     """Give it requests again."""
-    return await _drained(request, drained=False)
+    return await _drained(request, None)
 
 
-async def _drained(request: Request, *, drained: bool) -> Response:
+async def _drained(request: Request, drain: Drain | None) -> Response:
     wire = await read_body(request, DrainReplica, "small_body_bytes")
     app = app_of(request)
-    await app.ask(DRAIN, DrainChange(wire.replica, drained))
+    app.models.require_replica(wire.replica)
+    if app.shared_pools.shares(wire.replica):
+        if drain is None:
+            await app.shared_pools.resume(wire.replica)
+        else:
+            await app.shared_pools.drain(wire.replica, drain.by)
+    await app.ask(DRAIN, DrainChange(wire.replica, drain))
     return await _replicas(app, wire.replica)
 
 
@@ -304,8 +328,13 @@ async def _replicas(app: App, name: str | None = None) -> Response:
 def _together(one: ReplicaBody, other: ReplicaBody) -> ReplicaBody:
     """A replica of which two processes say this: drained if one says so, and up if one reaches it."""
     order = (ReplicaStatus.DRAINED, ReplicaStatus.UP, ReplicaStatus.AWAY)
-    status = min(one.status, other.status, key=order.index)
-    return ReplicaBody(one.id, one.model, status, one.running + other.running, one.waiting + other.waiting)
+    first = min(one, other, key=lambda replica: order.index(replica.status))
+    return replace(
+        first,
+        running=one.running + other.running,
+        waiting=one.waiting + other.waiting,
+        elsewhere=max(one.elsewhere, other.elsewhere),
+    )
 
 
 class LoadedAdapter(Struct, frozen=True):
@@ -326,8 +355,9 @@ ADAPTERS = Call("adapters", _adapters_here, None, list[LoadedAdapter])
 async def follow_siblings(app: App) -> None:
     """Drain what other processes have drained, and load their adapters: this one was started later."""
     replicas = [replica for process in await app.ask(REPLICAS, None) for replica in process]
-    for name in {replica.id for replica in replicas if replica.status is ReplicaStatus.DRAINED}:
-        app.models.drain(name, drained=True)
+    for replica in replicas:
+        if replica.drained_at is not None and not app.shared_pools.shares(replica.id):
+            app.models.drain(replica.id, Drain(replica.drained_by or "", replica.drained_at))
     adapters = [adapter for process in await app.ask(ADAPTERS, None) for adapter in process]
     for adapter in dict.fromkeys(adapters):
         if adapter.name not in app.models.names:

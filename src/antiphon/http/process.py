@@ -100,6 +100,7 @@ class Processes:
     def __init__(self, start: Start, channel: Channel) -> None:
         self.place = start.place
         self.count = start.count
+        self.server = start.server
         self._channel = channel
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[list[Answer]]] = {}

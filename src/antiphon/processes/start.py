@@ -22,14 +22,15 @@ class Start(Struct, frozen=True):
     """The options, and what the process inherits: the descriptors of its socket, channel, table and bells.
 
     It has the number `place` among `count` processes, from 0, and the row `row` in the table. One that
-    replaces another has its number. The bells are pipes: it reads from `bell`, and writes to any of `bells`,
-    by row.
+    replaces another has its number. `server` is the id of the server. The bells are pipes: it reads from
+    `bell`, and writes to any of `bells`, by row.
     """
 
     settings: Any
     place: int
     count: int
     row: int
+    server: str
     listener: int
     channel: int
     table: int

@@ -6,6 +6,7 @@ answer in time, or Ray does not know the replicas yet, the one that was asked an
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import structlog
@@ -29,6 +30,7 @@ class Replicas:
     def __init__(self, handle: Callable[[], Any]) -> None:
         """The `handle` is Ray's, of the deployment."""
         self._handle = handle
+        self.server = uuid4().hex
 
     async def ask(self, app: App, call: Call[Given, Result], given: Given) -> list[Result]:
         """What all replicas answer, or this one alone."""

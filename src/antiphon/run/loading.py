@@ -214,9 +214,10 @@ class ServedModel:
         """The states of its replicas; none if its engine is not a pool."""
         return self._engine.replicas if isinstance(self._engine, PoolEngine) else ()
 
-    def drain(self, replica: str, *, drained: bool) -> bool:
-        """Stop or resume requests to the replica; returns whether there is one of this name."""
-        return isinstance(self._engine, PoolEngine) and self._engine.drain(replica, drained=drained)
+    @property
+    def engine_pool(self) -> PoolEngine | None:
+        """Its engine, if that has replicas."""
+        return self._engine if isinstance(self._engine, PoolEngine) else None
 
     # Adapters
 

@@ -6,7 +6,8 @@ room are served in their order of arrival, for any model.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from contextvars import ContextVar, Token
 from enum import StrEnum
@@ -30,11 +31,12 @@ from antiphon.core.errors import (
 )
 from antiphon.core.limits import DEFAULTS, Limits
 from antiphon.core.observation import observed
+from antiphon.core.shared_loads import Drain
 from antiphon.core.turn import Adapter, Turn
 from antiphon.core.vectors import EmbeddingRequest, Embeddings, Scores
 from antiphon.engines.engine import Load, ModelCard, Prompt, TranscriptionRequest
 from antiphon.engines.figures import CacheFigures
-from antiphon.engines.pool import ReplicaState
+from antiphon.engines.pool import PoolEngine, ReplicaState
 from antiphon.model_tables import KEEP_ALL, KeepLoaded
 from antiphon.run.adapters import adapters_for
 from antiphon.run.failed_loads import RETRY_SECONDS, FailedLoads
@@ -286,16 +288,39 @@ class Models:
         named = [served for served in self._served if served.names]
         return [(served.names[0], replica) for served in named for replica in served.replicas]
 
-    def drain(self, replica: str, *, drained: bool) -> None:
-        """Stop or resume requests to the replica of this name, in all models.
+    def drain(self, replica: str, drain: Drain | None) -> None:
+        """Stop requests to the replica of this name, in all models, or resume them, with None."""
+        for pool in self._pools:
+            pool.drain(replica, drain)
 
-        Raises NotFoundError if there is none.
-        """
-        drains = [served.drain(replica, drained=drained) for served in self._served]
-        if not any(drains):
-            names = ", ".join(dict.fromkeys(state.name for _, state in self.replicas)) or "none"
+    def require_replica(self, replica: str) -> None:
+        """Raise NotFoundError if there is none of this name."""
+        if replica not in self.replica_loads:
+            names = ", ".join(self.replica_loads) or "none"
             message = f"There is no replica '{replica}'. There are: {names}."
             raise NotFoundError(message, param="replica")
+
+    @property
+    def replica_loads(self) -> Mapping[str, int]:
+        """How many generations of this process run or wait at each replica, by its name."""
+        loads = Counter[str]()
+        for pool in self._pools:
+            loads.update(pool.replica_loads)
+        return loads
+
+    @property
+    def drained_replicas(self) -> Mapping[str, Drain]:
+        """Those that are drained, by their names."""
+        return {name: drain for pool in self._pools for name, drain in pool.drained_replicas.items()}
+
+    def count_elsewhere(self, loads: Mapping[str, int]) -> None:
+        """Other servers have so many generations at these replicas."""
+        for pool in self._pools:
+            pool.count_elsewhere(loads)
+
+    @property
+    def _pools(self) -> list[PoolEngine]:
+        return [served.engine_pool for served in self._served if served.engine_pool is not None]
 
     # Adapters
 

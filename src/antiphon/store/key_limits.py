@@ -59,7 +59,7 @@ class _Holding(Struct, frozen=True):
         return self.owner, PLACES
 
 
-def _now(connection: Connection) -> float:
+def database_time(connection: Connection) -> float:
     """The time of the database."""
     if connection.dialect.name != "postgresql":
         return time.time()
@@ -92,7 +92,7 @@ def _asked(transaction: Transaction, questions: Sequence[_Taking | _Holding]) ->
     if connection.dialect.name == "postgresql":  # a crash may forget what was used in a moment
         connection.execute(text("SET LOCAL synchronous_commit = off"))
     names = {question.server for question in questions}
-    servers = {name: _servers(connection, name, _now(connection)) for name in sorted(names)}
+    servers = {name: _servers(connection, name, database_time(connection)) for name in sorted(names)}
     answers: dict[int, Taken | Held] = {}
     for number, question in sorted(enumerate(questions), key=lambda entry: entry[1].row):
         if isinstance(question, _Taking):
@@ -112,7 +112,7 @@ def _servers(connection: Connection, server: str, now: float) -> int:
 def _take(connection: Connection, asked: _Taking, servers: int) -> Taken:
     question = asked.question
     full_at = _lock(connection, question.owner, question.kind)
-    now = _now(connection)  # after the lock was waited for
+    now = database_time(connection)  # after the lock was waited for
     full_at, taken = answer(full_at, now, question)
     row = (key_limits.c.owner == question.owner) & (key_limits.c.kind == question.kind)
     connection.execute(update(key_limits).where(row).values(full_at=full_at))
@@ -121,7 +121,7 @@ def _take(connection: Connection, asked: _Taking, servers: int) -> Taken:
 
 def _hold(connection: Connection, held: _Holding, servers: int) -> Held:
     _lock(connection, held.owner, PLACES)
-    now = _now(connection)
+    now = database_time(connection)
     of_owner = key_places.c.owner == held.owner
     others = of_owner & (key_places.c.server != held.server) & (key_places.c.until > now)
     taken = connection.execute(select(func.sum(key_places.c.places)).where(others)).scalar_one()

@@ -442,3 +442,22 @@ key_places = Table(
     Column("places", Integer, nullable=False),
     Column("until", Double, nullable=False),
 )
+
+# The work of processes at replicas of models, see `core/shared_loads.py`: JSON, by replica.
+replica_loads = Table(
+    "replica_loads",
+    METADATA,
+    Column("process", Text, primary_key=True),
+    Column("server", Text, nullable=False),
+    Column("told_at", Double, nullable=False),
+    Column("loads", LargeBinary, nullable=False),
+)
+
+# Replicas that get no requests from any server, until they are resumed.
+drained_replicas = Table(
+    "drained_replicas",
+    METADATA,
+    Column("replica", Text, primary_key=True),
+    Column("drained_by", Text, nullable=False),
+    Column("drained_at", Double, nullable=False),
+)

@@ -16,11 +16,13 @@ from antiphon.store.jobs import SqlJobs
 from antiphon.store.key_limits import SqlKeyLimits
 from antiphon.store.log import SqlLog
 from antiphon.store.records import StoreTuning, SweepResult
+from antiphon.store.replicas import SqlReplicas
 from antiphon.store.responses import SqlResponses
 from antiphon.store.store import Watch
 from antiphon.store.sweep import sweep
 from antiphon.store.usage import SqlStorageUsage
 from antiphon.store.vector_stores import SqlVectorStores
+from antiphon.store.watch import WatchesElsewhere
 
 
 async def open_sql(backend: Backend, limits: Limits, tuning: StoreTuning) -> "SqlStore":
@@ -46,6 +48,7 @@ class SqlStore:
         self.vector_stores = SqlVectorStores(self._database)
         self.approvals = SqlApprovals(self._database)
         self.key_limits = SqlKeyLimits(self._database)
+        self.replicas = SqlReplicas(self._database)
         self.usage = SqlStorageUsage(self._database)
 
     @property
@@ -58,6 +61,10 @@ class SqlStore:
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
         return self._database.notifier.watch(topic)
+
+    def share(self, elsewhere: WatchesElsewhere) -> None:
+        """See `store.SharesWatches`."""
+        self._database.notifier.share(elsewhere)
 
     async def check_writable(self) -> None:
         await self._database.check_writable()

@@ -1,4 +1,4 @@
-"""The store's contract: twelve parts, each a few async methods, of one object that `open_store` returns.
+"""The store's contract: thirteen parts, each a few async methods, of one object that `open_store` returns.
 
     store.responses      responses with their input and output items
     store.log            the events of a response, as appended by the worker that holds its lease
@@ -11,6 +11,7 @@
     store.containers     places where programs run, and their files
     store.approvals      requests for an approval that were answered
     store.key_limits     what is left of the limits of keys, over all servers
+    store.replicas       the work of replicas over all servers, and which are drained
     store.usage          how much each owner has stored
 
 A background response is its row: there is no separate queue.
@@ -43,10 +44,11 @@ Contract, checked by the suite in `tests/contracts/store.py` for every database:
 
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.core.permits import Permits
 from antiphon.core.shared_limits import Held, Question, Taken
+from antiphon.core.shared_loads import SharedReplicas
 from antiphon.store.records import (
     Append,
     BlobRecord,
@@ -78,6 +80,7 @@ from antiphon.store.records import (
     VectorStoreRecord,
     Verdict,
 )
+from antiphon.store.watch import WatchesElsewhere
 
 JOBS = "jobs"
 """The topic of jobs that can be claimed."""
@@ -85,6 +88,9 @@ JOBS = "jobs"
 
 INDEXING = "indexing"
 """The topic of files that can be claimed to be indexed."""
+
+REPLICAS = "replicas"
+"""The topic of replicas: one was drained or resumed, or a process has begun to tell of its work."""
 
 
 def events_of(response_id: str) -> str:
@@ -632,6 +638,35 @@ class KeyLimits(Protocol):
         ...
 
 
+class Replicas(Protocol):
+    """The work of replicas over all servers, and which are drained: see `core/shared_loads.py`."""
+
+    async def tell(
+        self, server: str, process: str, loads: Mapping[str, int], *, begins: bool
+    ) -> SharedReplicas:
+        """Tell of the work of a process by replica, in place of what it told before; and what others told.
+
+        Those are the processes of other servers. If it `begins` to have work, they are notified.
+        """
+        ...
+
+    async def read(self, server: str) -> SharedReplicas:
+        """What others than this server have told, some of it long ago, by processes that were killed."""
+        ...
+
+    async def leave(self, process: str) -> None:
+        """Forget a process that stops."""
+        ...
+
+    async def drain(self, replica: str, by: str) -> None:
+        """Drain a replica at all servers, until it is resumed, unless it is drained; they are notified."""
+        ...
+
+    async def resume(self, replica: str) -> None:
+        """Resume it at all servers, which are notified."""
+        ...
+
+
 class StorageUsage(Protocol):
     """How much each owner has stored."""
 
@@ -674,6 +709,8 @@ class Store(Protocol):
     @property
     def key_limits(self) -> KeyLimits: ...
     @property
+    def replicas(self) -> Replicas: ...
+    @property
     def usage(self) -> StorageUsage: ...
 
     @property
@@ -682,7 +719,7 @@ class Store(Protocol):
         ...
 
     def watch(self, topic: str) -> AbstractContextManager[Watch]:
-        """Watch for changes by any server: `JOBS`, `events_of(id)`, `cancel_of(id)`.
+        """Watch for changes by any server: `JOBS`, `REPLICAS`, `events_of(id)`, `cancel_of(id)`.
 
         Watch first, then read: changes in between are reported.
         """
@@ -702,4 +739,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Do the queued writes, then close all connections."""
+        ...
+
+
+@runtime_checkable
+class SharesWatches(Protocol):
+    """A store that several processes of a server use, and tell each other what they have changed."""
+
+    def share(self, elsewhere: WatchesElsewhere) -> None:
+        """Tell the other processes, and be told by them, besides what the database does."""
         ...

@@ -13,6 +13,7 @@ from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.delete import clear, delete_parents, release_blobs
 from antiphon.store.key_limits import forget_key_limits
 from antiphon.store.records import SweepResult
+from antiphon.store.replicas import forget_replica_loads
 from antiphon.store.schema import (
     DETACHED,
     blob_holders,
@@ -57,6 +58,7 @@ async def sweep(database: Database, now: float) -> SweepResult:
 def _forget(transaction: Transaction, expired: tuple[float, int]) -> bool:
     """Delete some rows that have no effect any more; returns whether there may be others."""
     forget_key_limits(transaction, expired[0])
+    forget_replica_loads(transaction, expired[0])
     return forget_approvals(transaction, *expired)
 
 

@@ -6,6 +6,7 @@ if neither is available, an estimate.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from antiphon.core.errors import EngineError, RequestError, install_extra
 from antiphon.engines.http_client import HttpClient
 from antiphon.engines.mistral_tokenizer import MistralTokenizer, mistral_file
 from antiphon.engines.models import response_template, tokenizer_folder
-from antiphon.engines.token_cache import TokenCache, added_tokens
+from antiphon.engines.token_cache import TokenCache, added_tokens, encode_fast
 from antiphon.engines.upstreams.kind import Answers, ask
 
 MAX_ID = 2**31
@@ -136,13 +137,10 @@ class LocalTokenizer(WithoutTemplate):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # it raises nothing more specific
             raise EngineError(f"There is no tokenizer that can be read in {path}: {error}.") from error
+        self._encode = partial(encode_fast, self._tokenizer)
         self.tokenize = TokenCache(self._encode, added_tokens(self._tokenizer)).tokenize
         added = self._tokenizer.get_added_tokens_decoder().values()
         self.special = frozenset(token.content for token in added if token.special)
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         check_ids(ids)
