@@ -435,9 +435,9 @@ def _send_again(patch: pytest.MonkeyPatch) -> None:
 def _keep_entries_apart(patch: pytest.MonkeyPatch) -> None:
     append = StreamFile.append
 
-    def late(self: Any, data: bytes, count: int, entries: bytes, state: int, unsent: Any) -> bool:
+    def late(self: Any, data: bytes, count: int, entries: bytes, *more: Any) -> bool:
         kept, self.late = getattr(self, "late", (0, b"")), (count, entries)
-        return append(self, data, *kept, state, unsent)
+        return append(self, data, *kept, *more)
 
     patch.setattr(StreamFile, "append", late)
 

@@ -234,12 +234,12 @@ class Account:
     def going_on(self) -> "Account":
         """The account for an answer that another process of the server has begun: it is not refused.
 
-        It takes a place. `taken_over` tells what is left of the tokens that the other had reserved.
+        It takes a place. Its tokens are counted as far as they are more than `taken_over`.
         """
         return _GoingOn(self)
 
     def taken_over(self, reserved: int) -> int:
-        """Of the tokens that a process has reserved that has died, those that can be settled here."""
+        """Of the tokens that the other process has reserved, those that are taken: here, if limits are shared."""
         return reserved if isinstance(self.tokens, SharedBucket) else 0
 
     # Headers
@@ -296,6 +296,9 @@ class _GoingOn(_Background):
 
     def taken_over(self, reserved: int) -> int:
         return self._account.taken_over(reserved)
+
+    def settle(self, reserved: int, used: int) -> None:
+        super().settle(min(reserved, used), used)  # what was not used has come back in time
 
 
 def _duration(seconds: float) -> str:
