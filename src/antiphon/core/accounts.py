@@ -239,7 +239,7 @@ class Account:
         return _GoingOn(self)
 
     def taken_over(self, reserved: int) -> int:
-        """Of the tokens that the other process has reserved, those that are taken: here, if limits are shared."""
+        """Of the tokens that the other process has reserved, those that still count: if limits are shared."""
         return reserved if isinstance(self.tokens, SharedBucket) else 0
 
     # Headers
