@@ -12,7 +12,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -20,15 +20,19 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from uvicorn.server import ServerState
 
 from antiphon.core.stream_record import StreamRecord
+from antiphon.core.tool_result import ToolResult
+from antiphon.core.turn import Hosted
 from antiphon.engines.script import pieces_of, token_id
 from antiphon.http import resuming
 from antiphon.http.resuming import Recording, Resumer
 from antiphon.http.server import config_of
 from antiphon.processes.streams import Descriptors, Kept, Passage, StreamFile
 from antiphon.run.resumed import ResumedJournal
+from tests.acting import PYTHON, ActingTool
 from tests.server import composed
 
 CASES = int(os.environ.get("STREAMS", "8"))
@@ -38,7 +42,10 @@ SEED = int(os.environ.get("SEED", "1"))
 TEXT = " ".join(f"wörd{number} 🙂" for number in range(40))
 THOUGHTS = "<think>Some thoughts about it, and then some more.</think>"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "' + "x " * 30 + '"}}\n</tool_call>'
+RUN = '<tool_call>\n{"name": "python", "arguments": {"code": "6*7"}}\n</tool_call>'
 SCRIPT: list[dict[str, Any]] = [
+    {"when": "<tool_response>", "output": THOUGHTS + TEXT},
+    {"when": "compute", "output": THOUGHTS + "Let me see." + RUN},
     {"when": "call it", "output": THOUGHTS + "Two calls:\n" + CALL + "\n" + CALL},
     {"when": "think", "output": THOUGHTS + TEXT},
     {"when": "long", "output": "word ", "tokens": 1500},
@@ -50,6 +57,20 @@ PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
 RESPONSES_TOOL = {"type": "function", "name": "f", "parameters": PARAMETERS}
 MESSAGES_TOOL = {"name": "f", "input_schema": PARAMETERS}
+
+
+RUN_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"tools": [{"type": "code_interpreter"}]}),
+    "responses": (
+        "/v1/responses",
+        {"store": False, "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]},
+    ),
+    "messages": (
+        "/v1/messages",
+        {"max_tokens": 2000, "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+    ),
+}
+"""With tools that the server runs, between two generations."""
 
 
 def said(text: str) -> dict[str, Any]:
@@ -250,9 +271,11 @@ async def host(**given: Any) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def hosts(count: int) -> AsyncIterator[list[Host]]:
+async def hosts(count: int, tools: Sequence[Any] = ()) -> AsyncIterator[list[Host]]:
+    """So many; each has one of the tools, if there are any."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(host()) for _ in range(count)]
+        given = [{"tools": [tool]} for tool in tools] or [{}] * count
+        yield [await stack.enter_async_context(host(**more)) for more in given]
 
 
 @pytest.fixture(autouse=True)
@@ -352,6 +375,47 @@ async def test_a_stream_is_equal_wherever_its_processes_die(name: str) -> None:
         assert total > CASES
 
 
+@pytest.mark.parametrize("harmless", [True, False])
+@pytest.mark.parametrize("name", RUN_TOOLS)
+async def test_tools_of_the_server_are_run_between(name: str, harmless: bool) -> None:
+    """One that may have an effect is not run twice: if it may have run, the model is told so."""
+    (path, more), rng = RUN_TOOLS[name], random.Random(f"{SEED} {name}")
+    body = {**more, **({"input": "compute"} if name == "responses" else said("compute"))}
+    hosted = Hosted("code_interpreter", "python", idempotent=harmless)
+    tools = [SlowTool(functions=(replace(PYTHON, hosted=hosted),)) for _ in range(3)]
+    async with hosts(3, tools) as processes:
+        whole, _ = await streamed(processes[:1], path, body, [])
+        total = 0
+        for _ in range(CASES):
+            for tool, process in zip(tools, processes, strict=True):
+                tool.ran, tool.host = 0, process
+                process.died.clear()
+            plans = plans_for(rng, len(whole))
+            answer, deaths = await streamed(processes, path, body, plans)
+            total += deaths
+            ran = sum(tool.ran for tool in tools)
+            if harmless:
+                assert answer == whole, plans
+                assert 1 <= ran <= 3
+            else:
+                assert ran <= 1, plans
+                assert answer == whole or b"The outcome of this call is unknown" in answer or not ran
+        assert total > CASES
+
+
+class SlowTool(ActingTool):
+    """A tool that takes a moment. It is counted how often it has `ran` before its process died."""
+
+    ran = 0
+    host: Host | None = None
+
+    async def next(self) -> ToolResult:
+        if self.host is None or not self.host.died.is_set():
+            self.ran += 1
+        await asyncio.sleep(0.003)
+        return await super().next()
+
+
 async def test_a_stream_is_equal_wherever_its_client_stops_reading() -> None:
     """Much waits then, and deltas are merged: so what they say is compared."""
     rng = random.Random(SEED)
@@ -402,12 +466,12 @@ def _count_wrongly(patch: pytest.MonkeyPatch, by: int) -> None:
 
 
 def _change_chunks(patch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[Any]]) -> None:
-    chunks_of = StreamRecord.chunks_of
+    entries_of = StreamRecord.entries_of
 
     def changed(self: StreamRecord, choice: int) -> list[Any]:
-        return change(chunks_of(self, choice))
+        return change(entries_of(self, choice))
 
-    patch.setattr(StreamRecord, "chunks_of", changed)
+    patch.setattr(StreamRecord, "entries_of", changed)
 
 
 def _draw_anew(patch: pytest.MonkeyPatch) -> None:

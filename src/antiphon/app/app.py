@@ -250,6 +250,7 @@ class App(Struct, frozen=True, dict=True):
             deadline -= time() - requested_at
         record = STREAM_RECORD.get()
         if record is not None and record.resumed:
+            record.details_types = self.toolkits.details
             journal = ResumedJournal(journal, record)
         return Driver(source, projection, journal, deadline)
 

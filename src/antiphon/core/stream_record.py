@@ -9,15 +9,24 @@ last. If bytes were written that a replay of chunks would not make at the same p
 resumed any more, and says so by its `state`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import IntEnum
 from random import Random
 
+from msgspec import Struct
+
 from antiphon.core.chunks import Chunk
 
-Entry = tuple[int, list[Chunk] | int]
-"""A choice, and chunks of it; or how many of its last events are left, if these are sent one by one."""
+Entry = tuple[int, list[Chunk] | bytes | int | None]
+"""A choice, and what is recorded of it.
+
+Chunks; or, encoded, other entries of its log; or how many of its last events are left, if these are sent one
+by one; or None for an event that was not made of chunks.
+"""
+CALLS = -1
+"""In place of a choice, before the number of calls of the server's tools that have begun."""
 
 
 class StreamState(IntEnum):
@@ -55,13 +64,23 @@ class StreamRecord:
         """Its chunks are recorded."""
         self.replaying: set[int] = set()
         """Choices whose recorded chunks are being decoded again: their events were sent."""
-        self._chunks: dict[int, list[Chunk]] = {}
+        self.keep: Callable[[Entry], None] | None = None
+        """Keeps an entry at once, if the stream has begun."""
+        self.early: list[Entry] = []
+        """Those for `keep` before."""
+        self.details_types: Mapping[str, type[Struct]] = {}
+        """Tag → the type of details of the results of tools."""
+        self._recorded: dict[int, list[Chunk | bytes]] = {}
         self._last: dict[int, int] = {}
+        self._shown = Counter[int]()
         for choice, entry in recorded or ():
             if isinstance(entry, int):
                 self._last[choice] = entry
+            elif entry is None:
+                self._shown[choice] += 1
             else:
-                self._chunks.setdefault(choice, []).extend(entry)
+                pieces = [entry] if isinstance(entry, bytes) else entry
+                self._recorded.setdefault(choice, []).extend(pieces)
         self._begun = self.resumed and bool(recorded)
         self._random = Random(seed)  # noqa: S311 - the seed is as random as the ids
         self._choices: set[int] = set()
@@ -70,20 +89,33 @@ class StreamRecord:
         """The next random hexadecimal digits, an even number of them."""
         return self._random.randbytes(digits // 2).hex()
 
-    def chunks_of(self, choice: int) -> list[Chunk]:
-        """The chunks that were recorded of a choice, which is generated now, once."""
+    def entries_of(self, choice: int) -> list[Chunk | bytes]:
+        """What was recorded of a choice, which is generated now, once."""
         if choice in self._choices:
             self.give_up()
         self._choices.add(choice)
         self.logged = True
-        chunks = self._chunks.get(choice, [])
-        if chunks:
-            self.replaying.add(choice)
-        return chunks
+        return self._recorded.get(choice, [])
 
     def last_of(self, choice: int) -> int | None:
         """How many of the last events of a choice were left, if some were sent one by one."""
         return self._last.get(choice)
+
+    def shown_of(self, choice: int) -> int:
+        """How many events of a choice were sent that were not made of chunks."""
+        return self._shown[choice]
+
+    @property
+    def calls_begun(self) -> int:
+        """How many calls of the server's tools may have begun."""
+        return self._last.get(CALLS, 0)
+
+    def note(self, entry: Entry) -> None:
+        """Record what is true whether or not more bytes are written."""
+        if self.keep is None:
+            self.early.append(entry)
+        else:
+            self.keep(entry)
 
     def random_of(self, choice: int) -> Random:
         """Makes the ids of the calls of a choice."""

@@ -112,6 +112,8 @@ class _Request:
         self._passage = passage
         self._stream = resumed
         self._body: list[bytes] = []
+        if resumed is not None:
+            self._record.keep = self._note
 
     def read(self, message: Message) -> None:
         """A part of the request has come."""
@@ -124,11 +126,23 @@ class _Request:
             return
         if self._stream is None:
             self._stream = self._begin(protocol.transport)
+            if self._stream is not None:
+                record.keep = self._note
+                for entry in record.early:
+                    self._note(entry)
         if self._stream is not None:
             protocol.transport = protocol.running.transport = _RecordingTransport(  # type: ignore[assignment,union-attr]
                 protocol.transport, record, self._stream[1]
             )
         self._body = []
+
+    def _note(self, entry: Entry) -> None:
+        """Keep an entry at once."""
+        assert self._stream is not None
+        _, file = self._stream
+        if not file.append(b"", 1, _encode(entry), file.state, _nothing):
+            self._record.give_up()
+            file.mark(self._record.state)
 
     def _begin(self, transport: Any) -> tuple[bytes, StreamFile] | None:
         """The id and the file of the stream, which the supervisor has got."""
@@ -199,6 +213,11 @@ class Recording:
             request.end()
             STREAM_RECORD.reset(token)
             PRIORITY.reset(before)
+
+
+def _nothing() -> int:
+    """How much waits behind no bytes."""
+    return 0
 
 
 class _ResumedCycle(Cycle):

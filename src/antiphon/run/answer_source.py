@@ -113,11 +113,13 @@ class AnswerSource:
         if record is None:
             return context
         turn = prepared.turn
-        if context.log or turn.warms or hosts_tools(turn) or prepared.request.conversation is not None:
+        several = choice or turn.choices > 1 or turn.in_programs  # calls are counted in all of an answer
+        unknown = context.log or turn.warms or prepared.request.conversation is not None
+        if unknown or (several and hosts_tools(turn)):
             record.give_up()
             return context
         rng = context.rng or record.random_of(choice)
-        return replace(context, log=StreamLog(record, choice), rng=rng)
+        return replace(context, log=StreamLog(record, choice), rng=rng, calls_begun=record.calls_begun)
 
     def _begin(self, choices: Sequence[Choice | EarlierCalls]) -> None:
         """These choices are generated now."""

@@ -30,8 +30,10 @@ from antiphon.core.turn import Sampling
 from antiphon.engines.engine import Engine, GenerationRequest
 from antiphon.run.bounded import BoundedPool
 from antiphon.run.constraints import ConstraintPlan, plan_after
+from antiphon.run.drive import Output
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_entries = msgspec.msgpack.Encoder().encode
+"""Entries → what `read_entries` reads."""
 _decode = msgspec.msgpack.Decoder(list[Chunk | dict[str, Any]]).decode
 
 
@@ -89,7 +91,7 @@ class ReplayLog:
     def new(self) -> bytes:
         """The entries since the last call, to be stored."""
         fresh, self._stored = self._entries[self._stored :], len(self._entries)
-        return _encode(fresh) if fresh else b""
+        return encode_entries(fresh) if fresh else b""
 
     @property
     def has_results(self) -> bool:
@@ -118,6 +120,10 @@ class ReplayLog:
 
     def replayed(self) -> None:
         """The chunks that were recorded before are decoded again."""
+
+    def between(self, output: Output) -> Output:
+        """Where the events between two generations go."""
+        return output
 
     def emits_last(self, left: int) -> None:
         """One of the last events of a large answer is emitted by itself; so many are `left`."""

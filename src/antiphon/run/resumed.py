@@ -10,11 +10,20 @@ from typing import Any
 
 from antiphon.core.chunks import Chunk
 from antiphon.core.plain_tokens import DeltaEncoder
-from antiphon.core.stream_record import StreamRecord
+from antiphon.core.stream_record import CALLS, StreamRecord
 from antiphon.engines.engine import Prompt
-from antiphon.run.drive import Journal
+from antiphon.run.drive import Journal, Output
 from antiphon.run.endings import Ending
-from antiphon.run.replay import ReplayLog, counted_after
+from antiphon.run.replay import (
+    PromptEntry,
+    ReplayEntry,
+    ReplayLog,
+    ToolPrintedEntry,
+    ToolResultEntry,
+    counted_after,
+    encode_entries,
+    read_entries,
+)
 
 
 class StreamLog(ReplayLog):
@@ -23,9 +32,19 @@ class StreamLog(ReplayLog):
     takes_plain = True
 
     def __init__(self, record: StreamRecord, choice: int) -> None:
-        super().__init__(record.chunks_of(choice))
+        recorded = list[ReplayEntry]()
+        for piece in record.entries_of(choice):
+            recorded += read_entries([piece], record.details_types) if isinstance(piece, bytes) else [piece]
+        super().__init__(recorded)
         self._record = record
         self._choice = choice
+        self._shown = 0
+        self._continued = False
+        self._replay()
+
+    def _replay(self) -> None:
+        """Events of chunks that were recorded were sent."""
+        (self._record.replaying.add if self.chunks else self._record.replaying.discard)(self._choice)
 
     def record(self, chunks: list[Chunk], before: int = 0) -> list[Chunk]:
         """Record chunks, which are pending until bytes are written."""
@@ -36,16 +55,65 @@ class StreamLog(ReplayLog):
             self._record.pending.append((self._choice, chunks))
         return chunks
 
+    def next_prompt(self) -> tuple[int, ...] | None:
+        prompt, self._continued = super().next_prompt(), True
+        self._replay()
+        return prompt
+
+    def write(self, entry: ToolResultEntry | ToolPrintedEntry | PromptEntry) -> None:
+        encoded = self._choice, encode_entries([entry])
+        if isinstance(entry, ToolResultEntry):  # it counts by its number, not by its place
+            self._record.note(encoded)
+        else:
+            self._record.pending.append(encoded)
+
+    def between(self, output: Output) -> Output:
+        return _Between(output, self)
+
+    def shows(self) -> None:
+        """An event that is not made of chunks is emitted."""
+        self._shown += 1
+        if self._shown <= self._record.shown_of(self._choice):
+            self._record.replaying.add(self._choice)
+        else:
+            self._record.replaying.discard(self._choice)
+            self._record.pending.append((self._choice, None))
+
+    def calls_begin(self, count: int) -> None:
+        """So many calls of tools may have had an effect, before the last of them begin."""
+        self._record.note((CALLS, count))
+
     def replayed(self) -> None:
         self._record.replaying.discard(self._choice)
 
     def emits_last(self, left: int) -> None:
+        if self._continued:  # of which generation is not told
+            self._record.give_up()
         before = self._record.last_of(self._choice)
         if before is not None and left >= before:
             self._record.replaying.add(self._choice)
         else:
             self._record.replaying.discard(self._choice)
             self._record.pending.append((self._choice, left))
+
+
+class _Between:
+    """An output between two generations: its events are counted."""
+
+    def __init__(self, output: Output, log: StreamLog) -> None:
+        self._output = output
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+    def push(self, choice: int, events: Any) -> None:
+        self._log.shows()
+        self._output.push(choice, events)
+
+    async def calls_begin(self, count: int) -> None:
+        self._log.calls_begin(count)
+        await self._output.calls_begin(count)
 
 
 class ResumedJournal(Journal):
