@@ -349,7 +349,7 @@ def _statements(names: Sequence[str], mark: str) -> Iterator[tuple[str, list[tup
         for name, way, it in found
     ]
     for table, rows in (
-        ("responses", [(*row, None, 0, None, 0, 0, "response", None) for row in responses]),
+        ("responses", [(*row, None, 0, None, 0, 0, "response", None, None) for row in responses]),
         ("items", items),
     ):
         marks = ", ".join(mark % number if "%" in mark else mark for number in range(1, len(rows[0]) + 1))

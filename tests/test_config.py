@@ -148,6 +148,7 @@ SAMPLES = {
     "keep_days": ("1.5", 1.5),
     "jobs": ("3", 3),
     "lease_seconds": ("6.5", 6.5),
+    "durable_streams": ("true", True),
     "secret": ("three four", ("three", "four")),
     "reasoning_field": ("reasoning", "reasoning"),
     "reasoning_events": ("open-responses", "open-responses"),

@@ -74,6 +74,11 @@ def normal(data: bytes) -> str:
         r"\1",
         text,
     )
+    text = re.sub(r'("(?:cached_tokens|cache_read_input_tokens)":)\d+', r"\1", text)
+    if (
+        '"index":1' in text and '"choices":' in text
+    ):  # how the events of choices alternate is nobody's promise
+        text = "\n\n".join(sorted(text.split("\n\n"), key=lambda event: '"index":1' in event))
     numbers = [int(number) for number in re.findall(r'"sequence_number":(\d+)', text)]
     if not numbers:
         return text

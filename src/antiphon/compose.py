@@ -276,6 +276,9 @@ def compose(settings: Settings, **given: Any) -> Runtime:
 
     Raises AntiphonError for options that cannot be used.
     """
+    if settings.durable_streams and settings.store in OWN_STORES:
+        message = f"--durable-streams needs a store that outlives the server: not --store {settings.store}. "
+        raise AntiphonError(message + "Choose another --store, or leave out --durable-streams.")
     parts = Parts(settings, **given)
     return Runtime(parts.app, Worker(parts.app), parts.mcp)
 

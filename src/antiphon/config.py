@@ -196,6 +196,10 @@ class Settings:
     """Seconds after which other servers take over the background responses of one that does not
     renew its leases any more."""
 
+    durable_streams: Annotated[bool, STORE] = False
+    """Store the events of the Responses API's streams before they are sent, so that a client can continue
+    its stream on another server, which continues the answer, if this one dies: docs/responses.md."""
+
     secret: Annotated[Keys, KEYS] = field(default=(), repr=False)
     """A secret that encrypts data that clients keep for the server, such as reasoning, or @FILE with one per
     line. The first encrypts; all decrypt, so that they can be changed. Without any, one is generated and

@@ -1,10 +1,12 @@
-"""Stores answers: the three journals of a response, and that of a chat completion. See `run.drive.Journal`.
+"""Stores answers: the four journals of a response, and that of a chat completion. See `run.drive.Journal`.
 
 A streamed response has a row from its first event on, and a log that is written while it is sent. A full
 response is stored when it has ended. A background response has its row and perhaps a part of its log
-already; the engine's chunks are recorded, too, so that another server can continue it.
+already; the engine's chunks are recorded, too, so that another server can continue it. So are those of a
+durable stream.
 """
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from time import time
@@ -260,7 +262,69 @@ class StreamJournal(ResponseJournal):
         await self._writer.unregister(self)
 
 
-class BackgroundJournal(StreamJournal):
+class ContinuableJournal(StreamJournal):
+    """Records the chunks of the events in `log`, too, and what else a server needs to continue the answer."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        projection: StoredProjection,
+        given: StoredInput,
+        log: ReplayLog,
+        calls_begun: int = 0,
+    ) -> None:
+        self.replay = log
+        self._prompt_ids: bytes | None = None
+        self._calls_begun = self._calls_stored = calls_begun
+        super().__init__(writer, projection, given)
+
+    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Prompts are written with the next events: a server that continues the answer needs them."""
+        self._prompt_ids = packed(prompts[0].ids)
+
+    async def calls_begin(self, count: int) -> None:
+        """A server that continues the answer must not run calls again that may have run."""
+        if count > self._calls_begun:
+            self._calls_begun = count
+            self._writer.notify(self)
+            await self._writer.flush()
+
+    def _new_prompt(self) -> bytes | None:
+        new, self._prompt_ids = self._prompt_ids, None
+        return new
+
+    def _new_calls(self) -> int | None:
+        new = self._calls_begun if self._calls_begun > self._calls_stored else None
+        self._calls_stored = self._calls_begun
+        return new
+
+
+class DurableJournal(ContinuableJournal):
+    """Writes a durable stream: once its row is there, it can be continued like a background response.
+
+    `opened` is done then.
+    """
+
+    def __init__(
+        self, writer: LogWriter, projection: StoredProjection, given: StoredInput, log: ReplayLog
+    ) -> None:
+        super().__init__(writer, projection, given, log)
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _create(self, row: ResponseRecord) -> None:
+        await self._writer.store.responses.create(row, self._given.items)
+        self._writer.register(self)
+        self.background = True  # from now on another server may continue it
+        self.opened.set_result(None)
+        self._writer.notify(self)
+
+    async def calls_begin(self, count: int) -> None:
+        """See `ContinuableJournal`; nothing can be stored before the row."""
+        await asyncio.wait((self.opened,))
+        await super().calls_begin(count)
+
+
+class BackgroundJournal(ContinuableJournal):
     """Continues the log of a response that this server has claimed. `log` holds the chunks of the events.
 
     Its creator registers it with the writer.
@@ -278,16 +342,8 @@ class BackgroundJournal(StreamJournal):
         log: ReplayLog,
     ) -> None:
         self.last = record.last_seq  # before `super().__init__`, which continues after it
-        self.replay = log
         self._record = record
-        self._prompt_ids: bytes | None = None
-        self._calls_begun = record.calls_begun
-        self._calls_stored = record.calls_begun
-        super().__init__(writer, projection, given)
-
-    def set_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """Prompts are written with the next events: a server that continues the answer needs them."""
-        self._prompt_ids = packed(prompts[0].ids)
+        super().__init__(writer, projection, given, log, record.calls_begun)
 
     def open(self, stop: Stop) -> Awaitable[None] | None:
         """The row was created."""
@@ -297,22 +353,6 @@ class BackgroundJournal(StreamJournal):
     @property
     def replaying(self) -> bool:
         return self._known > 0
-
-    async def calls_begin(self, count: int) -> None:
-        """A server that continues the answer must not run calls again that may have run."""
-        if count > self._calls_begun:
-            self._calls_begun = count
-            self._writer.notify(self)
-            await self._writer.flush()
-
-    def _new_prompt(self) -> bytes | None:
-        new, self._prompt_ids = self._prompt_ids, None
-        return new
-
-    def _new_calls(self) -> int | None:
-        new = self._calls_begun if self._calls_begun > self._calls_stored else None
-        self._calls_stored = self._calls_begun
-        return new
 
     async def close(self, ending: Ending, reason: BaseException | None, lines: list[bytes]) -> list[bytes]:
         """Write the end; from the row alone, if the replay has not reached the end of the log."""

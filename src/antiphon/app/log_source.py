@@ -21,6 +21,7 @@ LOCAL_POLL_INTERVAL = 1.0
 class LogSource:
     """The wire events of a response after sequence number `after` (-1: all), up to the last. See `Source`.
 
+    `position` is the number of the last one that was pushed.
     `run` raises NotFoundError if the response does not exist, or was deleted; StoreError if the store cannot
     be reached at the beginning (later, it waits for the store); and EngineNotReadyError if this server stops
     before the response has ended.
@@ -30,7 +31,7 @@ class LogSource:
         self._writer = writer
         self._owner = owner
         self._id = response_id
-        self._after = after
+        self.position = after
 
     async def run(self, output: Output) -> None:
         with self._writer.store.watch(events_of(self._id)) as watch:
@@ -38,22 +39,22 @@ class LogSource:
             while True:
                 if tail is None:
                     raise NotFoundError(f"There is no response '{self._id}'.", param="response_id")
-                position = self._after
-                await self._push(output, _batches(position, tail.entries))
-                if tail.status.terminal and self._after >= tail.last_seq:
+                before = self.position
+                await self._push(output, _batches(before, tail.entries))
+                if tail.status.terminal and self.position >= tail.last_seq:
                     return
-                if self._after == position:
+                if self.position == before:
                     await self._changed(watch)
                 # Where this server writes it, its readers do not read the store for each batch.
-                while lines := self._writer.fresh(self._id, self._after):
+                while lines := self._writer.fresh(self._id, self.position):
                     await self._push(output, pieces(lines, len))
                     await self._changed(watch, LOCAL_POLL_INTERVAL)
-                behind = self._after < tail.last_seq
+                behind = self.position < tail.last_seq
                 tail = await self._writer.retried(self._read_after_others if behind else self._read)
 
     async def _read(self) -> LogTail | None:
         """The stored events after those that were pushed."""
-        return await self._writer.store.log.events_after(self._owner, self._id, self._after)
+        return await self._writer.store.log.events_after(self._owner, self._id, self.position)
 
     async def _read_after_others(self) -> LogTail | None:
         """The same, by one reader at a time, because a slow reader may have much to read."""
@@ -64,7 +65,7 @@ class LogSource:
         for number, lines in enumerate(batches):
             if number:
                 await wait_for_turn(output)
-            self._after += len(lines)
+            self.position += len(lines)
             output.push(0, lines)
         if output.paused:
             await wait_for_turn(output)

@@ -21,6 +21,7 @@ import structlog
 
 from antiphon.app.event_log import events_after
 from antiphon.app.metrics import Metrics
+from antiphon.app.readers import Readers
 from antiphon.core.errors import StoreError, StoreFullError
 from antiphon.core.permits import Permits
 from antiphon.run.drive import LARGE, wait_for_turn
@@ -86,6 +87,7 @@ class LogWriter:
         """For who may read much of a log: several threads would keep the interpreter lock from the event
         loop."""
         self._metrics.permits |= {"logs": self.reading, **store.permits}
+        self.readers = Readers()
         self._flushing: set[asyncio.Task[None]] = set()
         self._calling: set[asyncio.Task[Any]] = set()  # the tasks that call the store
 

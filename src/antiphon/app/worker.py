@@ -1,5 +1,7 @@
 """Works on background responses and batches: claims them, runs them, renews their leases, sweeps the store.
 
+Durable streams, whose clients wait, are begun elsewhere (`responses/durable.py`): it only continues them.
+
 Every server has one worker. It keeps what it has claimed as long as it renews the lease in time; the
 responses of a crashed server are taken over by another, which replays the recorded chunks and continues
 after them. If a response cannot be worked on now, because the store is unavailable or the engine is busy or
@@ -26,6 +28,7 @@ from antiphon.app.app import App
 from antiphon.app.indexing import Indexer
 from antiphon.app.journal import BackgroundJournal
 from antiphon.app.observing import begin, end
+from antiphon.app.readers import RENEWALS, read_until
 from antiphon.app.responses.create import may_wait, prepare
 from antiphon.app.responses.record import EndFromRecord, end_from_record, finish_from_record
 from antiphon.app.siblings import Siblings
@@ -40,7 +43,7 @@ from antiphon.core.limits import CLIENT
 from antiphon.core.permits import LAST, PRIORITY, Permit, Permits
 from antiphon.log import log_failure
 from antiphon.run.drive import Driver
-from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError, LostError
+from antiphon.run.endings import ENGINE_DEATHS, CancelRequestedError, ClientLeftError, LostError
 from antiphon.store.records import ResponseKind, ResponseRecord, Verdict
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.watch import Signal
@@ -97,6 +100,9 @@ class Worker:
         self.permits = Permits(share_of(app.settings.jobs, app.siblings))
         self.batches = Permits(share_of(BATCHES, app.siblings))
         self._lease_seconds = app.settings.lease_seconds
+        # Clients wait for those that are continued.
+        self._abandoned_seconds = self._lease_seconds / (HEARTBEATS if app.settings.durable_streams else 1)
+        self._draining = False
         self._jobs: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, Stop] = {}
         self._steers: dict[str, Callable[[], None]] = {}
@@ -113,18 +119,21 @@ class Worker:
 
     async def start(self) -> None:
         """Begin to work. The storage was started before."""
+        app = self._app
         work = (
             _repeat(self._beat, self._cancels, self._lease_seconds / HEARTBEATS),
-            _repeat(self._end_abandoned, Signal(), self._lease_seconds),
+            _repeat(self._take_abandoned, Signal(), self._abandoned_seconds),
+            _repeat(self._keep_read, app.storage.writer.readers.came, app.settings.stall_seconds / RENEWALS),
         )
         self._tasks = [asyncio.create_task(loop) for loop in work]
         self._claiming = asyncio.create_task(self._claim())
-        if self._app.siblings.place == 0:  # once in a server is enough
+        if app.siblings.place == 0:  # once in a server is enough
             self._tasks.append(asyncio.create_task(_repeat(self._sweep, Signal(), SWEEP)))
             self.indexer.start()
 
     def drain(self) -> None:
         """Claim no more."""
+        self._draining = True
         self.indexer.drain()
         if self._claiming is not None:
             self._claiming.cancel()
@@ -133,6 +142,7 @@ class Worker:
         """Stop working; other servers can continue unfinished jobs at once."""
         if self._claiming is None:
             return
+        self._draining = True
         claiming, self._claiming = self._claiming, None
         await _cancelled([claiming])
         await self.indexer.stop()
@@ -165,11 +175,14 @@ class Worker:
                 if _KINDS[record.kind].batch:  # it was claimed because there is a permit for it
                     permit.leave()
                     permit = self.batches.enter(lambda: None)
-                if record.prompt_ids is not None:  # another server has begun it
-                    log.info("a response is continued", id=record.id, after=record.last_seq)
-                task = asyncio.create_task(self._work(record))
-                self._jobs[task] = record.id
-                task.add_done_callback(partial(self._done, permit))
+                self._begin(record, permit)
+
+    def _begin(self, record: ResponseRecord, permit: Permit | None = None) -> None:
+        if record.prompt_ids is not None:  # another server has begun it
+            log.info("a response is continued", id=record.id, after=record.last_seq)
+        task = asyncio.create_task(self._work(record))
+        self._jobs[task] = record.id
+        task.add_done_callback(partial(self._done, permit))
 
     async def _pause(self) -> float:
         """Seconds to wait for a notification. A lease that runs out does not notify."""
@@ -191,9 +204,10 @@ class Worker:
             return None
         return claimed[0] if claimed else None
 
-    def _done(self, permit: Permit, task: asyncio.Task[None]) -> None:
+    def _done(self, permit: Permit | None, task: asyncio.Task[None]) -> None:
         response_id = self._jobs.pop(task)
-        permit.leave()
+        if permit is not None:
+            permit.leave()
         if task.cancelled() or (failure := task.exception()) is None:
             return
         if isinstance(failure, LostError):
@@ -315,18 +329,43 @@ class Worker:
             stops[response_id](LostError(Verdict.LOST))
         for response_id in beat.cancelled:
             stops[response_id](CancelRequestedError())
+        for response_id in beat.unread:
+            stops[response_id](ClientLeftError())
         for response_id in beat.steered & self._stops.keys() - self._steered:
             self._steered.add(response_id)
             if (steer := self._steers.get(response_id)) is not None:
                 steer()
 
-    async def _end_abandoned(self) -> None:
-        """End foreground responses whose server crashed, and with it the connection to their client."""
+    async def _take_abandoned(self) -> None:
+        """End foreground responses whose server crashed, and with it the connection to their client.
+
+        Continue durable ones: the client may come back. They need no permit, as they would not have had one.
+        """
+        if self._draining:
+            return
         writer = self._app.storage.writer
         jobs = writer.store.jobs
-        for record in await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED):
-            if record.id not in writer.open:  # otherwise this worker runs it, and its lease had expired
+        claimed = await jobs.claim_abandoned(writer.worker, time.time(), self._lease_seconds, ABANDONED)
+        running = {*writer.open, *self._jobs.values()}  # this worker runs it, and its lease had expired
+        durable = []
+        for record in claimed:
+            if record.id in running:
+                continue
+            if record.read_until is None:
                 await finish_from_record(writer, record, AbandonedError())
+            else:
+                durable.append(record)
+        if durable:  # nobody could read them
+            until = read_until(time.time(), self._app.settings.stall_seconds)
+            await jobs.keep({record.id: until for record in durable})
+        for record in durable:
+            self._begin(record)
+
+    async def _keep_read(self) -> None:
+        """Keep the durable streams that are read here."""
+        storage = self._app.storage
+        if until := storage.writer.readers.until(time.time(), self._app.settings.stall_seconds):
+            await storage.store.jobs.keep(until)
 
     async def _sweep(self) -> None:
         swept = await self._app.storage.store.sweep(time.time())

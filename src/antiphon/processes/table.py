@@ -5,6 +5,9 @@ is written whole, and a sum over rows is as old as a look into the memory of oth
 look at the same moment may both take what one of them could have: a bound is exceeded by a request in flight
 for each process at most.
 
+For each engine, a row also tells what its process has served each client, and who waits there: see
+`core/shared_queue.py`. This is kept in a row more when a process has ended.
+
 A row is what it is for a process of this place and time: a process that replaces another one has a row of its
 own while both run. The supervisor clears the row of a process that has ended.
 
@@ -374,9 +377,9 @@ class OtherWatches:
             self._table.set_watches(self._row, byte, False)
 
     def tell(self, topics: Iterable[str]) -> None:
-        bytes_ = {_byte_of(topic) for topic in topics}
+        changed = {_byte_of(topic) for topic in topics}
         for row in self._others:
-            if watched := bytes(byte for byte in bytes_ if self._table.watches(row, byte)):
+            if watched := bytes(byte for byte in changed if self._table.watches(row, byte)):
                 self._table.ring(row, watched)
 
     def rung(self, heard: Iterable[int]) -> None:

@@ -3,7 +3,7 @@
 Which job is taken next: `job_queue.py`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ from antiphon.store.database import Database, ResultRow, one_by_one
 from antiphon.store.job_queue import JobQueue
 from antiphon.store.records import Heartbeat, ItemRecord, Lease, ResponseKind, ResponseRecord, ResponseStatus
 from antiphon.store.responses import create_all, record_of
-from antiphon.store.schema import AFTER_ANOTHER, ANSWERING, BACKGROUND_JOBS, RUNNING, responses
+from antiphon.store.schema import AFTER_ANOTHER, ANSWERING, BACKGROUND_JOBS, DURABLE, RUNNING, responses
 from antiphon.store.store import JOBS, cancel_of
 from antiphon.store.transaction import PreparedStatement, Transaction
 
@@ -32,15 +32,24 @@ _ABANDONED = (
 _HOLDING = and_(responses.c.id == bindparam("key"), RUNNING, responses.c.worker == bindparam("holder"))
 _RENEW = PreparedStatement(update(responses).where(_HOLDING).values(lease_until=bindparam("until")))
 _HELD = PreparedStatement(
-    select(responses.c.id, responses.c.cancel_requested, responses.c.successor_id).where(_HOLDING)
+    select(
+        responses.c.id, responses.c.cancel_requested, responses.c.successor_id, responses.c.read_until
+    ).where(_HOLDING)
 )
 _DIED = update(responses).where(_HOLDING).values(engine_deaths=responses.c.engine_deaths + 1)
 _DEATHS = select(responses.c.engine_deaths).where(_HOLDING)
 # A lease that ended in 1970, so that the next query of any worker claims them.
-_RELEASE = (
+_RELEASES = [
     update(responses)
-    .where(BACKGROUND_JOBS, responses.c.worker == bindparam("holder"))
+    .where(*jobs, responses.c.worker == bindparam("holder"))
     .values(worker=None, lease_until=0.0)
+    for jobs in ((BACKGROUND_JOBS,), (ANSWERING, DURABLE))
+]
+# Several servers may have readers of one response: the time never becomes earlier. It stays null where it is.
+_KEEP = PreparedStatement(
+    update(responses)
+    .where(responses.c.id == bindparam("key"), RUNNING, responses.c.read_until < bindparam("until"))
+    .values(read_until=bindparam("until"))
 )
 
 
@@ -55,6 +64,7 @@ class _Claim(Struct, frozen=True):
 class _Holding(Struct, frozen=True):
     lease: Lease
     ids: frozenset[str]
+    now: float
 
 
 def _take(transaction: Transaction, lease: Lease, rows: Sequence[ResultRow]) -> list[ResponseRecord]:
@@ -91,7 +101,10 @@ def _heartbeat(transaction: Transaction, holding: _Holding) -> Heartbeat:
     held = {row["id"]: row for row in transaction.find(_HELD, rows)}
     cancelled = frozenset(response_id for response_id, row in held.items() if row["cancel_requested"])
     steered = frozenset(response_id for response_id, row in held.items() if row["successor_id"] is not None)
-    return Heartbeat(holding.ids.difference(held), cancelled, steered)
+    unread = frozenset(
+        response_id for response_id, row in held.items() if (row["read_until"] or holding.now) < holding.now
+    )
+    return Heartbeat(holding.ids.difference(held), cancelled, steered, unread)
 
 
 @one_by_one
@@ -104,8 +117,15 @@ def _count_death(transaction: Transaction, death: tuple[str, str]) -> int:
 
 @one_by_one
 def _release(transaction: Transaction, worker: str) -> None:
-    transaction.execute(_RELEASE, {"holder": worker})
+    for release in _RELEASES:
+        transaction.execute(release, {"holder": worker})
     transaction.wake(JOBS)
+
+
+@one_by_one
+def _keep(transaction: Transaction, until: Mapping[str, float]) -> None:
+    rows = [{"key": response_id, "until": until[response_id]} for response_id in sorted(until)]
+    transaction.execute_many(_KEEP, rows)
 
 
 @one_by_one
@@ -175,8 +195,11 @@ class SqlJobs:
     async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
-        holding = _Holding(Lease(worker, now + lease_seconds), frozenset(response_ids))
+        holding = _Holding(Lease(worker, now + lease_seconds), frozenset(response_ids), now)
         return await self._database.write(_heartbeat, holding)
+
+    async def keep(self, until: Mapping[str, float]) -> None:
+        await self._database.write(_keep, until)
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
         return await self._database.write(_request_cancel, (owner, response_id, now))

@@ -54,7 +54,8 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     that have begun. `last_seq` is the sequence number of the last event in its log, -1 before the first.
     Without `expires_at` it never expires. `cancel_requested_at` is the time of the first cancel call, if it
     is known. `engine_deaths` is how often its engine has died. `successor_id` is the response that begins
-    when this one, which was steered, has ended.
+    when this one, which was steered, has ended. With `read_until` it is a durable stream in the foreground:
+    another worker continues it, and it is cancelled if nobody reads it until then.
     """
 
     id: str
@@ -77,6 +78,7 @@ class ResponseRecord(Struct, frozen=True, kw_only=True):
     last_seq: int = -1
     expires_at: float | None = None
     successor_id: str | None = None
+    read_until: float | None = None
 
 
 class ResponseSummary(Struct, frozen=True):
@@ -190,12 +192,13 @@ class LogTail(Struct, frozen=True):
 class Heartbeat(Struct, frozen=True):
     """Responses that a worker must stop: those that it has lost, and those that were cancelled.
 
-    Those that were steered it must end as soon as it can.
+    Those that were steered it must end as soon as it can. Of those that are `unread` the client has left.
     """
 
     lost: frozenset[str]
     cancelled: frozenset[str]
     steered: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):

@@ -37,10 +37,11 @@ RUNNING = text("status IN ('queued', 'in_progress')")
 # Word for word the conditions of indexes, or these would not be used.
 ANSWERING = text(f"{RUNNING} AND NOT background")
 BACKGROUND_JOBS = text(f"{RUNNING} AND background")
+DURABLE = text("read_until IS NOT NULL")
 INDEXING_JOBS = text("status = 'in_progress'")
 DETACHED = text("status = 'deleted'")
-"""Responses in the foreground that have not ended; the rows that workers claim (`job_queue.py`); files that
-were taken out of vector stores."""
+"""Responses in the foreground that have not ended; the rows that workers claim (`job_queue.py`); responses in
+the foreground that workers continue; files that were taken out of vector stores."""
 
 ATTACHED = text("status <> 'deleted'")
 """Not taken out of a vector store; word for word the condition of two indexes."""
@@ -122,6 +123,7 @@ responses = Table(
     Column("engine_deaths", Integer, nullable=False, server_default=text("0")),
     Column("kind", Text, nullable=False, server_default=text("'response'")),
     Column("successor_id", Text),
+    Column("read_until", Double),
     Index("responses_by_owner", "owner", "kind", "created_at", "id"),
     Index("responses_by_background", "owner", "kind", "background", "created_at", "id"),
     Index(

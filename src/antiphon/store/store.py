@@ -241,6 +241,7 @@ class Jobs(Protocol):
     ) -> list[ResponseRecord]:
         """The same for foreground responses whose lease has expired: their server has crashed.
 
+        Those with `read_until` are to be continued, the others to be ended.
         A response that was created without a lease is never abandoned.
         """
         ...
@@ -248,7 +249,14 @@ class Jobs(Protocol):
     async def heartbeat(
         self, worker: str, response_ids: Collection[str], now: float, lease_seconds: float
     ) -> Heartbeat:
-        """Renew leases. Lost, cancelled and steered ones are reported each time until the worker stops."""
+        """Renew leases. Lost, cancelled and steered ones are reported each time until the worker stops.
+
+        So are durable streams that nobody has read until `now`.
+        """
+        ...
+
+    async def keep(self, until: Mapping[str, float]) -> None:
+        """Somebody reads these responses: none that is a durable stream is unread before its time."""
         ...
 
     async def request_cancel(self, owner: str, response_id: str, now: float) -> ResponseRecord | None:
@@ -275,7 +283,10 @@ class Jobs(Protocol):
         ...
 
     async def release(self, worker: str) -> None:
-        """Release the worker's leases on background responses, so that others can continue at once."""
+        """Release the worker's leases on background responses and durable streams.
+
+        Others can continue them at once.
+        """
         ...
 
 

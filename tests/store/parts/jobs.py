@@ -209,6 +209,36 @@ class JobsContract:
         assert [record.id for record in found] == ["resp_2", "resp_1"]
         assert await store.responses.finish(response_end(worker="v")) is Verdict.ACCEPTED
 
+    async def test_a_durable_stream_is_unread_after_its_time(self, store: Store) -> None:
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        await store.responses.create(leased("other"), ())
+
+        async def unread(now: float) -> frozenset[str]:
+            beat = await store.jobs.heartbeat("w", ["durable", "other"], now, 10)
+            assert not beat.lost
+            return beat.unread
+
+        assert await unread(NOW + 5) == frozenset()
+        assert await unread(NOW + 6) == {"durable"}
+        await store.jobs.keep({"durable": NOW + 20, "other": NOW + 20, "unknown": NOW + 20})
+        await store.jobs.keep({"durable": NOW + 7})  # another server has a reader, too
+        await store.jobs.keep({})
+        assert await unread(NOW + 20) == frozenset()
+        assert await unread(NOW + 21) == {"durable"}
+
+    async def test_a_durable_stream_can_be_claimed_like_those_that_are_abandoned(self, store: Store) -> None:
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        await store.log.append(append(entry(0, 4), name="durable"))
+        assert await store.jobs.claim("v", NOW + 10, 10, 9) == []
+        (taken,) = await store.jobs.claim_abandoned("v", NOW + 10, 10, 9)
+        assert (taken.id, taken.read_until, taken.last_seq) == ("durable", NOW + 5, 4)
+        assert await store.log.append(append(entry(5), name="durable")) == [Verdict.LOST]
+
+    async def test_durable_streams_are_released(self, store: Store) -> None:
+        await store.responses.create(leased("durable", read_until=NOW + 5), ())
+        await store.jobs.release("w")
+        assert [record.id for record in await store.jobs.claim_abandoned("v", NOW, 10, 9)] == ["durable"]
+
     async def test_cancelling_is_idempotent(self, store: Store) -> None:
         await store.responses.create(job(), ())
         assert await store.jobs.request_cancel(OWNER, "unknown", NOW) is None

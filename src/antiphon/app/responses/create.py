@@ -21,6 +21,7 @@ from antiphon.app.ids import answer_id, created_now, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
     CallJournal,
+    DurableJournal,
     FullAnswerJournal,
     StoredInput,
     StreamJournal,
@@ -28,7 +29,9 @@ from antiphon.app.journal import (
     unpacked,
 )
 from antiphon.app.moderation import checked, moderated
+from antiphon.app.readers import read_until
 from antiphon.app.responses.compaction import CompactedSource, recorded_summary
+from antiphon.app.responses.durable import DurableDriver, DurableSource
 from antiphon.app.responses.history import NO_EARLIER, Earlier, ResponseRequest, read_request
 from antiphon.app.responses.record import log_of, recorded_listings
 from antiphon.app.responses.successors import check_predecessor
@@ -37,7 +40,7 @@ from antiphon.core.limits import DAY
 from antiphon.core.moderation import ModerationPolicy
 from antiphon.core.observation import observed
 from antiphon.run.adapters import name_of
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Driver, Source
 from antiphon.run.replay import ReplayContext, ReplayLog, read_entries
 from antiphon.store.records import Append, ItemRecord, LogEntry, ResponseRecord, ResponseStatus
 
@@ -87,7 +90,9 @@ async def begin(
         request = replace(request, accepted=replace(accepted, items=items))
         if isinstance(wire.input, list):
             wire = replace(wire, input=[with_sources(item, contents.reference_of) for item in wire.input])
-    return Creation(app, wire, request, policy)
+    # Another server would not have what only this connection keeps.
+    durable = app.settings.durable_streams and wire.previous_response_id not in earlier
+    return Creation(app, wire, request, policy, durable=durable)
 
 
 def _named(lora: Sequence[ScaledAdapter], names: Sequence[str]) -> list[ScaledAdapter]:
@@ -110,7 +115,13 @@ class Creation:
     """A response that is being created for a valid request."""
 
     def __init__(
-        self, app: App, wire: CreateResponse, request: ResponseRequest, policy: ModerationPolicy | None = None
+        self,
+        app: App,
+        wire: CreateResponse,
+        request: ResponseRequest,
+        policy: ModerationPolicy | None = None,
+        *,
+        durable: bool = False,
     ) -> None:
         self._app = app
         self._policy = policy
@@ -121,6 +132,8 @@ class Creation:
         accepted = request.accepted
         observed().answer = self.id = accepted.id
         self.stored = accepted.settings.store
+        self._may_be_durable = durable
+        self._durable = False
         self._seal = app.seal(accepted.turn.owner)
         self.projection = ResponseProjection(
             accepted, int(self._created_at), time.time, self._seal, queued=bool(wire.background)
@@ -134,17 +147,28 @@ class Creation:
         """
         # The ids of calls are derived from the id of the response, as all others are.
         begun = calls.calls_begun if calls else 0
-        context = ReplayContext(rng=Random(self.id), calls_begun=begun)  # noqa: S311 - not secret
+        self._durable = self._may_be_durable and self.stored and streamed
+        log = ReplayLog() if self._durable else None
+        context = ReplayContext(log, Random(self.id), calls_begun=begun)  # noqa: S311 - not secret
         answering = CompactedSource(self._request, self.projection, self._seal, context)
         turn, report = self._request.accepted.turn, self.projection.moderated
         source = checked(self._app, answering, self._policy, turn, report)
         journal: StreamJournal | FullAnswerJournal | CallJournal | None = calls
+        if log is not None:
+            return self._durable_driver(source, log)
         if self.stored and streamed:
             journal = StreamJournal(self._app.storage.writer, self.projection, self._stored_input())
         elif self.stored:
             journal = FullAnswerJournal(self._app.storage.writer, self.projection, self._stored_input())
             journal.calls = calls
         return self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
+
+    def _durable_driver(self, source: Source, log: ReplayLog) -> DurableDriver:
+        writer = self._app.storage.writer
+        journal = DurableJournal(writer, self.projection, self._stored_input(), log)
+        answering = self._app.driver(source, self.projection, journal, self._wire.deadline_seconds)
+        owner = self._request.accepted.turn.owner
+        return DurableDriver(DurableSource(writer, owner, answering, journal), answering, self.projection)
 
     async def queue(self) -> None:
         """Store the request, for some worker to answer."""
@@ -176,7 +200,8 @@ class Creation:
         settings, app = self._request.accepted.settings, self._app
         conversation = settings.conversation
         # Only a worker needs the secrets in them.
-        tools = sealed_tools(self._wire.tools, self._seal if settings.background else None)
+        continued = settings.background or self._durable
+        tools = sealed_tools(self._wire.tools, self._seal if continued else None)
         return ResponseRecord(
             id=self.id,
             owner=self._request.accepted.turn.owner,
@@ -190,6 +215,7 @@ class Creation:
             conversation_id=None if conversation is None else conversation.id,
             lease=None if settings.background else app.storage.writer.lease(),
             expires_at=self._created_at + app.settings.keep_days * DAY,
+            read_until=read_until(time.time(), app.settings.stall_seconds) if self._durable else None,
         )
 
 
@@ -223,7 +249,9 @@ async def prepare(app: App, record: ResponseRecord) -> tuple[Driver, BackgroundJ
     log = ReplayLog(read_entries([entry.chunks for entry in entries], app.toolkits.details))
     rng = Random(record.id)  # noqa: S311
     context = ReplayContext(log, rng, unpacked(record.prompt_ids), record.calls_begun)
-    projection = ResponseProjection(accepted, int(record.created_at), time.time, seal, queued=True)
+    projection = ResponseProjection(
+        accepted, int(record.created_at), time.time, seal, queued=record.background
+    )
     projection.diagnose = request.diagnose
     summary = None
     if accepted.compact_from is not None:

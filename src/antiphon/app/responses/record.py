@@ -21,7 +21,7 @@ from antiphon.core.errors import NotFoundError, public_error
 from antiphon.core.events import Usage
 from antiphon.core.hosts import Listing
 from antiphon.log import log_failure
-from antiphon.run.endings import CancelRequestedError
+from antiphon.run.endings import CancelRequestedError, ClientLeftError
 from antiphon.run.replay import PromptEntry, read_entries
 from antiphon.store.records import (
     ItemRecord,
@@ -99,7 +99,7 @@ async def end_from_record(
     so_far = _so_far(record, entries)
     # An item without an end in the log must not have one in the response: readers would differ.
     so_far["output"] = [item for item in so_far["output"] if isinstance(item, msgspec.Raw)]
-    if isinstance(reason, CancelRequestedError):
+    if isinstance(reason, CancelRequestedError | ClientLeftError):
         response = so_far | {
             "status": ResponseStatus.CANCELLED,
             "incomplete_details": CANCELLED_DETAILS,

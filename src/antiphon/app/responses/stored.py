@@ -13,7 +13,7 @@ from antiphon.app.attachments import shown_page
 from antiphon.app.log_source import LogProjection, LogSource
 from antiphon.app.responses.record import current_body, end_from_record
 from antiphon.core.errors import NotFoundError, RequestError
-from antiphon.run.drive import Driver
+from antiphon.run.drive import Driver, Output
 from antiphon.run.endings import CancelRequestedError
 from antiphon.store.records import ItemRecord, Page, Paging, ResponseRecord
 from antiphon.store.store import events_of
@@ -43,14 +43,26 @@ async def events(app: App, owner: str, response_id: str, after: int) -> Driver:
     if record.last_seq < 0 and record.status.terminal:
         message = "This response was not streamed, so it has no events. Leave out 'stream'."
         raise RequestError(message, param="stream")
+    if record.read_until is not None and not record.status.terminal:
+        return Driver(ReadSource(app.storage.writer, owner, response_id, after), _projection())
     return log_driver(app, owner, response_id, after)
+
+
+class ReadSource(LogSource):
+    """The log of a durable stream, whose reader keeps it from being cancelled. See `Source`."""
+
+    async def run(self, output: Output) -> None:
+        with self._writer.readers.reading(self._id):
+            await super().run(output)
 
 
 def log_driver(app: App, owner: str, response_id: str, after: int = -1) -> Driver:
     """Drives the log of a stored response to a reader."""
-    return Driver(
-        LogSource(app.storage.writer, owner, response_id, after), LogProjection(encode_stream_error)
-    )
+    return Driver(LogSource(app.storage.writer, owner, response_id, after), _projection())
+
+
+def _projection() -> LogProjection:
+    return LogProjection(encode_stream_error)
 
 
 async def delete(app: App, owner: str, response_id: str) -> bytes:
