@@ -74,7 +74,11 @@ def normal(data: bytes) -> str:
         r"\1",
         text,
     )
-    text = re.sub(r'("(?:cached_tokens|cache_read_input_tokens)":)\d+', r"\1", text)
+    text = re.sub(
+        r'("(?:cached_tokens|input_tokens|cache_read_input_tokens|cache_creation_input_tokens)":)\d+',
+        r"\1",
+        text,
+    )
     if (
         '"index":1' in text and '"choices":' in text
     ):  # how the events of choices alternate is nobody's promise
