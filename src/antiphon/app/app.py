@@ -125,7 +125,7 @@ class App(Struct, frozen=True, dict=True):
     @cached_property
     def shared_pools(self) -> SharedPools:
         """The replicas of models, as far as servers share them."""
-        return SharedPools(self.storage, self.metrics, self.models, self.siblings.server)
+        return SharedPools(self.storage, self.metrics, self.models, lambda: self.siblings.server)
 
     @cached_property
     def kept_items(self) -> KeptItems:
