@@ -22,6 +22,7 @@ from antiphon.app.responses.record import EndFromRecord, end_from_record, finish
 from antiphon.core.accumulator import DELTAS
 from antiphon.core.errors import StoreError
 from antiphon.core.plain_tokens import DeltaEncoder, NumberedFrame
+from antiphon.core.stream_record import STREAM_RECORD
 from antiphon.engines.engine import Prompt
 from antiphon.run.drive import Journal, Projection
 from antiphon.run.endings import Ending, LostError, Stored
@@ -157,7 +158,10 @@ class StreamJournal(ResponseJournal):
         return self._create(self._given.row(self._projection.body()))
 
     async def _create(self, row: ResponseRecord) -> None:
-        await self._writer.store.responses.create(row, self._given.items)
+        responses, record = self._writer.store.responses, STREAM_RECORD.get()
+        if record is not None and record.resumed:  # all of its events are made again
+            await responses.delete(row.owner, row.id, row.kind)
+        await responses.create(row, self._given.items)
         self._writer.register(self)
         self._writer.notify(self)
 

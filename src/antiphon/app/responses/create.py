@@ -17,7 +17,7 @@ from antiphon.apis.responses.schema import BackgroundOptions, CreateResponse
 from antiphon.apis.responses.stream import ResponseProjection
 from antiphon.apis.responses.tool_secrets import sealed_tools, unsealed_tools
 from antiphon.app.app import App
-from antiphon.app.ids import answer_id, random_id
+from antiphon.app.ids import answer_id, created_now, random_id
 from antiphon.app.journal import (
     BackgroundJournal,
     CallJournal,
@@ -127,7 +127,7 @@ class Creation:
         self._policy = policy
         self._wire = wire
         self._request = request
-        self._created_at = time.time()
+        self._created_at = created_now()
         request = self._request = created_at(request, int(self._created_at))
         accepted = request.accepted
         observed().answer = self.id = accepted.id
