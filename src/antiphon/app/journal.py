@@ -158,12 +158,21 @@ class StreamJournal(ResponseJournal):
         return self._create(self._given.row(self._projection.body()))
 
     async def _create(self, row: ResponseRecord) -> None:
-        responses, record = self._writer.store.responses, STREAM_RECORD.get()
-        if record is not None and record.resumed:  # all of its events are made again
-            await responses.delete(row.owner, row.id, row.kind)
-        await responses.create(row, self._given.items)
-        self._writer.register(self)
+        record = STREAM_RECORD.get()
+        if record is not None and record.resumed:
+            await self._create_again(row)
+        else:
+            await self._writer.store.responses.create(row, self._given.items)
+            self._writer.register(self)
         self._writer.notify(self)
+
+    async def _create_again(self, row: ResponseRecord) -> None:
+        """Create the row of a response that a process which has died had begun: all events are made again."""
+        responses = self._writer.store.responses
+        async with self._writer.abandoned:  # this process may be about to end it
+            await responses.delete(row.owner, row.id, row.kind)
+            await responses.create(row, self._given.items)
+            self._writer.register(self)
 
     def record(self, choice: int, events: Any, lines: list[bytes]) -> list[bytes]:
         """Have these wire events written soon; those of them that are new."""
