@@ -103,6 +103,13 @@ async def test_work_is_told_by_the_names_that_all_know() -> None:
     assert replicas.told == [{URL: 1, f"{LOOPBACK} here": 2}]
 
 
+async def test_work_at_two_spellings_of_one_url_is_added() -> None:
+    pools = Pools()
+    sharing, _ = shared(pools)
+    pools.replica_loads = {URL: 1, f"{URL}/": 2}
+    assert sharing._loads == {URL: 3}
+
+
 async def test_a_server_without_replicas_at_urls_asks_nothing() -> None:
     sharing, _ = shared(Pools(FILE))
     await sharing.start()  # the database would have no watch

@@ -174,7 +174,7 @@ class SharedStoreContract(StoreContract):
     async def test_a_drained_replica_stays_drained(self, opened: Opener) -> None:
         store, other = await opened(), await opened()
         with other.watch(REPLICAS) as watch:
-            await store.replicas.drain("x", "ann")
+            await store.replicas.drain("x", "ann", 60.0)
             assert await woken(watch)
         for each in (store, other):
             await each.close()

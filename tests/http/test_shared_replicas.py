@@ -1,9 +1,10 @@
 """Servers that share a database share the work of their replicas, and which are drained."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,19 @@ async def test_a_drain_that_is_not_stored_is_refused(
         answer = await client.post("/v1/replicas/drain", json={"replica": replicas[0]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
         assert [replica["status"] for replica in await client.replicas()] == ["up", "up"]
+
+
+async def test_a_drain_that_is_refused_does_not_come_later(tmp_path: Path, replicas: list[str]) -> None:
+    """Also if the database gets to it: its operator was told that nothing has changed."""
+    async with front(replicas, f"sqlite:///{tmp_path}/store.db") as client:
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as database:
+            await asyncio.sleep(0.5)  # the writes of its start, behind which the drain would not even begin
+            database.execute("BEGIN IMMEDIATE")
+            answer = await client.post("/v1/replicas/drain", json={"replica": replicas[0]})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
+        answer = await client.post("/v1/replicas/drain", json={"replica": replicas[1]})  # after that one
+        assert answer.status_code == 200
+        assert [replica["status"] for replica in await client.replicas()] == ["up", "drained"]
 
 
 @pytest.mark.parametrize("hangs", [False, True])

@@ -10,6 +10,7 @@ Answers of the database are applied in the order of its questions, so an older o
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
@@ -105,11 +106,11 @@ class SharedPools:
 
     async def drain(self, replica: str, by: str) -> None:
         """Have all servers drain a replica. Raises StoreError; `refresh` applies it here."""
-        await self._answer(self._store.drain(self._name(replica) or replica, by))
+        await self._answer(self._store.drain(self._name(replica) or replica, by, QUESTION_SECONDS))
 
     async def resume(self, replica: str) -> None:
         """Have all servers resume it. Raises StoreError; `refresh` applies it here."""
-        await self._answer(self._store.resume(self._name(replica) or replica))
+        await self._answer(self._store.resume(self._name(replica) or replica, QUESTION_SECONDS))
 
     async def refresh(self) -> None:
         """Apply what the database knows by now. Raises StoreError."""
@@ -164,8 +165,11 @@ class SharedPools:
     @property
     def _loads(self) -> Mapping[str, int]:
         """The work of this process that others have to know, by the names that all know."""
-        loads = self._pools.replica_loads.items()
-        return {shared: load for name, load in loads if load and (shared := self._name(name))}
+        loads = Counter[str]()
+        for name, load in self._pools.replica_loads.items():
+            if load and (shared := self._name(name)):
+                loads[shared] += load  # one that is listed twice, in two spellings
+        return loads
 
     # The database
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 LEASE_SECONDS = 3.0
 """How long the work that a process has told of is counted by others."""
+_PORTS = {"http": 80, "https": 443}
 
 
 class Drain(Struct, frozen=True):
@@ -72,15 +73,19 @@ class OtherLoads:
 def shared_name(name: str, host: str) -> str | None:
     """The name of a replica among all servers, where `name` is the one at the machine `host`.
 
-    A loopback address is another server at each machine. None if it is not a URL: it runs in this server.
+    Spellings of one URL, which may differ between servers, have one name. A loopback address is another
+    server at each machine. None if it is not a URL: it runs in this server.
     """
     try:
         parts = urlsplit(name)
+        port = parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in _PORTS or not parts.hostname:
         return None
-    return f"{name} {host}" if _is_loopback(parts.hostname) else name
+    address = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    shared = f"{parts.scheme}://{address}:{port}{parts.path.rstrip('/')}"
+    return f"{shared} {host}" if _is_loopback(parts.hostname) else shared
 
 
 def _is_loopback(hostname: str) -> bool:

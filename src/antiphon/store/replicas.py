@@ -5,12 +5,14 @@ clock is the database's, see `store/key_limits.py`.
 """
 
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, bindparam, delete, select, text
 
+from antiphon.core.errors import StoreError
 from antiphon.core.shared_loads import Drain, SharedReplicas, ToldLoads
 from antiphon.store.database import Database, apart, one_by_one
 from antiphon.store.key_limits import database_time
@@ -84,18 +86,26 @@ def _leave(transaction: Transaction, process: str) -> None:
     _forget(transaction, process)
 
 
-@one_by_one
-def _drain(transaction: Transaction, drain: tuple[str, str]) -> None:
-    replica, by = drain
-    now = database_time(transaction.connection)
-    transaction.execute(_DRAIN, {"replica": replica, "by": by, "now": now})
-    transaction.wake(REPLICAS)
+class _Change(Struct, frozen=True):
+    """Drain a replica or, without `by`, resume it. After `deadline` nobody expects it any more."""
+
+    replica: str
+    deadline: float
+    by: str | None = None
 
 
 @one_by_one
-def _resume(transaction: Transaction, replica: str) -> None:
-    transaction.execute(delete(drained_replicas).where(drained_replicas.c.replica == replica))
+def _change(transaction: Transaction, change: _Change) -> bool:
+    """Whether it was made in time."""
+    now = database_time(transaction.connection)  # waits for a database that is away
+    if monotonic() > change.deadline:
+        return False
+    if change.by is None:
+        transaction.execute(delete(drained_replicas).where(drained_replicas.c.replica == change.replica))
+    else:
+        transaction.execute(_DRAIN, {"replica": change.replica, "by": change.by, "now": now})
     transaction.wake(REPLICAS)
+    return True
 
 
 def forget_replica_loads(transaction: Transaction, now: float) -> None:
@@ -120,8 +130,12 @@ class SqlReplicas:
     async def leave(self, process: str) -> None:
         await self._database.write(_leave, process)
 
-    async def drain(self, replica: str, by: str) -> None:
-        await self._database.write(_drain, (replica, by))
+    async def drain(self, replica: str, by: str, within: float) -> None:
+        await self._make(_Change(replica, monotonic() + within, by))
 
-    async def resume(self, replica: str) -> None:
-        await self._database.write(_resume, replica)
+    async def resume(self, replica: str, within: float) -> None:
+        await self._make(_Change(replica, monotonic() + within))
+
+    async def _make(self, change: _Change) -> None:
+        if not await self._database.write(_change, change):
+            raise StoreError("The database did not answer in time.")

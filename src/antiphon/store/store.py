@@ -669,12 +669,15 @@ class Replicas(Protocol):
         """Forget a process that stops."""
         ...
 
-    async def drain(self, replica: str, by: str) -> None:
-        """Drain a replica at all servers, until it is resumed, unless it is drained; they are notified."""
+    async def drain(self, replica: str, by: str, within: float) -> None:
+        """Drain a replica at all servers, until it is resumed, unless it is drained; they are notified.
+
+        Raises StoreError if that does not begin within so many seconds: then it is not done later either.
+        """
         ...
 
-    async def resume(self, replica: str) -> None:
-        """Resume it at all servers, which are notified."""
+    async def resume(self, replica: str, within: float) -> None:
+        """Resume it at all servers, which are notified. Raises as `drain` does."""
         ...
 
 

@@ -3,6 +3,9 @@
 import asyncio
 from time import time
 
+import pytest
+
+from antiphon.core.errors import StoreError
 from antiphon.store import replicas
 from antiphon.store.store import REPLICAS, Store
 from tests.store.samples import TIMEOUT
@@ -51,24 +54,32 @@ class ReplicasContract:
 
     async def test_a_replica_is_drained_until_it_is_resumed(self, store: Store) -> None:
         before = time()
-        await store.replicas.drain("x", "ann")
-        await store.replicas.drain("x", "bob")
-        await store.replicas.drain("y", "bob")
+        await store.replicas.drain("x", "ann", TIMEOUT)
+        await store.replicas.drain("x", "bob", TIMEOUT)
+        await store.replicas.drain("y", "bob", TIMEOUT)
         drained = (await store.replicas.tell("a", "a1", {}, begins=False)).drained
         assert {replica: drain.by for replica, drain in drained.items()} == {"x": "ann", "y": "bob"}
         assert before - 1 <= drained["x"].at <= time() + 1
         await store.sweep(time() + 10**9)
-        await store.replicas.resume("x")
-        await store.replicas.resume("x")
+        await store.replicas.resume("x", TIMEOUT)
+        await store.replicas.resume("x", TIMEOUT)
+        assert (await store.replicas.read("b")).drained.keys() == {"y"}
+
+    async def test_what_is_late_is_not_done(self, store: Store) -> None:
+        with pytest.raises(StoreError):
+            await store.replicas.drain("x", "ann", within=-1)
+        await store.replicas.drain("y", "ann", TIMEOUT)
+        with pytest.raises(StoreError):
+            await store.replicas.resume("y", within=-1)
         assert (await store.replicas.read("b")).drained.keys() == {"y"}
 
     async def test_servers_are_notified(self, store: Store) -> None:
         with store.watch(REPLICAS) as watch:
             await store.replicas.tell("a", "a1", {"x": 1}, begins=True)
             assert await watch.changed(TIMEOUT)
-            await store.replicas.drain("x", "ann")
+            await store.replicas.drain("x", "ann", TIMEOUT)
             assert await watch.changed(TIMEOUT)
-            await store.replicas.resume("x")
+            await store.replicas.resume("x", TIMEOUT)
             assert await watch.changed(TIMEOUT)
 
     async def test_many_that_tell_at_once_are_all_told_of(self, store: Store) -> None:
